@@ -107,17 +107,26 @@ class RunOptions:
         """The words of ``--launcher``; a program of this very installation by its whole path."""
         if self.launcher is None:
             if self.gpus is not None and self.gpus > 1:
-                hint = f"Give --launcher 'accelerate launch --num_processes {self.gpus} --main_process_port 0'."
-                raise InputError("E-DISTRIBUTED", f"--gpus is {self.gpus}, and there is no --launcher.", hint)
+                raise InputError(
+                    "E-DISTRIBUTED",
+                    f"--gpus is {self.gpus}, and there is no --launcher.",
+                    f"Give --launcher 'accelerate launch --num_processes {self.gpus} --main_process_port 0'.",
+                )
             return []
         if self.executor == "local" and self.export is None:
-            message = "--launcher: local workers run each unit as one process."
-            raise InputError("E-DISTRIBUTED", message, "Use --executor slurm, or --export FILE and run its lines.")
+            raise InputError(
+                "E-DISTRIBUTED",
+                "--launcher: local workers run each unit as one process.",
+                "Use --executor slurm, or --export FILE and run its lines.",
+            )
         try:
             program, *others = shlex.split(self.launcher)
         except ValueError:
-            hint = "Write 'accelerate launch --num_processes 4'."
-            raise InputError("E-STUDY-VALUE", f"Invalid --launcher {self.launcher!r}.", hint) from None
+            raise InputError(
+                "E-STUDY-VALUE",
+                f"Invalid --launcher {self.launcher!r}.",
+                "Write 'accelerate launch --num_processes 4'.",
+            ) from None
         installed = Path(sys.executable).parent / program
         return [str(installed) if installed.is_file() else program, *others]
 
@@ -227,16 +236,22 @@ def run_command(grid: GridOptions, how: RunOptions, name: str, out: Path, quiet:
     from flip_flop.paper.study import study_names
 
     if num_processes() > 1:
-        message = f"A launcher has started {num_processes()} processes, but one process must run the study."
-        raise InputError("E-DISTRIBUTED", message, "Give the study the launcher: --launcher 'accelerate launch ...'.")
+        raise InputError(
+            "E-DISTRIBUTED",
+            f"A launcher has started {num_processes()} processes, but one process must run the study.",
+            "Give the study the launcher: --launcher 'accelerate launch ...'.",
+        )
     launcher = how.launcher_words()
     study, setup = grid.study(name)
     gpus = 0 if how.gpus is None and setup.device == "cpu" else how.gpus
     job_options = sbatch_options(how.partition, how.time, gpus, how.mem, how.cpus, how.slurm)
     on_gpu = how.executor == "slurm" or _on_gpu(setup.device) if gpus is None else gpus > 0
     if how.export is not None and gpus is None and not on_gpu and setup.dtype == "auto":
-        message = "--export without --dtype or --device: this machine has no GPU, but the commands may run on one."
-        raise InputError("E-MODEL-DEVICE", message, "Give --device cpu or cuda, or --dtype.")
+        raise InputError(
+            "E-MODEL-DEVICE",
+            "--export without --dtype or --device: this machine has no GPU, but the commands may run on one.",
+            "Give --device cpu or cuda, or --dtype.",
+        )
     folder, plan = StudyFolder(out), make_plan(study, setup.with_dtype(on_gpu=on_gpu))
     command = [*PROGRAM, "work", str(folder.write_plan(plan))]
     reference = name if name in study_names() else str(Path(name).resolve())

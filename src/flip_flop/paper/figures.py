@@ -179,8 +179,8 @@ def draw_heatmaps(frame: pd.DataFrame, method: str) -> list[Plot]:
     pairs, cells = pairs_of(asked), average_seeds(asked)
     maps = []
     for metric in PAPER_METRICS:
-        own = cells[cells["change"].notna() & (cells["metric"] == metric)]
-        changes = dict(zip(zip(own["source"], own["task"], strict=True), 100 * own["change"], strict=True))
+        known = cells[cells["change"].notna() & (cells["metric"] == metric)]
+        changes = dict(zip(zip(known["source"], known["task"], strict=True), 100 * known["change"], strict=True))
         if changes:
             title = f"Change in {symbol(metric)} on other tasks under {titles_of(asked)[method]}"
             alt = _HEATMAP.format(symbol(metric), len(changes), len(pairs))
@@ -265,9 +265,9 @@ def draw_curves(frame: pd.DataFrame) -> list[Plot]:
     with _page(width, 2.9) as figure:
         grid = figure.subplots(2, len(eval_sets), squeeze=False, sharex="col", sharey="row")
         for column, (task, templates) in enumerate(eval_sets):
-            own = wide[(wide["task"] == task) & (wide["templates"] == templates)]
-            _panel(grid[0, column], own, colours, "mean_f1")
-            _panel(grid[1, column], own, colours, "observed_agreement")
+            cells_of_task = wide[(wide["task"] == task) & (wide["templates"] == templates)]
+            _panel(grid[0, column], cells_of_task, colours, "mean_f1")
+            _panel(grid[1, column], cells_of_task, colours, "observed_agreement")
             grid[0, column].set_title(axis_name(task) + (f" ({templates})" if tasks.count(task) > 1 else ""))
             grid[1, column].set_xlabel("templates trained on, K")
         for axes, metric in zip(grid[:, 0], ("mean_f1", "observed_agreement"), strict=True):
@@ -292,13 +292,13 @@ def _panel(axes: Axes, cells: pd.DataFrame, colours: Mapping[str, str], metric: 
         if metric == "mean_f1" and not pd.isna(band):
             axes.axhspan(level - band, level + band, color=GREY, alpha=0.13, linewidth=0)
     for method, colour in colours.items():
-        own = known[known["method"] == method].sort_values("k", kind="stable")
-        x, y = own["k"], own[metric]
+        line = known[known["method"] == method].sort_values("k", kind="stable")
+        x, y = line["k"], line[metric]
         if metric == "mean_f1":
-            band = own["f1_std"].fillna(0.0)
+            band = line["f1_std"].fillna(0.0)
             axes.fill_between(x, y - band, y + band, color=colour, alpha=0.25, linewidth=0)
         axes.plot(x, y, color=colour, linewidth=1.4)
-        for k, value, held_out in zip(x, y, own["held_out"], strict=True):
+        for k, value, held_out in zip(x, y, line["held_out"], strict=True):
             face = colour if held_out else "white"
             axes.plot([k], [value], "o", color=colour, markerfacecolor=face, markersize=4, markeredgewidth=1.1)
     axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))

@@ -102,23 +102,23 @@ def make_frame(folder: StudyFolder, plan: Plan) -> pd.DataFrame:
     )
 
 
-def _values(found: Audit | None, compared: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _values(audit: Audit | None, compared: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the columns that differ between the rows of one audit."""
-    if found is None:
+    if audit is None:
         record = {"model": "", "is_demo": False, "split": "", "instances": 0, "collapsed": False, "template": ""}
         return [record | {"metric": m} | dict.fromkeys(["value", "base", "seconds", *_INTERVAL]) for m in KEPT]
     record = {
-        "model": found.record.model.name,
-        "is_demo": found.record.model.is_demo,
-        "split": found.record.task.split,
-        "instances": len(found.scores),
-        "seconds": found.record.seconds,
-        "collapsed": found.is_collapsed,
+        "model": audit.record.model.name,
+        "is_demo": audit.record.model.is_demo,
+        "split": audit.record.task.split,
+        "instances": len(audit.scores),
+        "seconds": audit.record.seconds,
+        "collapsed": audit.is_collapsed,
     }
-    f1 = found.metrics["f1_per_template"] if found.has_gold else {}
+    f1 = audit.metrics["f1_per_template"] if audit.has_gold else {}
     return [
-        *(record | {"metric": m, "template": "", "value": found.metrics[m]} | compared[m] for m in KEPT),
-        *(record | {"metric": TEMPLATE_F1, "template": t, "value": f1[t]} for t in found.template_names if f1),
+        *(record | {"metric": m, "template": "", "value": audit.metrics[m]} | compared[m] for m in KEPT),
+        *(record | {"metric": TEMPLATE_F1, "template": t, "value": f1[t]} for t in audit.template_names if f1),
     ]
 
 
@@ -176,8 +176,8 @@ def template_f1(frame: pd.DataFrame) -> pd.DataFrame:
 
     Columns: method, method_title, method_colour, task, template, f1.
     """
-    found = frame[(frame["setting"] == "own") & (frame["metric"] == TEMPLATE_F1)]
-    return found.groupby([*_METHOD, "task", "template"], sort=False).agg(f1=("value", fmean)).reset_index()
+    rows = frame[(frame["setting"] == "own") & (frame["metric"] == TEMPLATE_F1)]
+    return rows.groupby([*_METHOD, "task", "template"], sort=False).agg(f1=("value", fmean)).reset_index()
 
 
 def sample_std(values: Sequence[float]) -> float:
@@ -192,8 +192,8 @@ def direction(metric: str) -> int:
 
 def in_setting(frame: pd.DataFrame, setting: Setting | Sequence[Setting], method: str | None = None) -> pd.DataFrame:
     """Select the rows of settings, and of a method if given."""
-    found = frame[frame["setting"].isin([setting] if isinstance(setting, str) else setting)]
-    return found if method is None else found[found["method"] == method]
+    rows = frame[frame["setting"].isin([setting] if isinstance(setting, str) else setting)]
+    return rows if method is None else rows[rows["method"] == method]
 
 
 def methods_of(frame: pd.DataFrame) -> list[str]:

@@ -54,8 +54,8 @@ def write_outputs(frame: pd.DataFrame, study: Study, out: Path) -> list[Path]:
 
 def make_tables(frame: pd.DataFrame) -> Iterator[Table]:
     """Make the tables that apply."""
-    own = in_setting(frame, "own")
-    if set(methods_of(own)) - {BASE.name}:
+    own_task = in_setting(frame, "own")
+    if set(methods_of(own_task)) - {BASE.name}:
         yield tables.methods_table(frame)
         yield tables.changes_table(frame)
         if len(in_setting(frame, "held_out")):
@@ -65,7 +65,7 @@ def make_tables(frame: pd.DataFrame) -> Iterator[Table]:
         yield tables.pairs_table(frame, method)
     if in_setting(frame, "unseen")["is_done"].any():
         yield tables.unseen_table(frame)
-    if len(template_f1(own[own["method"] == BASE.name])):
+    if len(template_f1(own_task[own_task["method"] == BASE.name])):
         yield tables.spread_table(frame)
 
 
@@ -90,8 +90,8 @@ def make_plots(frame: pd.DataFrame) -> list["Plot"]:
 
 
 def _transferred(frame: pd.DataFrame) -> list[str]:
-    found = in_setting(frame, "transfer")
-    return methods_of(found[found["is_done"]])
+    transfers = in_setting(frame, "transfer")
+    return methods_of(transfers[transfers["is_done"]])
 
 
 def _page(frame: pd.DataFrame, study: Study, contents: Sequence[Table], plots: Sequence["Plot"]) -> str:

@@ -162,8 +162,9 @@ def make_plan(study: Study, setup: Setup) -> Plan:
         name = tasks[reference].name
         other = next(known for known, task in tasks.items() if task.name == name)
         if other != reference:
-            message = f"{other} and {reference} are both named {name!r}."
-            raise InputError("E-STUDY-VALUE", message, "Give one of them another name.")
+            raise InputError(
+                "E-STUDY-VALUE", f"{other} and {reference} are both named {name!r}.", "Give one of them another name."
+            )
     by_place: dict[GridCell, Cell] = {}
     trainings: dict[str, Cell] = {}
     cells: dict[tuple[str, str], Cell] = {}
@@ -198,8 +199,9 @@ def _open(name: str, study: Study, setup: Setup) -> Task:
         others = [task for task in study.tasks if task != name]
         if not others or error.code == "E-TPL-FETCH":  # the templates of all
             raise
-        hint = f"{error.hint} Or leave it out: --tasks {','.join(others)}."
-        raise InputError(error.code, error.message, hint) from error
+        raise InputError(
+            error.code, error.message, f"{error.hint} Or leave it out: --tasks {','.join(others)}."
+        ) from error
 
 
 def choose(task: Task, names: tuple[str, ...]) -> Task:

@@ -312,8 +312,10 @@ def _on_cpu(plan: Plan) -> bool:
 def _open(plan: Plan, cell: Cell) -> Task:
     task = choose(open_task(cell.task, plan.study, plan.setup), cell.templates)
     if cell_key(plan, cell, task) != cell.key:
-        message = f"the data, templates or settings of {cell.task} have changed since the plan of {cell.label}."
-        raise InputError("E-STUDY-CHANGED", message)
+        raise InputError(
+            "E-STUDY-CHANGED",
+            f"the data, templates or settings of {cell.task} have changed since the plan of {cell.label}.",
+        )
     return task
 
 
@@ -340,8 +342,9 @@ def _train(plan: Plan, folder: StudyFolder, cell: Cell) -> bool:
     except InputError as error:
         if error.code != "E-RESUME-CHANGED":
             raise
-        hint = f"Restore them, or remove {out}, and run the study again."
-        raise InputError(error.code, error.message, hint) from error
+        raise InputError(
+            error.code, error.message, f"Restore them, or remove {out}, and run the study again."
+        ) from error
 
 
 def _audit(plan: Plan, folder: StudyFolder, unit: Unit, cell: Cell) -> None:

@@ -102,8 +102,11 @@ def sbatch_options(
     for text in more:
         name, _, value = text.lstrip("-").partition("=")
         if not name or not value or name in SET_BY_SCRIPT:
-            hint = f"Write --slurm qos=low. The study's script sets {', '.join(SET_BY_SCRIPT)}."
-            raise InputError("E-STUDY-SLURM", f"--slurm {text!r} is not KEY=VALUE, or is not free.", hint)
+            raise InputError(
+                "E-STUDY-SLURM",
+                f"--slurm {text!r} is not KEY=VALUE, or is not free.",
+                f"Write --slurm qos=low. The study's script sets {', '.join(SET_BY_SCRIPT)}.",
+            )
         options[name] = value
     return {name: str(value) for name, value in options.items() if value is not None}
 
@@ -123,8 +126,11 @@ def submit(
         The job numbers; none if all units are in the queue.
     """
     if shutil.which("sbatch") is None:
-        hint = "Run it on a login node, or use --executor local, or --export."
-        raise InputError("E-STUDY-SLURM", "--executor slurm: there is no sbatch here.", hint)
+        raise InputError(
+            "E-STUDY-SLURM",
+            "--executor slurm: there is no sbatch here.",
+            "Run it on a login node, or use --executor local, or --export.",
+        )
     jobs, name = folder.root / "slurm", plan.study.name
     queued = _queued(jobs)
     units = [unit for unit in folder.open_units(plan) if unit.name not in queued]
@@ -165,5 +171,8 @@ def _slurm(*command: str) -> str:
         return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
     except (subprocess.SubprocessError, OSError) as error:
         reason = " ".join(str(getattr(error, "stderr", None) or "it does not answer").split())[-300:].rstrip(".")
-        hint = "Correct the option, or run the same command again when Slurm's controller is up."
-        raise InputError("E-STUDY-SLURM", f"{shlex.join(command)}: {reason}.", hint) from None
+        raise InputError(
+            "E-STUDY-SLURM",
+            f"{shlex.join(command)}: {reason}.",
+            "Correct the option, or run the same command again when Slurm's controller is up.",
+        ) from None

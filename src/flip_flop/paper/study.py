@@ -239,8 +239,11 @@ def load_study(name: str) -> Study:
     is_shipped = name in study_names()
     path = CATALOG / f"{name}.yaml" if is_shipped else Path(name)
     if not path.is_file():
-        hint = f"{nearest(name, study_names())} Or give the path of a YAML file."
-        raise InputError("E-STUDY-MISSING", f"there is no study {name!r}, and no file of this name.", hint)
+        raise InputError(
+            "E-STUDY-MISSING",
+            f"there is no study {name!r}, and no file of this name.",
+            f"{nearest(name, study_names())} Or give the path of a YAML file.",
+        )
     content = read_yaml(path, code="E-STUDY-VALUE", file_code="E-STUDY-MISSING")
     study = validate(Study, content, f"study {name}" if is_shipped else name, code="E-STUDY-VALUE")
     taken = SHARED_FOLDERS if is_shipped else (*SHARED_FOLDERS, *study_names())

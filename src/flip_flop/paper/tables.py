@@ -75,19 +75,19 @@ CHANGE: Parts = {
 }
 
 
-def held_out(each: Any) -> str:
+def held_out(record: Any) -> str:
     """Return the suffix of a name for audits of held-out templates."""
-    return " (held out)" if getattr(each, "setting", "") == "held_out" else ""
+    return " (held out)" if getattr(record, "setting", "") == "held_out" else ""
 
 
-def task_head(each: Any) -> TableCell:
+def task_head(record: Any) -> TableCell:
     """Return the cell of the audited task."""
-    return TableCell(task_title(each.task), "name")
+    return TableCell(task_title(record.task), "name")
 
 
-def source_head(each: Any) -> TableCell:
+def source_head(record: Any) -> TableCell:
     """Return the cell of the task trained on."""
-    return TableCell(task_title(each.source), "name")
+    return TableCell(task_title(record.source), "name")
 
 
 def pivot(
@@ -98,17 +98,17 @@ def pivot(
     A group has one row of each metric. A head is a heading and a function of such a row. The ``mark`` of a row applies
     to its change.
     """
-    every = [(metric, heading) for metric in PAPER_METRICS for heading in parts]
-    shown = [(metric, heading) for metric, heading in every if heading != "95% CI" or METRICS[metric].has_interval]
+    pairs = [(metric, heading) for metric in PAPER_METRICS for heading in parts]
+    shown = [(metric, heading) for metric, heading in pairs if heading != "95% CI" or METRICS[metric].has_interval]
     columns = [Column(heading, is_text=True) for heading, _ in heads]
     columns += [Column(heading, group=METRICS[metric].title) for metric, heading in shown]
     rows: list[Row] = []
     for _, group in cells.groupby(list(by), sort=False):
-        found = {cell.metric: cell for cell in group.itertuples()}
-        row = [head(found[PAPER_METRICS[0]]) for _, head in heads]
+        by_metric = {cell.metric: cell for cell in group.itertuples()}
+        row = [head(by_metric[PAPER_METRICS[0]]) for _, head in heads]
         for metric, heading in shown:
-            mark: Any = getattr(found[metric], "mark", "") if heading == "Δ" else ""
-            row.append(TableCell(parts[heading](found[metric]), "paper" if heading.startswith("paper") else mark))
+            mark: Any = getattr(by_metric[metric], "mark", "") if heading == "Δ" else ""
+            row.append(TableCell(parts[heading](by_metric[metric]), "paper" if heading.startswith("paper") else mark))
         rows.append(row)
     return columns, rows
 
@@ -116,7 +116,7 @@ def pivot(
 def fill(cells: pd.DataFrame, names: Sequence[str], wanted: Iterable[tuple[str, ...]]) -> pd.DataFrame:
     """Return a row for each wanted combination of these columns and each metric, with NaN for missing audits."""
     on = [*names, "metric"]
-    grid = pd.DataFrame([(*each, metric) for each in wanted for metric in KEPT], columns=on)
+    grid = pd.DataFrame([(*values, metric) for values in wanted for metric in KEPT], columns=on)
     return grid.merge(cells.drop_duplicates(on, keep="last"), how="left", on=on)
 
 
@@ -156,28 +156,28 @@ class Selection:
         """Return the titles of methods by name."""
         return titles_of(self.frame)
 
-    def method_head(self, each: Any) -> TableCell:
+    def method_head(self, record: Any) -> TableCell:
         """Return the first cell of a method's rows. Titles of other methods are untrusted text."""
-        is_ours = each.method in (BASE.name, *METHODS)
-        return TableCell(self.titles[each.method] + held_out(each), "" if is_ours else "name")
+        is_ours = record.method in (BASE.name, *METHODS)
+        return TableCell(self.titles[record.method] + held_out(record), "" if is_ours else "name")
 
-    def notes(self, rows: Iterable[Row], *own: Any) -> list[str]:
-        """Return the notes below a table: about its cells, then ``own``, then about numbers missing in ``rows``.
+    def notes(self, rows: Iterable[Row], *more: Any) -> list[str]:
+        """Return the notes below a table: about its cells, then ``more``, then about numbers missing in ``rows``.
 
-        An element of ``own`` is a note, a list of notes, or a false value.
+        An element of ``more`` is a note, a list of notes, or a false value.
         """
         texts = [cell.text for row in rows for cell in row if cell.style != "paper"]
         deviation = any(" ± " in text for text in texts) and "±: sample standard deviation over training seeds."
-        return _join(*self._about(), deviation, *own, *self._missing(texts.count(MISSING)))
+        return _join(*self._about(), deviation, *more, *self._missing(texts.count(MISSING)))
 
     def paper_notes(self, where: str, *more: str) -> list[str]:
         """Explain the published numbers, and name tasks with other instances than in the paper."""
         other = {}
-        for each in _once(self.cells).itertuples():
-            printed = catalog_entry(each.task).paper["test"] if each.task in dataset_names() else None
-            if printed is not None and (each.instances, each.split) != (printed, "test"):
-                found = f"{each.instances:,} of {each.split}"
-                other[each.task] = f"{task_title(each.task)} {found} (the paper: {printed:,} of test)"
+        for record in _once(self.cells).itertuples():
+            printed = catalog_entry(record.task).paper["test"] if record.task in dataset_names() else None
+            if printed is not None and (record.instances, record.split) != (printed, "test"):
+                here = f"{record.instances:,} of {record.split}"
+                other[record.task] = f"{task_title(record.task)} {here} (the paper: {printed:,} of test)"
         return _join(
             f"{where}, in grey or in brackets: the paper's own, of Qwen2.5-3B-Instruct on its test splits.",
             other and f"Not the paper's instances: {', '.join(other.values())}.",
@@ -187,16 +187,16 @@ class Selection:
     def _about(self) -> list[str]:
         """Describe model, seeds, sizes and collapse. The demo model has a warning."""
         done, cells = self.frame[self.frame["is_done"]].sort_values("position", kind="stable"), _once(self.cells)
-        seeds = sorted({seed for each in cells["seeds"] for seed in each if not pd.isna(seed)})
+        seeds = sorted({seed for record in cells["seeds"] for seed in record if not pd.isna(seed)})
         seed_words = f"; {count(len(seeds), 'training seed')} ({', '.join(map(str, seeds))})" if seeds else ""
         sizes = {
-            task_title(each.task) + held_out(each): f"{each.instances:,} x {each.templates}"
-            for each in cells.itertuples()
+            task_title(record.task) + held_out(record): f"{record.instances:,} x {record.templates}"
+            for record in cells.itertuples()
         }
         size_words = ", ".join(f"{task} {size}" for task, size in sizes.items())
         trained = cells[cells["method"] != BASE.name].itertuples()
-        fewer = [f"{self._words(each)} ({len(each.seeds)})" for each in trained if len(each.seeds) < len(seeds)]
-        collapsed = [self._words(each) for each in cells[cells["collapsed"].astype(bool)].itertuples()]
+        fewer = [f"{self._words(record)} ({len(record.seeds)})" for record in trained if len(record.seeds) < len(seeds)]
+        collapsed = [self._words(record) for record in cells[cells["collapsed"].astype(bool)].itertuples()]
         return _join(
             f"Model: {', '.join(done['model'].unique())}{seed_words}.",
             sizes and f"Instances x templates, split {' and '.join(sorted(cells['split'].unique()))}: {size_words}.",
@@ -213,7 +213,8 @@ class Selection:
         bases = in_setting(self.frame, "own", BASE.name)[: None if (asked["setting"] == "transfer").any() else 0]
         left = pd.concat([_once(part[~part["is_done"]]).sort_values("position") for part in (asked, bases)])
         names = [
-            self._words(each) + ("" if pd.isna(each.seed) else f", seed {each.seed}") for each in left.itertuples()
+            self._words(record) + ("" if pd.isna(record.seed) else f", seed {record.seed}")
+            for record in left.itertuples()
         ]
         return _join(
             dashes and f"{count(dashes, 'cell')} without a number (a dash).",
@@ -221,11 +222,11 @@ class Selection:
             names and f"{count(len(names), 'audit')} of this table not done yet: {_listed(names)}.",
         )
 
-    def _words(self, each: Any) -> str:
+    def _words(self, record: Any) -> str:
         """Describe an audit or a cell."""
-        trained = f" trained on {task_title(each.source)}" if each.setting == "transfer" and each.source else ""
-        kept = f" ({each.k} templates)" if each.setting == "unseen" and each.k else ""
-        return f"{self.titles[each.method]}{trained} on {task_title(each.task)}{held_out(each)}{kept}"
+        trained = f" trained on {task_title(record.source)}" if record.setting == "transfer" and record.source else ""
+        kept = f" ({record.k} templates)" if record.setting == "unseen" and record.k else ""
+        return f"{self.titles[record.method]}{trained} on {task_title(record.task)}{held_out(record)}{kept}"
 
 
 def select(frame: pd.DataFrame, setting: Setting | Sequence[Setting], method: str | None = None) -> Selection:
@@ -261,11 +262,11 @@ def methods_table(frame: pd.DataFrame) -> Table:
     lines = lines.assign(mark=signed.groupby(compared).transform(mark_extremes))
     rows: list[Row] = []
     for (_, _, metric), line in lines.groupby(["setting", "method", "metric"], sort=False):
-        head, found = shown.method_head(line.iloc[0]), {each.task: each for each in line.itertuples()}
-        own = [_cell(found[task]) if task in found else TableCell() for task in tasks_of(shown.asked)]
-        rows.append([head, TableCell(METRICS[metric].title), *own, TableCell(_average(line["mean"]))])
+        head, by_task = shown.method_head(line.iloc[0]), {record.task: record for record in line.itertuples()}
+        cells_of_tasks = [_cell(by_task[task]) if task in by_task else TableCell() for task in tasks_of(shown.asked)]
+        rows.append([head, TableCell(METRICS[metric].title), *cells_of_tasks, TableCell(_average(line["mean"]))])
         if line["paper"].notna().any():
-            theirs = (number(found[task].paper) if task in found else "" for task in tasks_of(shown.asked))
+            theirs = (number(by_task[task].paper) if task in by_task else "" for task in tasks_of(shown.asked))
             printed = ["paper", *theirs, _average(line["paper"])]
             rows.append([head, *(TableCell(text, "paper") for text in printed)])
     notes = shown.notes(
@@ -293,20 +294,22 @@ def changes_table(frame: pd.DataFrame, setting: Setting = "own") -> Table:
     averages = average_over_tasks(cells)
     most = averages.groupby("method")["tasks"].max()
 
-    def size(each: Any) -> TableCell:
+    def size(record: Any) -> TableCell:
         tasks = count(num_tasks, "task")
-        return TableCell(f"average, {tasks if most[each.method] == num_tasks else f'{most[each.method]} of {tasks}'}")
+        return TableCell(
+            f"average, {tasks if most[record.method] == num_tasks else f'{most[record.method]} of {tasks}'}"
+        )
 
-    def mean(each: Any) -> str:  # a task without labels has agreement but no F1
-        fewer = f" over {count(each.tasks, 'task')}" if 0 < each.tasks < most[each.method] else ""
-        return number(each.mean_change, points) + fewer
+    def mean(record: Any) -> str:  # a task without labels has agreement but no F1
+        fewer = f" over {count(record.tasks, 'task')}" if 0 < record.tasks < most[record.method] else ""
+        return number(record.mean_change, points) + fewer
 
-    def part(lines: pd.DataFrame, head: Any, own: Any, printed: Any) -> Any:
+    def part(lines: pd.DataFrame, head: Any, change: Any, printed: Any) -> Any:
         by = [name for name in ("method", "task") if name in lines]
-        parts = CHANGE | {"Δ": own} | ({"paper": printed} if has_paper else {})
+        parts = CHANGE | {"Δ": change} | ({"paper": printed} if has_paper else {})
         return pivot(lines.assign(setting=setting), by, [("", shown.method_head), ("", head)], parts)
 
-    columns, rows = part(cells, task_head, CHANGE["Δ"], lambda each: number(each.paper_change, points))
+    columns, rows = part(cells, task_head, CHANGE["Δ"], lambda record: number(record.paper_change, points))
     notes = replace(shown, cells=shown.cells[shown.cells["method"] != BASE.name]).notes(
         rows,
         "Points against the base. Lower sigma_F1 is better, and counts as better.",
@@ -315,12 +318,12 @@ def changes_table(frame: pd.DataFrame, setting: Setting = "own") -> Table:
         has_paper and shown.paper_notes("In the columns named paper", "Its averages: over the same tasks."),
     )
     methods = [row[0] for row in rows]
-    rows += part(averages, size, mean, lambda each: number(each.paper_mean_change, points))[1]
+    rows += part(averages, size, mean, lambda record: number(record.paper_mean_change, points))[1]
     counts = (
-        lambda each: win_loss(each.better, each.worse),
-        lambda each: win_loss(each.paper_better, each.paper_worse),
+        lambda record: win_loss(record.better, record.worse),
+        lambda record: win_loss(record.paper_better, record.paper_worse),
     )
-    rows += part(averages, lambda each: TableCell("better/worse"), *counts)[1]
+    rows += part(averages, lambda record: TableCell("better/worse"), *counts)[1]
     rows.sort(key=lambda row: methods.index(row[0]))
     name, title = "table1_changes", "Changes against the base"
     if setting == "held_out":
@@ -338,15 +341,17 @@ def transfer_table(frame: pd.DataFrame, method: str) -> Table:
     lines["mark"] = of_sources.groupby(lines["metric"]).transform(mark_extremes).replace("worst", "")
     every = TableCell(f"All ({count(int(averages['pairs'].max()) if len(averages) else 0, 'pair')})")
     parts: Parts = {
-        "Δ": lambda each: number(each.improvement, points, each.std_over_seeds),
-        "P/N": lambda each: win_loss(each.better, each.worse),
+        "Δ": lambda record: number(record.improvement, points, record.std_over_seeds),
+        "P/N": lambda record: win_loss(record.better, record.worse),
     }
     if has_paper:  # three decimals, as in the paper
         parts |= {
-            "paper Δ": lambda each: MISSING if pd.isna(each.paper_improvement) else points(each.paper_improvement, 3),
-            "paper P/N": lambda each: win_loss(each.paper_better, each.paper_worse),
+            "paper Δ": lambda record: (
+                MISSING if pd.isna(record.paper_improvement) else points(record.paper_improvement, 3)
+            ),
+            "paper P/N": lambda record: win_loss(record.paper_better, record.paper_worse),
         }
-    head = ("trained on", lambda each: every if each.source == ALL else source_head(each))
+    head = ("trained on", lambda record: every if record.source == ALL else source_head(record))
     columns, rows = pivot(lines, ["source"], [head], parts)
     notes = shown.notes(
         rows,
@@ -386,9 +391,9 @@ def unseen_table(frame: pd.DataFrame) -> Table:
     cells = shown.cells.sort_values("task", key=lambda tasks: tasks.map(task_order), kind="stable")
     seen = np.where(cells["held_out"] | (cells["method"] == BASE.name), "", " (seen)")
 
-    def trained(each: Any) -> TableCell:
-        words = f"{shown.titles[each.method]}, {each.k} templates{each.seen}"
-        return TableCell("base" if each.method == BASE.name else words)
+    def trained(record: Any) -> TableCell:
+        words = f"{shown.titles[record.method]}, {record.k} templates{record.seen}"
+        return TableCell("base" if record.method == BASE.name else words)
 
     parts = {"%": lambda cell: number(cell.mean, std=cell.std_over_seeds), **CHANGE}
     columns, rows = pivot(cells.assign(seen=seen), CELL, [("task", task_head), ("trained on", trained)], parts)
@@ -407,11 +412,11 @@ def unseen_table(frame: pd.DataFrame) -> Table:
 
 def spread_table(frame: pd.DataFrame) -> Table:
     """F1 over templates of the base: quartiles by task, and their mean range beside the paper's."""
-    own, bases = select(frame, "own"), select(frame, "own", BASE.name)
-    shown, tasks, stated = replace(bases, asked=own.asked), tasks_of(own.asked), stated_numbers()
+    own_task, bases = select(frame, "own"), select(frame, "own", BASE.name)
+    shown, tasks, stated = replace(bases, asked=own_task.asked), tasks_of(own_task.asked), stated_numbers()
     f1, has_paper = template_f1(bases.asked), any(task in dataset_names() for task in tasks)
-    found = quartiles(f1).reindex(tasks)
-    ranges = found["Q3-Q1"].dropna()
+    spread = quartiles(f1).reindex(tasks)
+    ranges = spread["Q3-Q1"].dropna()
     below = [
         ("mean", number(fmean(ranges)), f"{stated['base mean interquartile range']:.2f}"),
         (
@@ -421,14 +426,14 @@ def spread_table(frame: pd.DataFrame) -> Table:
         ),
     ]
 
-    def row(head: TableCell, own: Sequence[str], theirs: str = "") -> Row:
-        return [head, *map(TableCell, own), *[TableCell(theirs, "paper")] * has_paper]
+    def row(head: TableCell, own_task: Sequence[str], theirs: str = "") -> Row:
+        return [head, *map(TableCell, own_task), *[TableCell(theirs, "paper")] * has_paper]
 
-    rows = [row(TableCell(task_title(each[0]), "name"), [*map(number, each[1:])]) for each in found.itertuples()]
-    rows += [row(TableCell(head), [*[""] * len(QUANTILES), own], theirs) for head, own, theirs in below]
+    rows = [row(TableCell(task_title(record[0]), "name"), [*map(number, record[1:])]) for record in spread.itertuples()]
+    rows += [row(TableCell(head), [*[""] * len(QUANTILES), own_task], theirs) for head, own_task, theirs in below]
     whose = shown.paper_notes("Beside the mean range", "Its mean range: over its eleven datasets.")
     notes = shown.notes(rows, "F1 over templates, percent; quartiles by linear interpolation.", has_paper and whose)
-    columns = [Column("task", is_text=True), *map(Column, [*found.columns, *["paper"] * has_paper])]
+    columns = [Column("task", is_text=True), *map(Column, [*spread.columns, *["paper"] * has_paper])]
     title, records = "F1 of the base over templates (the paper's appendix)", f1[["task", "template", "f1"]]
     rows = [*rows[: len(tasks)], [], *rows[len(tasks) :]]
     return Table("base_spread", title, columns, rows, notes, records, is_wide=False)
@@ -437,8 +442,8 @@ def spread_table(frame: pd.DataFrame) -> Table:
 def quartiles(f1: pd.DataFrame) -> pd.DataFrame:
     """Compute minimum, quartiles (linear interpolation), maximum and interquartile range of F1 by task."""
     groups = f1.groupby("task", sort=False)["f1"]
-    found = {task: np.quantile(values, list(QUANTILES.values())).round(12) for task, values in groups}
-    frame = pd.DataFrame.from_dict(found, orient="index", columns=list(QUANTILES))
+    ranges = {task: np.quantile(values, list(QUANTILES.values())).round(12) for task, values in groups}
+    frame = pd.DataFrame.from_dict(ranges, orient="index", columns=list(QUANTILES))
     return frame.assign(**{"Q3-Q1": frame["Q3"] - frame["Q1"]})
 
 
@@ -467,18 +472,20 @@ def average_transfers(cells: pd.DataFrame) -> pd.DataFrame:
     The source ``all`` has all pairs. If all pairs have the same seeds, the spread applies to the mean over pairs.
     """
 
-    def spread(own: pd.DataFrame) -> float:
-        by_seed = zip(*own["values"], strict=True) if own["seeds"].nunique() == 1 else ()
+    def spread(group: pd.DataFrame) -> float:
+        by_seed = zip(*group["values"], strict=True) if group["seeds"].nunique() == 1 else ()
         return sample_std([*map(fmean, by_seed)])
 
     known = cells[cells["change"].notna() & cells["metric"].isin(PAPER_METRICS)]
     every = pd.concat([known.assign(source=ALL), known])
-    found = average_changes(every, "source")
-    found["pairs"] = found.groupby("source")["number"].transform("max")
-    found["improvement"] = found["mean_change"] * found["metric"].map(direction).astype(int) + 0.0  # never minus zero
-    found["std_over_seeds"] = [spread(own) for _, own in every.groupby(["source", "metric"], sort=False)]
+    averages = average_changes(every, "source")
+    averages["pairs"] = averages.groupby("source")["number"].transform("max")
+    averages["improvement"] = (
+        averages["mean_change"] * averages["metric"].map(direction).astype(int) + 0.0
+    )  # never minus zero
+    averages["std_over_seeds"] = [spread(group) for _, group in every.groupby(["source", "metric"], sort=False)]
     columns = ["source", "metric", "pairs", "improvement", "std_over_seeds", "better", "worse"]
-    return found[columns].astype(dict.fromkeys(["pairs", "better", "worse"], "Int64"))
+    return averages[columns].astype(dict.fromkeys(["pairs", "better", "worse"], "Int64"))
 
 
 def _on_own_task(frame: pd.DataFrame, setting: Setting) -> tuple[Selection, pd.DataFrame]:
@@ -488,8 +495,8 @@ def _on_own_task(frame: pd.DataFrame, setting: Setting) -> tuple[Selection, pd.D
     return shown, _with_paper(fill(shown.cells, ["method", "task"], wanted).assign(setting=setting))
 
 
-def _cell(each: Any) -> TableCell:
-    return TableCell(number(each.mean, std=each.std_over_seeds), each.mark)
+def _cell(record: Any) -> TableCell:
+    return TableCell(number(record.mean, std=record.std_over_seeds), record.mark)
 
 
 def _with_paper(cells: pd.DataFrame) -> pd.DataFrame:

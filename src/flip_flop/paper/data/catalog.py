@@ -169,8 +169,11 @@ def catalog_data(request: TaskRequest) -> CatalogData:
     )
     if not len(templates.kept):
         template, reason = templates.dropped[0]
-        message = f"{entry.source_name}: no template renders for every row; {template!r}: {reason}."
-        raise InputError("E-TPL-EMPTY", message, "Download the dataset again.")
+        raise InputError(
+            "E-TPL-EMPTY",
+            f"{entry.source_name}: no template renders for every row; {template!r}: {reason}.",
+            "Download the dataset again.",
+        )
     task = Task(
         name,
         templates.kept,
@@ -202,25 +205,34 @@ class StoryClozeSource:
         """Read the file with the field names of the hub (``E-DATA-STORYCLOZE``)."""
         folder = self.folder or os.environ.get(STORY_CLOZE_VARIABLE)
         if not folder:
-            message = "StoryCloze must be requested from its owners."
-            hint = f"Register at {STORY_CLOZE_OWNERS}, and give --story-cloze-dir the folder of the two 2016 CSV files."
-            raise InputError("E-DATA-STORYCLOZE", message, hint)
+            raise InputError(
+                "E-DATA-STORYCLOZE",
+                "StoryCloze must be requested from its owners.",
+                f"Register at {STORY_CLOZE_OWNERS}, and give --story-cloze-dir the folder of the two 2016 CSV files.",
+            )
         path = Path(folder) / self.file_name
         if not path.is_file():
-            hint = f"Register at {STORY_CLOZE_OWNERS}, and keep the file's name."
-            raise InputError("E-DATA-STORYCLOZE", f"{folder} has no file {self.file_name!r}.", hint)
+            raise InputError(
+                "E-DATA-STORYCLOZE",
+                f"{folder} has no file {self.file_name!r}.",
+                f"Register at {STORY_CLOZE_OWNERS}, and keep the file's name.",
+            )
         rows = FileSource(path).load()
         missing = [column for column in STORY_CLOZE_FIELDS if column not in rows.columns()]
         if missing:
-            message = f"{path} has no column {missing[0]!r}."
-            raise InputError("E-DATA-STORYCLOZE", message, "Use the owners' file of 2016.")
+            raise InputError(
+                "E-DATA-STORYCLOZE", f"{path} has no column {missing[0]!r}.", "Use the owners' file of 2016."
+            )
         renamed = []
         for row in rows.rows:
             fields: dict[str, Any] = {name: row.fields[column] for column, name in STORY_CLOZE_FIELDS.items()}
             answer = fields["answer_right_ending"]
             if answer not in ("1", "2"):
-                message = f"{rows.location(row)}: AnswerRightEnding is {answer!r}."
-                raise InputError("E-LABEL-UNDECLARED", message, "It must be 1 or 2.")
+                raise InputError(
+                    "E-LABEL-UNDECLARED",
+                    f"{rows.location(row)}: AnswerRightEnding is {answer!r}.",
+                    "It must be 1 or 2.",
+                )
             renamed.append(row._replace(fields=fields | {"answer_right_ending": int(answer)}))
         return replace(rows, rows=tuple(renamed))
 

@@ -80,11 +80,11 @@ def check_command(data: DataOptions, tasks: Sequence[str], protocol: str | None,
 
     entries = [catalog_entry(name) for name in tasks or catalog_names()]
     protocols = [name for name in ROW_PROTOCOLS if protocol in (None, name)]
-    found: dict[str, list[Comparison]] = {}
+    comparisons_of: dict[str, list[Comparison]] = {}
     missing: dict[str, InputError] = {}
     for entry in entries:
         try:
-            found[entry.name] = [compare(_open(data, entry.name, name, seed)) for name in protocols]
+            comparisons_of[entry.name] = [compare(_open(data, entry.name, name, seed)) for name in protocols]
         except InputError as error:
             if error.code == "E-TPL-FETCH":
                 raise
@@ -93,14 +93,18 @@ def check_command(data: DataOptions, tasks: Sequence[str], protocol: str | None,
                 echo("the hub cannot be reached: the other datasets are not tried", err=True)
                 break
     for place, name in enumerate(protocols):
-        comparisons = {task: of_protocols[place] for task, of_protocols in found.items()}
+        comparisons = {task: of_protocols[place] for task, of_protocols in comparisons_of.items()}
         cells = [_cells(entry, comparisons.get(entry.name), name) for entry in entries]
         echo(align_columns([list(COLUMNS), *cells]))
         echo("\n".join(["", f"protocol {name}: {ROW_PROTOCOLS[name]}", *_notes(list(comparisons.values())), ""]))
     for name, reason in missing.items():
         echo(f"{name}: {reason}")
     is_complete = not missing or (set(missing) == {"storycloze"} and data.story_cloze_dir is None)
-    return 0 if is_complete and not any(each.unexplained for both in found.values() for each in both) else 1
+    return (
+        0
+        if is_complete and not any(comparison.unexplained for both in comparisons_of.values() for comparison in both)
+        else 1
+    )
 
 
 def _open(data: DataOptions, name: str, protocol: str, seed: int = 0) -> "CatalogData":
@@ -181,18 +185,27 @@ def search_command(word: str) -> int:
     from flip_flop.paper.data.promptsource import promptsource_names, search, templates_folder
 
     lines, total = [["set", "templates", "original task", "usable", ""]], [0, 0, 0]
-    for name, found in search(word):
-        if isinstance(found, InputError):
-            lines.append([name, "-", "-", "-", found.code])
+    for name, sources in search(word):
+        if isinstance(sources, InputError):
+            lines.append([name, "-", "-", "-", sources.code])
             continue
-        counts = [len(found), sum(each.original_task for each in found), sum(each.is_usable for each in found)]
+        counts = [
+            len(sources),
+            sum(source.original_task for source in sources),
+            sum(source.is_usable for source in sources),
+        ]
         names = [
-            each.name.strip() for each in found if word and (word == name or word.casefold() in each.name.casefold())
+            source.name.strip()
+            for source in sources
+            if word and (word == name or word.casefold() in source.name.casefold())
         ]
         lines.append([name, *map(str, counts), visible(", ".join(names), one_line=True)])
         total = [before + more for before, more in zip(total, counts, strict=True)]
     if len(lines) == 1:
-        hint = nearest(word, promptsource_names(templates_folder()))
-        raise InputError("E-TPL-UNKNOWN", f"no set or template of PromptSource has {word!r}.", hint)
+        raise InputError(
+            "E-TPL-UNKNOWN",
+            f"no set or template of PromptSource has {word!r}.",
+            nearest(word, promptsource_names(templates_folder())),
+        )
     echo(align_columns([*lines, [f"{len(lines) - 1} sets", *map(str, total), ""]]))
     return 0

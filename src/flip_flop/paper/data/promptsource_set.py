@@ -84,8 +84,9 @@ def _hub_rows(name: str, mirror: Path | None) -> dict[str, Rows]:
         if splits:
             return splits
     assert error is not None
-    hint = f"Name your rows in a task file: data:, and templates: {{promptsource: {name}}}."
-    raise InputError(error.code, error.message, hint)
+    raise InputError(
+        error.code, error.message, f"Name your rows in a task file: data:, and templates: {{promptsource: {name}}}."
+    )
 
 
 def _without_hub_label(rows: Rows, field: str, labels: Sequence[Label]) -> Rows:

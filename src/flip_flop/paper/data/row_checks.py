@@ -37,8 +37,8 @@ def check_rows(
     """
     key = _key(candidates, train, test, label_field, num_labels, value_limit)
     path = cache_folder().parent / "screenings" / f"{name}-{key}.json"
-    if (found := _read(path, candidates, value_limit)) is not None:
-        return found
+    if (cached := _read(path, candidates, value_limit)) is not None:
+        return cached
     total = len(train) + len(test)
     quiet = total < _MIN_LOGGED and not sys.stderr.isatty()
     with track(f"{name}: templates that render", total, "rows", quiet=quiet) as advance:
@@ -64,19 +64,25 @@ def _read(
     path: Path, candidates: Sequence[SourceTemplate], value_limit: int | None
 ) -> tuple[TemplateFilter, Duplicates] | None:
     """Read a cached result; None for a missing or damaged file."""
-    templates = {each.name: each.template for each in candidates if isinstance(each.template, Template)}
+    templates = {
+        candidate.name: candidate.template for candidate in candidates if isinstance(candidate.template, Template)
+    }
     try:
-        found = json.loads(path.read_bytes())
-        kept = TemplateSet(tuple(templates[name] for name in found["kept"]), value_limit)
-        dropped = tuple((name, reason) for name, reason in found["dropped"])
-        return TemplateFilter(kept, dropped), Duplicates(**{key: tuple(at) for key, at in found["duplicates"].items()})
+        content = json.loads(path.read_bytes())
+        kept = TemplateSet(tuple(templates[name] for name in content["kept"]), value_limit)
+        dropped = tuple((name, reason) for name, reason in content["dropped"])
+        return TemplateFilter(kept, dropped), Duplicates(
+            **{key: tuple(indices) for key, indices in content["duplicates"].items()}
+        )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
 def _key(candidates: Sequence[SourceTemplate], train: Rows, test: Rows, *shape: str | int | None) -> str:
     content = {
-        "templates": [[each.name, each.jinja, each.answer_choices, each.original_task] for each in candidates],
+        "templates": [
+            [source.name, source.jinja, source.answer_choices, source.original_task] for source in candidates
+        ],
         "data": [train.provenance["sha256"], test.provenance["sha256"], *shape],
         "names": [sha256_json(train.ids), sha256_json(test.ids)],
         "versions": [importlib.metadata.version(name) for name in ("flip-flop-consistency", "jinja2")],

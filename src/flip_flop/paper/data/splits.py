@@ -119,7 +119,7 @@ def find_duplicates(
                 template.render(row.fields, label_field, instance_id="double", row=place, value_limit=limit)
                 for template in templates
             ]
-            rendered.append(tuple(sha256_text(json.dumps(each)) for each in texts))
+            rendered.append(tuple(sha256_text(json.dumps(text)) for text in texts))
             if index < len(train):
                 for key in enumerate(rendered[index]):
                     if first.setdefault(key, index) != index:
@@ -134,7 +134,9 @@ def find_duplicates(
             advance(len(texts))
     of_test = set(rendered[len(train) :])
     in_test = {index for index in range(len(train)) if rendered[index] in of_test}
-    return Duplicates(*(tuple(sorted(found)) for found in (in_test, within_train - in_test, unanswerable, repeated)))
+    return Duplicates(
+        *(tuple(sorted(indices)) for indices in (in_test, within_train - in_test, unanswerable, repeated))
+    )
 
 
 def divide(
@@ -172,27 +174,32 @@ def divide(
     repeated = set(duplicates.within_train) & set(pool)
     wanted = policy.held_out(len(pool), len(tested))
     if not 0 < wanted < len(pool) or (wanted > len(pool) - len(repeated) and not released):
-        message = f"{wanted} of {len(pool)} rows of {train.source} cannot be held out for validation."
-        raise InputError("E-DATA-EMPTY", message, "Give the whole dataset.")
+        raise InputError(
+            "E-DATA-EMPTY",
+            f"{wanted} of {len(pool)} rows of {train.source} cannot be held out for validation.",
+            "Give the whole dataset.",
+        )
     if released:
-        chosen = draw_as_released(pool, tested, wanted, policy)
+        selection = draw_as_released(pool, tested, wanted, policy)
     else:
-        held_out = draw_stratified({ids[at]: label for at, label in pool.items() if at not in repeated}, wanted, seed)
-        chosen = {
+        held_out = draw_stratified(
+            {ids[index]: label for index, label in pool.items() if index not in repeated}, wanted, seed
+        )
+        selection = {
             "train": _sample(ids, [index for index in pool if ids[index] not in held_out], policy.max_train, seed),
             "validation": [index for index in pool if ids[index] in held_out],
             "test": _sample(test.ids, tested, policy.max_test, seed),
         }
-    taken = {split: _take(test if split == "test" else train, indices) for split, indices in chosen.items()}
+    rows_of = {split: _take(test if split == "test" else train, indices) for split, indices in selection.items()}
     record = {
         "splits": splits,
         "left_out": len(left_out),
         "unanswerable": len(duplicates.unanswerable),
         "split_seed": RELEASE_SEED if released else seed,
-        "split_sizes": {split: len(rows) for split, rows in taken.items()},
-        "split_ids_sha256": {split: sha256_json(sorted(rows.ids or ())) for split, rows in taken.items()},
+        "split_sizes": {split: len(rows) for split, rows in rows_of.items()},
+        "split_ids_sha256": {split: sha256_json(sorted(rows.ids or ())) for split, rows in rows_of.items()},
     }
-    return {split: replace(rows, provenance={**rows.provenance, **record}) for split, rows in taken.items()}
+    return {split: replace(rows, provenance={**rows.provenance, **record}) for split, rows in rows_of.items()}
 
 
 def draw_as_released(
@@ -231,7 +238,7 @@ def _choice(generator: np.random.RandomState, indices: Sequence[int], size: int)
 def _take(rows: Rows, indices: Iterable[int]) -> Rows:
     assert rows.ids is not None
     ids, indices = rows.ids, list(indices)
-    return replace(rows, rows=tuple(rows.rows[at] for at in indices), ids=tuple(ids[at] for at in indices))
+    return replace(rows, rows=tuple(rows.rows[index] for index in indices), ids=tuple(ids[index] for index in indices))
 
 
 def _sample(ids: Sequence[str], indices: list[int], maximum: int | None, seed: int) -> list[int]:
