@@ -13,7 +13,7 @@ import pytest
 from flip_flop.cli.main import COMMANDS
 from flip_flop.evaluation.audit import audit as audit_function
 from flip_flop.method import METHODS
-from tests.cli.project import errors_of, record
+from tests.cli.project import errors_of, one_line, record
 
 # The package gives its function the module's name.
 AUDITING = sys.modules[audit_function.__module__]
@@ -153,3 +153,16 @@ def test_help_names_the_methods_that_there_are(flip_flop):
     shown = " ".join(flip_flop("train", "--help").out.split())
     names = shown.split("--method TEXT ")[1].split(", or package.module:name")[0]
     assert set(names.replace(" (default)", "").split(", ")) == set(METHODS)
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing(audit, monkeypatch):
+    def full(self, target):
+        if target.name == "scores.npz":
+            raise OSError(28, "No space left on device", str(target))
+        return replace(self, target)
+
+    replace = Path.replace
+    monkeypatch.setattr(Path, "replace", full)
+    result = audit("-q")
+    one_line(result, "E-OS", "No space left on device", "scores.npz")
+    assert sorted(os.listdir(".")) == ["test.csv", "tickets.yaml", "train.jsonl", "validation.csv"]

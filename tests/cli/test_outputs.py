@@ -187,3 +187,10 @@ def test_standard_output_is_written_in_order_and_not_replaced(tmp_path, out, is_
         done = subprocess.run(words, stdout=target, stderr=subprocess.STDOUT, text=True, timeout=300, check=True)
     assert ((tmp_path / "shown").read_text() or done.stdout) == "before\nwritten\nafter\n"
     assert os.listdir(tmp_path) == ["shown"]
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_pipe_without_a_reader_is_one_line(run, audited, name):
+    os.mkfifo(audited / f"pipe{SUFFIXES[name]}")
+    one_line(run(WRITERS[name], f"pipe{SUFFIXES[name]}"), "E-OUT-PATH", "a process that reads it")
+    assert (audited / f"pipe{SUFFIXES[name]}").is_fifo()

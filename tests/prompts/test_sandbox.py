@@ -180,3 +180,10 @@ def test_a_column_may_have_the_name_of_a_function():
     assert render("{{ choice }} {{ range }}", {"choice": "a", "range": "b"}) == "a b"
     with pytest.raises(InputError, match="E-TPL-RENDER"):
         render("{{ choice([1, 2]) }}", {"choice": "a"})
+
+
+@pytest.mark.parametrize("name", ["float", "int"])
+@pytest.mark.parametrize("value", [None, float("nan")])
+def test_a_missing_value_never_becomes_zero(name, value):
+    with pytest.raises(InputError, match="E-TPL-NULL: template 't', instance '': a missing value of 'text' is printed"):
+        render(f"{{{{ text|{name} }}}}", {"text": value})

@@ -153,3 +153,7 @@ def test_the_report_shows_commands_digests_and_templates(demo_page):
     shown = (command, "c0ffee", "9e9e9e", "4d1f4d1f", "delimiter “ ”", "torch 2.13.0")
     assert all(words in text for words in shown)
     assert "{{ text }}\nVerdict in one word:" in demo_page
+
+
+def test_the_same_runs_give_the_same_bytes(demo, demo_page, tmp_path):
+    assert write_report(demo, tmp_path / "again.html").read_text(encoding="utf-8") == demo_page

@@ -208,3 +208,13 @@ def test_a_report_of_two_runs_has_the_prompts_and_the_texts_of_both(make_run, tm
         assert "[f2c wrote] I say" in second
         assert "[base wrote]" not in second
     assert "[prompt of f2c] <|user|>" in Page(page).text
+
+
+def test_unordered_or_truncated_instances_are_broken(make_run):
+    run = make_run()
+    with gzip.open(run / "instances.jsonl.gz") as file:
+        lines = file.readlines()
+    for content in (lines[::-1], [*lines[:3], b"x" * 100]):
+        with gzip.open(run / "instances.jsonl.gz", "wb") as file:
+            file.writelines(content)
+        assert refused(run).code == "E-RUN-BROKEN"

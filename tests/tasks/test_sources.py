@@ -3,8 +3,10 @@
 import csv
 import datetime
 import io
+import json
 import re
 import sys
+import time
 import tracemalloc
 from types import SimpleNamespace
 
@@ -310,3 +312,34 @@ def test_the_first_hub_error_is_reported_without_a_copy(error, revision, asked, 
     with pytest.raises(InputError, match=words):
         HubSource("owner/repo", None, "train", revision).load()
     assert len(hub.asked) == asked
+
+
+def test_every_csv_cell_stays_the_text_that_was_written(tmp_path):
+    cells = ["NA", "null", "None", "nan", "007", "1e5", "", " x ", "TRUE", "2020-01-01", "\u202e", "=1+1"]
+    text = "id,cell\n" + "".join(f"{index},{cell}\n" for index, cell in enumerate(cells))
+    assert [row["cell"] for row in load(tmp_path, "a.csv", text)] == cells
+
+
+def test_json_values_keep_their_types(tmp_path):
+    values = {"int": 10**23, "float": 0.5, "list": ["a", {"b": None}], "true": True}
+    assert load(tmp_path, "a.jsonl", json.dumps(values)) == [values]
+
+
+def test_reading_a_csv_file_takes_time_linear_in_its_columns(tmp_path):
+    columns = [f"column {index}" for index in range(20_000)]
+    started = time.process_time()
+    (row,) = load(tmp_path, "a.csv", f"{','.join(columns)}\n{','.join(columns)}\n")
+    assert time.process_time() - started < 1
+    assert list(row) == columns
+    with pytest.raises(InputError, match=r"E-DATA-DUPCOL.* two columns are named 'column 7'"):
+        load(tmp_path, "a.csv", f"{','.join([*columns, 'column 8', 'column 7', 'column 7'])}\n")
+
+
+def test_equal_rows_of_parquet_share_their_fields(tmp_path):
+    column = pa.DictionaryArray.from_arrays(pa.array([0] * 200_000, pa.int32()), ["the room was small"])
+    pyarrow.parquet.write_table(pa.table({"text": column, "label": [1] * 200_000}), tmp_path / "a.parquet")
+    assert tracemalloc_peak(lambda: FileSource(tmp_path / "a.parquet").load()) < 50e6  # 110 MB with a dictionary each
+    rows = FileSource(tmp_path / "a.parquet").load().rows
+    assert [(row.number, row.fields) for row in (rows[0], rows[-1])] == [
+        (number, {"text": "the room was small", "label": 1}) for number in (1, 200_000)
+    ]
