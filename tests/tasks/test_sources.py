@@ -331,7 +331,7 @@ def test_reading_a_csv_file_takes_time_linear_in_its_columns(tmp_path):
     (row,) = load(tmp_path, "a.csv", f"{','.join(columns)}\n{','.join(columns)}\n")
     assert time.process_time() - started < 1
     assert list(row) == columns
-    with pytest.raises(InputError, match=r"E-DATA-DUPCOL.* two columns are named 'column 7'"):
+    with pytest.raises(InputError, match=r"E-DATA-COLUMN.* two columns are named 'column 7'"):
         load(tmp_path, "a.csv", f"{','.join([*columns, 'column 8', 'column 7', 'column 7'])}\n")
 
 
