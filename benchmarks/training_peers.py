@@ -36,7 +36,7 @@ def with_forced_consensus() -> Iterator[None]:
     """Every variant votes by :func:`forced_consensus` while the context is open."""
     with contextlib.ExitStack() as stack:
         for name, module in list(sys.modules.items()):
-            if name.split(".")[0] == "flip_flop" and hasattr(module, "find_consensus"):
+            if name.split(".")[0] in ("flip_flop", "benchmarks") and hasattr(module, "find_consensus"):
                 stack.enter_context(mock.patch.object(module, "find_consensus", forced_consensus))
         yield
 

@@ -7,7 +7,7 @@ import pytest
 
 from flip_flop.errors import InputError
 from flip_flop.paper.data.catalog import catalog_names
-from flip_flop.paper.study import GridCell, Subsets, expand, load_study, narrow, release_settings, study_names
+from flip_flop.paper.study import GridCell, Study, Subsets, expand, load_study, narrow, release_settings, study_names
 from flip_flop.tasks.embedded import embedded_task
 from flip_flop.training import F2CConfig, make_config
 
@@ -234,3 +234,10 @@ def test_protocol_release_has_settings_per_dataset_below_all_others():
     assert (cce.cce_weight, f2c.cce_weight, f2c.flip_temperature) == (0.1, 0.4, 2.2)
     assert (f2c.jsd_weight, f2c.jsd, f2c.flip_direction, f2c.vote_pass) == (0.2, "mean", "reverse", "separate")
     assert study.settings_of("swarm", "rte", QWEN)["protocol"] == "release"
+
+
+@pytest.mark.parametrize("name", study_names())
+def test_a_study_of_a_few_tasks_is_read_again_from_its_plan(name):
+    study = load_study(name)
+    few = narrow(study, tasks=study.tasks[-1:])
+    assert Study.model_validate_json(few.model_dump_json()) == few

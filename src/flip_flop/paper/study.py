@@ -252,6 +252,11 @@ def load_study(name: str) -> Study:
     return study.model_copy(update={"folder": str(path.parent.resolve())})
 
 
+def _only(values: Mapping[str, Any], tasks: Sequence[str]) -> dict[str, Any]:
+    """Return the values of these tasks."""
+    return {task: value for task, value in values.items() if task in tasks}
+
+
 def narrow(
     study: Study,
     *,
@@ -278,6 +283,13 @@ def narrow(
         update["tasks"] = tuple(dict.fromkeys(references[task] for task in tasks))
         if study.cross is not None:
             update["cross"] = tuple(task for task in study.cross if task in update["tasks"])
+        update["template_subsets"] = _only(study.template_subsets, update["tasks"])
+        task_settings = _only(study.settings.tasks, update["tasks"])
+        update["settings"] = study.settings.model_copy(update={"tasks": task_settings})
+        update["variants"] = {
+            name: variant.model_copy(update={"tasks": _only(variant.tasks, update["tasks"])})
+            for name, variant in study.variants.items()
+        }
     if methods is not None:
         update["methods"] = known_methods(methods, study.variants, "--methods")
     if seeds is not None:
