@@ -2,7 +2,6 @@
 
 import functools
 import gzip
-import json
 import shutil
 from pathlib import Path
 from random import Random
@@ -21,8 +20,6 @@ def damage_checkpoints(folder: Path, count: int, rng: Random) -> Outcome:
     remove(out)
     run(TRAIN, folder)
     expected = adapter_of(out)
-    state = json.loads((out / "checkpoints" / "checkpoint-4" / "trainer_state.json").read_text("utf-8"))
-    best = Path(state["best_model_checkpoint"] or "").name
     for made_after_the_kill in (out / "run.json", out / "adapter", out / "checkpoints" / "checkpoint-6"):
         remove(made_after_the_kill)
     out.rename(whole)
@@ -35,12 +32,9 @@ def damage_checkpoints(folder: Path, count: int, rng: Random) -> Outcome:
         damage(out / file, kind, rng)
         ended = run([*TRAIN, "--resume"], folder)
         outcome.expect(not ended.wrong, f"{file} {kind}: {ended.wrong}")
-        # Where the best checkpoint is lost, the next best one is taken, and a line says so.
-        replaced = best in file.parts and best in ended.err
-        outcome.count("refused" if ended.code else "resumed from the next best" if replaced else "resumed")
+        outcome.count("refused" if ended.code else "resumed")
         same = adapter_of(out) == expected
-        outcome.expect(ended.code or same or replaced, f"{file} {kind}: another adapter: {ended.err[-300:]}")
-        outcome.expect(ended.code == 0 or file.parts[0] != "checkpoints", f"{file} {kind}: refused: {ended.err[-200:]}")
+        outcome.expect(ended.code or same, f"{file} {kind}: another adapter: {ended.err[-300:]}")
     remove(whole)
     return outcome
 

@@ -228,11 +228,11 @@ def checkpoint_to_resume(folder: Path) -> Path | None:
     if rank() == 0:
         for unfinished in (path for path in checkpoints if path not in complete):
             shutil.rmtree(unfinished)
+    if complete:
+        _refuse_damage(complete[0], find_corruption(complete[0]), "Remove it to resume from the one before it.")
+    if rank() == 0:
         log.info("resuming from %s", complete[0].name if complete else "the beginning: no checkpoint is complete")
-    if not complete:
-        return None
-    _refuse_damage(complete[0], find_corruption(complete[0]), "Remove it to resume from the one before it.")
-    return complete[0]
+    return complete[0] if complete else None
 
 
 def _refuse_damage(checkpoint: Path, damage: str | None, hint: str) -> None:
