@@ -338,6 +338,7 @@ def test_adapter_kind_with_other_files_is_rejected(base, run, kind, key):
 
 
 def test_damaged_adapter_is_rejected(base, run):
+    (run / "run.json").unlink()
     config = run / "adapter" / "adapter_config.json"
     whole = config.read_text()
     for content, code in (("{", "E-ADAPTER-KEYS"), ("[]", "E-ADAPTER-KEYS"), ("{}", "E-ADAPTER-KIND")):
