@@ -29,7 +29,7 @@ class InputError(ValueError):
 
     Example:
         >>> print(InputError("E-DATA-EMPTY", "tickets.csv has no rows."))
-        E-DATA-EMPTY: tickets.csv has no rows. Add at least one row.
+        E-DATA-EMPTY: tickets.csv has no rows. Add rows, or a validation split.
     """
 
     def __init__(self, code: str, message: str, hint: str = ""):
