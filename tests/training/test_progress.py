@@ -11,7 +11,7 @@ import pytest
 from flip_flop.training import train
 from tests.training.conftest import load_tiny, make_task, settings
 
-PASSES = {"base votes", "validation", "f2c"}
+PASSES = {"encoding train", "encoding validation", "base votes", "validation", "f2c"}
 CALIBRATED = {"votes": "frozen", "vote_calibration": "batch", "max_steps": 3, "batch_tokens": 64}
 
 

@@ -36,7 +36,7 @@ from jaxtyping import Int32
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
-from flip_flop.console import today
+from flip_flop.console import today, track
 from flip_flop.errors import InputError
 from flip_flop.prompts import Chat, RenderedInstance
 from flip_flop.prompts.sandbox import MAX_OUTPUT
@@ -400,9 +400,9 @@ class PromptEncoder:
         return encoded[0]
 
     def encode_all(
-        self, instances: Sequence[RenderedInstance]
+        self, instances: Sequence[RenderedInstance], *, label: str = "encoding", quiet: bool = True
     ) -> tuple[list[EncodedInstance], list[TooLong], list[RenderedInstance]]:
-        """Tokenize instances under all templates, each once.
+        """Tokenize instances under all templates, each once. ``label`` is the name of the progress bar.
 
         Returns:
             The instances that fit the model's context, the prompts that do not, and the fitting instances as the model
@@ -415,15 +415,17 @@ class PromptEncoder:
         encoded: list[EncodedInstance] = []
         too_long: list[TooLong] = []
         fitting: list[RenderedInstance] = []
-        for start in range(0, len(instances), CHUNK):
-            chunk = [self.as_read(instance) for instance in instances[start : start + CHUNK]]
-            for row, instance in zip(self._encode(chunk), chunk, strict=True):
-                long = self._too_long(row)
-                too_long += long
-                if not long:
-                    self._check(row, instance.choices)
-                    encoded.append(row)
-                    fitting.append(instance)
+        with track(label, len(instances), "instances", quiet=quiet) as advance:
+            for start in range(0, len(instances), CHUNK):
+                chunk = [self.as_read(instance) for instance in instances[start : start + CHUNK]]
+                for row, instance in zip(self._encode(chunk), chunk, strict=True):
+                    long = self._too_long(row)
+                    too_long += long
+                    if not long:
+                        self._check(row, instance.choices)
+                        encoded.append(row)
+                        fitting.append(instance)
+                    advance(1)
         return encoded, too_long, fitting
 
     def as_read(self, instance: RenderedInstance) -> RenderedInstance:

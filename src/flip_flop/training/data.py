@@ -160,10 +160,10 @@ class InstanceDataset(Dataset[EncodedInstance]):
         InputError: ``E-ROW`` for a row of another shape.
     """
 
-    def __init__(self, rows: RenderedRows, encoder: PromptEncoder, split: str = ""):
+    def __init__(self, rows: RenderedRows, encoder: PromptEncoder, split: str = "", *, quiet: bool = True):
         rendered = render_rows(rows)
         self.num_rows = len(rendered)
-        self.instances, too_long, read = encoder.encode_all(rendered)
+        self.instances, too_long, read = encoder.encode_all(rendered, label=f"encoding {split}", quiet=quiet)
         self.digest = instances_digest(read)
         self.too_long = [replace(prompt, split=split) for prompt in too_long]
 
@@ -186,14 +186,14 @@ class InstanceDataset(Dataset[EncodedInstance]):
 
 
 def encode_rows(
-    encoder: PromptEncoder, policy: TooLongPolicy, *splits: tuple[str, RenderedRows | None]
+    encoder: PromptEncoder, policy: TooLongPolicy, *splits: tuple[str, RenderedRows | None], quiet: bool = True
 ) -> list[InstanceDataset]:
     """Encode splits, given by name and rows; refuse or skip the long rows of all of them together.
 
     Raises:
         InputError: ``E-TOO-LONG``, also if a split would be empty.
     """
-    datasets = [InstanceDataset(() if rows is None else rows, encoder, split) for split, rows in splits]
+    datasets = [InstanceDataset(() if rows is None else rows, encoder, split, quiet=quiet) for split, rows in splits]
     too_long = [prompt for dataset in datasets for prompt in dataset.too_long]
     if any(dataset.too_long and not len(dataset) for dataset in datasets):
         policy = "refuse"

@@ -170,7 +170,8 @@ class F2CTrainer(Trainer):
         )
         by_name = eval_dataset if isinstance(eval_dataset, Mapping) else {"validation": eval_dataset}
         splits = ("train", train_dataset), *by_name.items()
-        self.train_instances, *evaluated = encode_rows(self.encoder, args.too_long, *splits)
+        quiet = bool(args.disable_tqdm)
+        self.train_instances, *evaluated = encode_rows(self.encoder, args.too_long, *splits, quiet=quiet)
         self.eval_instances = None if eval_dataset is None else evaluated[0]
         self.eval_by_name = dict(zip(by_name, evaluated, strict=True)) if by_name is eval_dataset else {}
         require_data(self.train_instances.instances, args)
