@@ -125,3 +125,13 @@ def flip_flop(monkeypatch, capsys):
         return Result(stop.value.code or 0, printed.out, printed.err)
 
     return run
+
+
+@pytest.fixture(scope="module")
+def quiet_transformers():
+    """Only errors of the library, which warns of every random model."""
+    library = logging.getLogger("transformers")
+    level = library.level
+    library.setLevel(logging.ERROR)
+    yield
+    library.setLevel(level)

@@ -1,7 +1,6 @@
 """Tested architectures are packed, others are padded, and the self-check finds packed scores that are wrong."""
 
 import copy
-import logging
 
 import pytest
 import torch
@@ -37,6 +36,7 @@ from tests.scoring.made import instances
 from tests.scoring.oracle import naive_scores
 from tests.tiny import SHAPE, byte_bpe, random_model, tiny_model
 
+pytestmark = pytest.mark.usefixtures("quiet_transformers")
 TOKENS = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": None}
 GROUPED = SHAPE | TOKENS | {"num_key_value_heads": 2}
 MAMBA = {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 4}
@@ -58,15 +58,6 @@ def _each_line_anew():
     scores._warn_once.cache_clear()
     yield
     scores._warn_once.cache_clear()
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _quiet():
-    library = logging.getLogger("transformers")
-    level = library.level
-    library.setLevel(logging.ERROR)
-    yield
-    library.setLevel(level)
 
 
 def sliding(window):

@@ -1,7 +1,5 @@
 """LoRA is on all linear layers of a model except its head."""
 
-import logging
-
 import pytest
 import torch
 from benchmarks.architectures import tiny
@@ -15,6 +13,7 @@ from tests.tiny import SHAPE, byte_bpe, random_model, tiny_model
 from tests.training.conftest import settings
 from tests.training.test_trainer import make_trainer
 
+pytestmark = pytest.mark.usefixtures("quiet_transformers")
 TINY = SHAPE | {"vocab_size": 400, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": None}
 MIXTURE = TINY | {"num_key_value_heads": 2, "num_experts_per_tok": 2}
 STATES = {"hidden_size": 32, "num_hidden_layers": 2, "vocab_size": 400, "state_size": 4}
@@ -36,15 +35,6 @@ ARCHITECTURES = {
         chunk_size=8,
     ),
 }
-
-
-@pytest.fixture(autouse=True)
-def _quiet():
-    library = logging.getLogger("transformers")
-    level = library.level
-    library.setLevel(logging.ERROR)
-    yield
-    library.setLevel(level)
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
