@@ -30,8 +30,8 @@ MAX_LOGITS = 1 << 26
 # Floating-point operations above which the fixed cost of a forward pass is small: an order of magnitude by device.
 WORTHWHILE_FLOPS = {"cpu": 2e9, "cuda": 2e13}
 NAME = "flip_flop_packed"
-# Without gradient, a CPU computes the attention of so many nodes at a time, over their ancestors and themselves. One
-# mask over all nodes has the fewest calls, but computes every pair of nodes, most of which are hidden.
+# A CPU computes the attention of so many nodes at a time, over their ancestors and themselves. One mask over all nodes
+# has the fewest calls, but computes every pair of nodes, most of which are hidden.
 CHUNK = 128
 # Kernels require masks whose rows have a multiple of this number of elements in memory.
 ALIGNED = 16
@@ -233,13 +233,13 @@ class Layout:
 
     def __init__(self, trie: TokenTrie):
         self.trie = trie
-        self._calls: dict[tuple[torch.device, torch.dtype, int], list[tuple[slice, Tensor, Tensor]]] = {}
+        self._calls: dict[tuple[torch.device, torch.dtype], list[tuple[slice, Tensor, Tensor]]] = {}
 
     def calls(self, query: Float[Tensor, "1 heads nodes width"]) -> list[tuple[slice, Tensor, Tensor]]:
         """Return the queries, keys and mask of each attention call: one for all nodes, or one per chunk."""
-        chunk = len(self.trie) if query.device.type != "cpu" or torch.is_grad_enabled() else CHUNK
-        kind = (query.device, query.dtype, chunk)
+        kind = (query.device, query.dtype)
         if kind not in self._calls:
+            chunk = CHUNK if query.device.type == "cpu" else len(self.trie)
             starts = range(0, len(self.trie), chunk)
             self._calls[kind] = [self._call(start, min(start + chunk, len(self.trie)), query) for start in starts]
         return self._calls[kind]
