@@ -16,7 +16,7 @@ TAGGED = [
 def test_explicit_tags_are_rejected(value, tmp_path):
     path = tmp_path / "task.yaml"
     path.write_text(f"name: x\nlabels: {value}\n")
-    with pytest.raises(InputError, match=r"^E-TASK-YAML: .*task.yaml line 2: "):
+    with pytest.raises(InputError, match=r"^E-TASK-FILE: .*task.yaml line 2: "):
         read_yaml(path)
 
 
@@ -33,7 +33,7 @@ def test_explicit_tags_are_rejected(value, tmp_path):
 def test_aliases_and_duplicate_keys_are_rejected(text, line, words, tmp_path):
     path = tmp_path / "task.yaml"
     path.write_text(text)
-    with pytest.raises(InputError, match=rf"^E-TASK-YAML: .*task.yaml line {line}: {words}"):
+    with pytest.raises(InputError, match=rf"^E-TASK-FILE: .*task.yaml line {line}: {words}"):
         read_yaml(path)
 
 
@@ -41,7 +41,7 @@ def test_aliases_and_duplicate_keys_are_rejected(text, line, words, tmp_path):
 def test_invalid_values_are_refused(value, tmp_path):
     path = tmp_path / "task.yaml"
     path.write_text(f"name: {value}\n")
-    with pytest.raises(InputError, match=r"^E-TASK-YAML: .*task.yaml"):
+    with pytest.raises(InputError, match=r"^E-TASK-FILE: .*task.yaml"):
         read_yaml(path)
 
 

@@ -28,7 +28,7 @@ def import_object(what: str, reference: str, kind: type[Value]) -> Value:
     """Import ``module:name``, an object of the given kind. ``what`` names it in errors.
 
     Raises:
-        InputError: ``E-CONFIG-VALUE`` if it cannot be imported or has another type.
+        InputError: ``E-CONFIG`` if it cannot be imported or has another type.
     """
     module, _, name = reference.partition(":")
     try:
@@ -36,13 +36,13 @@ def import_object(what: str, reference: str, kind: type[Value]) -> Value:
     except Exception as error:  # a module can raise anything
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200].rstrip(".")
         raise InputError(
-            "E-CONFIG-VALUE",
+            "E-CONFIG",
             f"{what} is {reference!r}: {reason}.",
             f"Give MODULE:NAME of a {kind.__name__}, in a module that Python finds (PYTHONPATH=. for this folder).",
         ) from error
     if not isinstance(found, kind):
         raise InputError(
-            "E-CONFIG-VALUE", f"{what} is {reference!r}, which is a {type(found).__name__}.", f"Name a {kind.__name__}."
+            "E-CONFIG", f"{what} is {reference!r}, which is a {type(found).__name__}.", f"Name a {kind.__name__}."
         )
     return found
 

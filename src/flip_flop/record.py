@@ -248,9 +248,7 @@ def _plain(value: Any) -> Any:
 
 
 def check_adapter_folder(adapter: Path) -> None:
-    """Check that an adapter's files exist; raises ``E-ADAPTER-FILE``."""
+    """Check that an adapter's files exist; raises ``E-ADAPTER``."""
     for file in (ADAPTER_CONFIG, ADAPTER_WEIGHTS):
         if not (adapter / file).is_file():
-            raise InputError(
-                "E-ADAPTER-FILE", f"{adapter} has no {file}.", "Give the adapter/ folder of a training run."
-            )
+            raise InputError("E-ADAPTER", f"{adapter} has no {file}.", "Give the adapter/ folder of a training run.")

@@ -41,7 +41,7 @@ class StrictLoader(yaml.SafeLoader):
 
 
 def read_yaml(
-    path: Path, *, loader: type[StrictLoader] = StrictLoader, code: str = "E-TASK-YAML", file_code: str = "E-TASK-FILE"
+    path: Path, *, loader: type[StrictLoader] = StrictLoader, code: str = "E-TASK-FILE", file_code: str = "E-TASK-FILE"
 ) -> Any:
     """Read one YAML document.
 

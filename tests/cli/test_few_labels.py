@@ -35,19 +35,19 @@ def test_only_the_few_labels_are_read_in_training(commands, project):
 
 PREDICT = ("predict", "--calibrate", "prior", "--input", "test.csv", "--out", "o.csv", "--few-labels")
 MISTAKES = {
-    "unknown label": ((*PREDICT, "unknown.csv"), "E-LABEL-UNDECLARED", "unknown.csv line 3"),
+    "unknown label": ((*PREDICT, "unknown.csv"), "E-LABEL", "unknown.csv line 3"),
     "missing column": ((*PREDICT, "missing.csv"), "E-DATA-COLUMN", "'urgent'"),
     "no label": ((*PREDICT, "blank.csv"), "E-LABEL-PRIOR", "blank.csv has no labels"),
     "no file": ((*PREDICT, "fw.csv"), "E-DATA-FILE", "fw.csv"),
     "missing text": (
-        ("train", "--supervised-weight", "0.5", "--out", "o", "--few-labels", "textless.csv"), "E-TPL-UNDEFINED",
+        ("train", "--supervised-weight", "0.5", "--out", "o", "--few-labels", "textless.csv"), "E-TPL-RENDER",
         "textless.csv line 2",
     ),
     "no match": (
-        ("train", "--supervised-weight", "0.5", "--few-labels", "other.csv", "--out", "o"), "E-DATA-UNMATCHED",
+        ("train", "--supervised-weight", "0.5", "--few-labels", "other.csv", "--out", "o"), "E-DATA-ROWS",
         "other.csv line 2 is not a row of the training data",
     ),
-    "weight": (("train", "--supervised-weight", "-1", "--out", "o"), "E-CONFIG-VALUE", "--supervised-weight is -1"),
+    "weight": (("train", "--supervised-weight", "-1", "--out", "o"), "E-CONFIG", "--supervised-weight is -1"),
     "weight without labels": (("train", "--supervised-weight", "1", "--out", "o"), "E-NO-GOLD", "none of the 14"),
 }  # fmt: skip
 

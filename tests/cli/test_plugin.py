@@ -56,7 +56,7 @@ def test_init_writes_a_plugin_that_passes_its_test_when_installed(kind, flip_flo
 @pytest.mark.parametrize("name", ["f2c", "Gap", "a-b", "class", "../x", ""])
 def test_init_rejects_an_invalid_name(name, flip_flop, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    one_line(flip_flop("init", "method", name), "E-CONFIG-VALUE")
+    one_line(flip_flop("init", "method", name), "E-CONFIG")
     (tmp_path / "gap").mkdir()
     one_line(flip_flop("init", "metric", "gap"), "E-OUT-USED")
 

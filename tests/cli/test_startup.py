@@ -21,11 +21,11 @@ TRAIN = ("train", "--model", "demo", "--task", "demo", "--out", "out")
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((*TRAIN, "--learning-rat", "3"), "E-CONFIG-KEY: Unknown setting '--learning-rat' in the command line."),
-        ((*TRAIN, "--config", "c.yaml"), "E-CONFIG-KEY: Unknown setting 'learning_rat' in c.yaml"),
+        ((*TRAIN, "--learning-rat", "3"), "E-CONFIG: Unknown setting '--learning-rat' in the command line."),
+        ((*TRAIN, "--config", "c.yaml"), "E-CONFIG: Unknown setting 'learning_rat' in c.yaml"),
         (
             ("study", "plan", "smoke", "--set", "learning_rat=3"),
-            "E-CONFIG-KEY: Unknown setting 'learning_rat' in --set",
+            "E-CONFIG: Unknown setting 'learning_rat' in --set",
         ),
         (("study", "run", "smoke", "--sed", "3"), "No such option '--sed'"),
         (("audit", "--modl", "demo"), "No such option '--modl'"),

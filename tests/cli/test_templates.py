@@ -35,7 +35,7 @@ def test_search_finds_sets_and_templates_and_hints_at_the_nearest_set(flip_flop,
     monkeypatch.setattr(promptsource, "read_promptsource", None)  # files without the word are not read
     result = flip_flop("templates", "search", "zzzz")
     assert (result.code, result.out) == (2, "")
-    assert result.err.startswith("E-TPL-UNKNOWN: no set or template of PromptSource has 'zzzz'. Known: ")
+    assert result.err.startswith("E-TASK-UNKNOWN: no set or template of PromptSource has 'zzzz'. Known: ")
 
 
 def test_list_shows_answers_and_held_out_templates(flip_flop, project):

@@ -181,7 +181,7 @@ def test_a_sentiment_of_other_words_gives_a_warning(flip_flop, folder):
     (folder / "a.csv").write_text(FILES["topic"][1])
     result = flip_flop("init", "a.csv", "--kind", "sentiment")
     assert result.code == 0
-    assert result.err.startswith("W-INIT-KIND: the labels 'science', 'sports', 'world' are not words of a sentiment.")
+    assert result.err.startswith("W-INIT: the labels 'science', 'sports', 'world' are not words of a sentiment.")
     (folder / "a.csv").write_text(csv("text,label", lambda n: f"{text(n)},{('very bad', 'middling')[n % 2]}"))
     assert flip_flop("init", "a.csv", "--kind", "sentiment", "--overwrite").err == ""
 
@@ -263,45 +263,45 @@ def test_a_draft_is_reproducible_and_does_not_overwrite(flip_flop, folder):
 PLAIN = csv("text,urgent", lambda n: f"{text(n)},{n % 2}")
 # name: (content, arguments, code, words of the line)
 MISTAKES = {
-    "no labels": (csv("text", text), (), "E-INIT-LABELS", ["a.csv has no column of labels", '--labels "no,yes"']),
-    "no such column": (PLAIN, ("--text", "txt"), "E-INIT-COLUMN", ["'txt'", "mean 'text'?"]),
-    "text and label": (PLAIN, ("--text", "urgent", "--label", "urgent"), "E-INIT-COLUMN", ["'urgent'"]),
-    "three texts": (PLAIN, ("--text", "text") * 3, "E-INIT-COLUMN", ["3 columns"]),
+    "no labels": (csv("text", text), (), "E-INIT", ["a.csv has no column of labels", '--labels "no,yes"']),
+    "no such column": (PLAIN, ("--text", "txt"), "E-INIT", ["'txt'", "mean 'text'?"]),
+    "text and label": (PLAIN, ("--text", "urgent", "--label", "urgent"), "E-INIT", ["'urgent'"]),
+    "three texts": (PLAIN, ("--text", "text") * 3, "E-INIT", ["3 columns"]),
     "two label columns": (
         csv("text,new,open", lambda n: f"{text(n)},{n % 2},{n % 3}"),
         (),
-        "E-INIT-COLUMN",
+        "E-INIT",
         ["'new' or 'open'", "--label"],
     ),
     "two texts": (
         csv("front,back,urgent", lambda n: f"{text(n)},{text(n + 1)},{n % 2}"),
         (),
-        "E-INIT-COLUMN",
+        "E-INIT",
         ["'front' or 'back'", "--text"],
     ),
-    "no text": (csv("size,urgent", lambda n: f"{n},{n % 2}"), (), "E-INIT-COLUMN", ["no column holds texts"]),
+    "no text": (csv("size,urgent", lambda n: f"{n},{n % 2}"), (), "E-INIT", ["no column holds texts"]),
     "blank labels": (
         csv("text,urgent", lambda n: f"{text(n)},"),
         ("--label", "urgent"),
-        "E-INIT-LABELS",
+        "E-INIT",
         ["has 0 diff"],
     ),
-    "no kind": (csv("text,label", lambda n: f"{text(n)},{n % 2}"), (), "E-INIT-LABELS", ["'0', '1'", "--kind"]),
-    "numbers": (PLAIN, ("--kind", "topic"), "E-INIT-LABELS", ["are numbers: 0, 1", "--labels"]),
-    "other labels": (FILES["topic"][1], ("--labels", "a,b,c"), "E-INIT-LABELS", ["'science'", "'a'", "--label none"]),
+    "no kind": (csv("text,label", lambda n: f"{text(n)},{n % 2}"), (), "E-INIT", ["'0', '1'", "--kind"]),
+    "numbers": (PLAIN, ("--kind", "topic"), "E-INIT", ["are numbers: 0, 1", "--labels"]),
+    "other labels": (FILES["topic"][1], ("--labels", "a,b,c"), "E-INIT", ["'science'", "'a'", "--label none"]),
     "two delimiters": (PLAIN, ("--delimiter", ";;"), "E-TASK-KEY", ["delimiter is ';;'"]),
-    "one label": (PLAIN, ("--labels", "yes"), "E-INIT-LABELS", ["'yes'"]),
-    "a label twice": (PLAIN, ("--labels", "yes,yes"), "E-INIT-LABELS", ["'yes,yes'"]),
-    "no pair": (PLAIN, ("--kind", "entailment", "--labels", "a,b"), "E-INIT-COLUMN", ["second column"]),
-    "no options": (PLAIN, ("--kind", "choice"), "E-INIT-COLUMN", ["choice1"]),
+    "one label": (PLAIN, ("--labels", "yes"), "E-INIT", ["'yes'"]),
+    "a label twice": (PLAIN, ("--labels", "yes,yes"), "E-INIT", ["'yes,yes'"]),
+    "no pair": (PLAIN, ("--kind", "entailment", "--labels", "a,b"), "E-INIT", ["second column"]),
+    "no options": (PLAIN, ("--kind", "choice"), "E-INIT", ["choice1"]),
     "options from 0 or from 1": (
         csv("question,choice1,choice2,choice3,label", lambda n: f"{text(n)}?,it {n},he {n},she {n},{n % 2 + 1}"),
         (),
-        "E-INIT-LABELS",
+        "E-INIT",
         ["1, 2", "from 0 or from 1"],
     ),
-    "roles": (FILES["topic"][1], ("--kind", "yes_no"), "E-INIT-LABELS", ["are not no, yes", "--labels"]),
-    "every row": (csv("text,name", lambda n: f"{text(n)},a{n}", 120), ("--label", "name"), "E-INIT-LABELS", ["120"]),
+    "roles": (FILES["topic"][1], ("--kind", "yes_no"), "E-INIT", ["are not no, yes", "--labels"]),
+    "every row": (csv("text,name", lambda n: f"{text(n)},a{n}", 120), ("--label", "name"), "E-INIT", ["120"]),
     "kind of file": (PLAIN, ("--out", "task.json"), "E-OUT-PATH", ["task.json"]),
 }
 

@@ -89,7 +89,7 @@ def test_contextual_calibration_uses_first_row_without_content(loaded, raw):
 
 def test_contextual_calibration_rejects_answers_per_row(loaded):
     own = Template("own", "{{ text }}", "{{ text }} ||| Good ||| Neither")
-    with pytest.raises(InputError, match=r"E-CONTENT-FREE: .* each row's own"):
+    with pytest.raises(InputError, match=r"E-CALIBRATION: .* each row's own"):
         audit(loaded, make_task(templates=(own, *TEMPLATES)), quiet=True, calibrate="contextual")
 
 

@@ -59,13 +59,13 @@ def test_all_kinds_of_models_are_accepted(loaded, folder, expected):
     ],
 )
 def test_rows_without_texts_are_rejected(loaded, prompts, choices):
-    with pytest.raises(InputError, match="E-ROW"):
+    with pytest.raises(InputError, match="E-DATA-ROWS"):
         audit(loaded, [{"prompts": prompts, "choices": choices}], quiet=True)
 
 
 def test_rendered_rows_have_no_inputs_without_content(loaded):
     rows = [asdict(instance) for instance in make_task().instances("test")]
-    with pytest.raises(InputError, match="E-CONTENT-FREE"):
+    with pytest.raises(InputError, match="E-CALIBRATION"):
         audit(loaded, rows, quiet=True, calibrate="contextual")
 
 
@@ -74,7 +74,7 @@ def test_predictions_are_not_written_with_other_rows(loaded, tmp_path):
     split = task.render("test")
     found = predict(loaded, split, quiet=True)
     for suffix in ("csv", "jsonl"):
-        with pytest.raises(InputError, match="E-ROW: There are 4 predictions and 5 rows"):
+        with pytest.raises(InputError, match="E-DATA-ROWS: There are 4 predictions and 5 rows"):
             write_predictions(found[1:], [0, 1, 2], tmp_path / f"out.{suffix}", split.rows)
 
 
@@ -132,11 +132,11 @@ def refused(code, *arguments):
 
 def test_unsupported_models_and_rows_are_rejected(loaded):
     task, rows = make_task(), [asdict(instance) for instance in make_task().instances("test")]
-    assert "task.with_rows(rows)" in refused("E-ROW", loaded, make_rows())
-    refused("E-DATA-DUPID", loaded, [rows[0], rows[0]])
-    refused("E-ROW", loaded, [rows[0] | {"label": 3}])
-    refused("E-DATA-EMPTY", loaded, [])
-    assert "Give the tokenizer too." in refused("E-MODEL-TOKENIZER", tiny_model("qwen2"), task)
+    assert "task.with_rows(rows)" in refused("E-DATA-ROWS", loaded, make_rows())
+    refused("E-DATA-ROWS", loaded, [rows[0], rows[0]])
+    refused("E-DATA-ROWS", loaded, [rows[0] | {"label": 3}])
+    refused("E-DATA-ROWS", loaded, [])
+    assert "Give the tokenizer too." in refused("E-MODEL-FILE", tiny_model("qwen2"), task)
     refused("E-MODEL-KIND", (torch.nn.Linear(2, 2), byte_bpe()), task)
     with pytest.raises(TypeError, match="0 follow the model"):
         audit(loaded)

@@ -102,7 +102,7 @@ def test_interrupted_audit_continues_with_stored_answers(served, task):
     texts = [request["prompt"] for request in server.requests]
     assert len({*texts}) == 60
     server.model = tiny_model(seed=8)
-    with pytest.raises(InputError, match=r"E-ENDPOINT-CHANGED: .*Remove .*\.jsonl"):
+    with pytest.raises(InputError, match=r"E-ENDPOINT-ANSWER: .*Remove .*\.jsonl"):
         audit(name, task, quiet=True)
 
 

@@ -135,7 +135,7 @@ def test_ten_stored_answers_are_requested_again(served, task):
     assert len(server.requests) - num_requests == 10
     model = server.model
     server.model = lambda ids: type("Output", (), {"logits": model(ids).logits * 1.5})
-    with pytest.raises(InputError, match="E-ENDPOINT-CHANGED"):
+    with pytest.raises(InputError, match="E-ENDPOINT-ANSWER"):
         audit(name, make_task(make_rows(6)), quiet=True)
     assert len(server.requests) - num_requests <= 20
 

@@ -126,8 +126,8 @@ def test_partial_datasets_are_reported(made):
             lambda rows: [{key.removesuffix("e"): value for key, value in row.items()} for row in rows],
             r"E-DATA-COLUMN: .*no column 'premise', which rte has\. Did you mean 'premis'",
         ),
-        (lambda rows: [{**row, "label": -1} for row in rows], r"E-LABEL-UNDECLARED: .*train\.parquet row 1"),
-        (lambda rows: rows[:1], "E-DATA-EMPTY"),
+        (lambda rows: [{**row, "label": -1} for row in rows], r"E-LABEL: .*train\.parquet row 1"),
+        (lambda rows: rows[:1], "E-DATA-ROWS"),
     ],
 )
 def test_rows_of_another_shape_or_too_few_are_refused(change, words, made):
@@ -137,9 +137,9 @@ def test_rows_of_another_shape_or_too_few_are_refused(change, words, made):
 
 
 def test_story_cloze_explains_registration_and_reads_its_folder(made, tmp_path, monkeypatch):
-    with pytest.raises(InputError, match=r"\AE-DATA-STORYCLOZE: .* Register at https://.*--story-cloze-dir[^\n]*\Z"):
+    with pytest.raises(InputError, match=r"\AE-DATA-FILE: .* Register at https://.*--story-cloze-dir[^\n]*\Z"):
         load_task("storycloze")
-    with pytest.raises(InputError, match=r"E-DATA-STORYCLOZE: .* has no file 'cloze_test_val"):
+    with pytest.raises(InputError, match=r"E-DATA-FILE: .* has no file 'cloze_test_val"):
         load_task("storycloze", story_cloze_dir=tmp_path)
     monkeypatch.setenv("FLIP_FLOP_STORY_CLOZE", str(made.stories))
     task = load_task("storycloze")
@@ -152,9 +152,9 @@ def test_story_cloze_explains_registration_and_reads_its_folder(made, tmp_path, 
 def test_other_story_cloze_files_are_rejected(made):
     path = made.stories / CSV_FILES[1]
     path.write_text(path.read_text().replace("AnswerRightEnding", "Answer"))
-    with pytest.raises(InputError, match=r"E-DATA-STORYCLOZE: .* has no column 'AnswerRightEnding'"):
+    with pytest.raises(InputError, match=r"E-DATA-FILE: .* has no column 'AnswerRightEnding'"):
         load(made, "storycloze")
     write_story_cloze(made.stories)
     path.write_text(path.read_text().removesuffix("1\n").removesuffix("1\r\n") + "3\n")
-    with pytest.raises(InputError, match=r"E-LABEL-UNDECLARED: .* line 24: AnswerRightEnding is '3'"):
+    with pytest.raises(InputError, match=r"E-LABEL: .* line 24: AnswerRightEnding is '3'"):
         load(made, "storycloze")

@@ -52,13 +52,13 @@ def test_read_a_template_and_its_metadata(tmp_path):
 )
 def test_wrong_content_is_refused_with_its_place(old, new, place, words, tmp_path):
     folder = write(tmp_path, YAML.replace(old, new, 1))
-    with pytest.raises(InputError, match=rf"E-TASK-YAML: .*drinks/templates.yaml{place}:? .*{words}"):
+    with pytest.raises(InputError, match=rf"E-TASK-FILE: .*drinks/templates.yaml{place}:? .*{words}"):
         read_promptsource(folder, "drinks")
 
 
 @pytest.mark.parametrize("text", ["", "templates: []", "- a", "dataset: drinks"])
 def test_a_file_that_holds_no_templates_is_refused(text, tmp_path):
-    with pytest.raises(InputError, match=r"E-TASK-YAML: .*holds no templates"):
+    with pytest.raises(InputError, match=r"E-TASK-FILE: .*holds no templates"):
         read_promptsource(write(tmp_path, text), "drinks")
 
 
@@ -86,9 +86,9 @@ def test_two_templates_of_one_name_are_refused(tmp_path):
 def test_an_unknown_dataset_is_named_with_its_nearest(tmp_path):
     folder = write(write(tmp_path, YAML), YAML, "food/hot")
     assert promptsource_names(folder) == ("drinks", "food/hot")
-    with pytest.raises(InputError, match=r"E-TPL-UNKNOWN: .*'drink'. Did you mean 'drinks'\?"):
+    with pytest.raises(InputError, match=r"E-TASK-UNKNOWN: .*'drink'. Did you mean 'drinks'\?"):
         read_promptsource(folder, "drink")
-    with pytest.raises(InputError, match="E-TPL-UNKNOWN"):
+    with pytest.raises(InputError, match="E-TASK-UNKNOWN"):
         read_promptsource(folder, "food/../drinks")
 
 
@@ -114,7 +114,7 @@ def test_each_of_the_279_files_and_2085_templates_is_read_or_refused_with_a_reas
                 outcomes[source.template.code] += 1
     assert outcomes == {"read": 2073}
     assert list(refused_files) == ["squad_v2"]
-    assert "E-TASK-YAML" in refused_files["squad_v2"]
+    assert "E-TASK-FILE" in refused_files["squad_v2"]
     assert "line 243: an alias (*name) is not allowed" in refused_files["squad_v2"]
     assert in_refused_files == 12
     assert sum(outcomes.values()) + in_refused_files == 2085
@@ -134,11 +134,11 @@ def source(name, jinja, choices="No ||| Yes", *, original=True):
         (source("t", "{{ x }}?", None), "it has no answer choices"),
         (source("t", "{{ x }}?", "  "), "it has no answer choices"),
         (source("t", "{% if x %}{{ x }}{% endif %}"), "row 2: the prompt is empty (E-TPL-EMPTY)"),
-        (source("t", "{{ z }}?"), "row 1: there is no field 'z' (E-TPL-UNDEFINED)"),
+        (source("t", "{{ z }}?"), "row 1: there is no field 'z' (E-TPL-RENDER)"),
         (source("t", "{{ y }}?"), "row 1: the prompt reads the label field 'y' (E-TPL-LABEL-LEAK)"),
         (source("t", "{{ x }}?", "No ||| {{ x }}"), "row 2: answer choice 2 is empty (E-TPL-EMPTY)"),
-        (source("t", "{{ x }}?", "No"), "row 1: 1 answer choices for 2 labels (E-TPL-LABELCOUNT)"),
-        (source("t", "{{ x }}?", "a ||| b ||| c"), "row 1: 3 answer choices for 2 labels (E-TPL-LABELCOUNT)"),
+        (source("t", "{{ x }}?", "No"), "row 1: 1 answer choices for 2 labels (E-TPL-LABELS)"),
+        (source("t", "{{ x }}?", "a ||| b ||| c"), "row 1: 3 answer choices for 2 labels (E-TPL-LABELS)"),
     ],
 )
 def test_a_template_is_dropped_with_its_reason(candidate, reason):

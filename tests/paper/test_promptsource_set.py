@@ -47,7 +47,7 @@ def test_labels_are_those_of_the_task_file(folder, caplog, more, gold):
     assert task.templates.names == ("plain",)
     assert [name for name, _ in task.dropped_templates] == ["other", "three"]
     assert [instance.label for instance in task.instances("train")] == gold
-    assert ("W-SET-LABELS" in caplog.text) == (not more)
+    assert ("W-NO-GOLD" in caplog.text) == (not more)
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def test_show_works_without_rows(flip_flop, made):
     result = flip_flop("tasks", "show", "storycloze")
     assert result.code == 0
     assert "labels:    answer_right_ending: 1 sentence_quiz1, 2 sentence_quiz2" in result.out
-    assert "E-DATA-STORYCLOZE" in result.out
+    assert "E-DATA-FILE" in result.out
 
 
 def test_check_succeeds_if_differences_have_reasons(flip_flop, made):
@@ -87,7 +87,7 @@ def test_check_compares_both_protocols_with_their_sizes_and_names_reasons(flip_f
     ]
     assert "rte: train has 60 of its 2,490 rows here; validation has 23 of its 277 rows here" in result.out
     assert "no known reason: templates" in result.out
-    assert "storycloze: E-DATA-STORYCLOZE: " in result.out
+    assert "storycloze: E-DATA-FILE: " in result.out
     assert result.code == 1
     result = flip_flop("tasks", "check", "rte", "--protocol", "release", "--hub-mirror", made.mirror)
     assert "protocol release: the authors' release" in result.out

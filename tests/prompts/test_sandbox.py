@@ -12,7 +12,7 @@ from flip_flop.prompts import Template
 from tests.prompts.hostile import HOSTILE
 
 ROW = {"text": "What a long line of words this is.", "items": ["a", "b"], "number": 99, "width": "%10000000000d"}
-REFUSALS = {"E-TPL-RENDER", "E-TPL-UNDEFINED"}
+REFUSALS = {"E-TPL-RENDER"}
 
 
 def render(jinja, fields=ROW, **more):
@@ -73,12 +73,12 @@ def test_an_ordinary_template_renders_as_plain_jinja_does(source):
     ("source", "message"),
     [
         ("one\ntwo\n{% if %}", r"^E-TPL-SYNTAX: template 't', line 3: [^\n]*Fix[^\n]*\Z"),
-        ("{{ txt }}", r"^E-TPL-UNDEFINED: template 't', a.csv line 4: .* no field 'txt'. Did you mean 'text'\?\Z"),
-        ("{{ {'text': 1}.txt }}", r"E-TPL-UNDEFINED.*'txt'. Did you mean 'text'\?"),
-        ("{{ items[5] }}", "E-TPL-UNDEFINED"),
-        ("{{ [typo] }}", "E-TPL-UNDEFINED: template 't', a.csv line 4: there is no field 'typo'"),
-        ("{{ {'a': typo} }}", "E-TPL-UNDEFINED: template 't', a.csv line 4: there is no field 'typo'"),
-        ("{{ [{'a': 1}]|map(attribute='b')|list }}", "E-TPL-UNDEFINED: .*: there is no field 'b'"),
+        ("{{ txt }}", r"^E-TPL-RENDER: template 't', a.csv line 4: .* no field 'txt'. Did you mean 'text'\?\Z"),
+        ("{{ {'text': 1}.txt }}", r"E-TPL-RENDER.*'txt'. Did you mean 'text'\?"),
+        ("{{ items[5] }}", "E-TPL-RENDER"),
+        ("{{ [typo] }}", "E-TPL-RENDER: template 't', a.csv line 4: there is no field 'typo'"),
+        ("{{ {'a': typo} }}", "E-TPL-RENDER: template 't', a.csv line 4: there is no field 'typo'"),
+        ("{{ [{'a': 1}]|map(attribute='b')|list }}", "E-TPL-RENDER: .*: there is no field 'b'"),
         ("{{ text|uper }}", "E-TPL-SYNTAX: template 't', line 1: No filter named 'uper'"),
         ("{{ 1 / 0 }}", "E-TPL-RENDER: template 't', a.csv line 4: ZeroDivisionError"),
         ("{{ text + 1 }}", r"E-TPL-RENDER.*TypeError"),
@@ -103,7 +103,7 @@ def test_an_error_names_the_template_the_line_or_row_and_the_nearest_name(source
 @pytest.mark.parametrize("value", [None, float("nan"), [None], {"a": [float("nan")]}])
 def test_a_missing_value_never_becomes_a_text_or_a_number(source, value):
     field = " of 'items'" if "items" in source else ""
-    with pytest.raises(InputError, match=f"E-TPL-NULL: template 't', instance '': a missing value{field} is printed"):
+    with pytest.raises(InputError, match=f"E-TPL-EMPTY: template 't', instance '': a missing value{field} is printed"):
         render(source, {"items": ["a", value], "unread": None})
     assert render("{{ 'none' if text is none }} {{ text|default('x', true)|upper }}", {"text": None}) == "none X"
 
@@ -185,5 +185,7 @@ def test_a_column_may_have_the_name_of_a_function():
 @pytest.mark.parametrize("name", ["float", "int"])
 @pytest.mark.parametrize("value", [None, float("nan")])
 def test_a_missing_value_never_becomes_zero(name, value):
-    with pytest.raises(InputError, match="E-TPL-NULL: template 't', instance '': a missing value of 'text' is printed"):
+    with pytest.raises(
+        InputError, match="E-TPL-EMPTY: template 't', instance '': a missing value of 'text' is printed"
+    ):
         render(f"{{{{ text|{name} }}}}", {"text": value})

@@ -86,11 +86,11 @@ def test_a_column_is_read_by_its_name_in_the_row():
     with pytest.raises(InputError, match=r"E-TPL-LABEL-LEAK: .* the prompt reads the label field 'urteil\?'"):
         Template("t", "{{ row['urteil?'] }}", "No ||| Yes").render(visible, "urteil?")
     with pytest.raises(
-        InputError, match=r"E-TPL-UNDEFINED: .* there is no field 'Text der Bewertun'\. Did you mean 'Text"
+        InputError, match=r"E-TPL-RENDER: .* there is no field 'Text der Bewertun'\. Did you mean 'Text"
     ):
         Template("t", "{{ row['Text der Bewertun'] }}", "No ||| Yes").render(visible, None)
     assert Template("t", "{{ row }}", "No ||| Yes").render(fields, None)[0] == "Zeile"  # a column of this name
-    with pytest.raises(InputError, match=r"E-TPL-NULL: .* a missing value of 'Text der Bewertung' is printed"):
+    with pytest.raises(InputError, match=r"E-TPL-EMPTY: .* a missing value of 'Text der Bewertung' is printed"):
         named.render({"Text der Bewertung": None}, None)
 
 
@@ -135,7 +135,7 @@ def test_a_random_choice_depends_on_instance_template_and_seed():
 
 
 def test_a_template_without_answer_choices_or_a_field_of_this_name_is_refused():
-    with pytest.raises(InputError, match="E-TPL-LABELCOUNT: template 't'"):
+    with pytest.raises(InputError, match="E-TPL-LABELS: template 't'"):
         Template("t", "x", None).render({}, None)
     with pytest.raises(InputError, match=r"E-DATA-COLUMN: a.csv line 2.*'answer_choices'"):
         instance({"answer_choices": "x"}, PLAIN)
@@ -160,8 +160,8 @@ def test_the_digest_changes_with_every_part_and_with_the_order():
         ("x", "No ||| {{ text[:0] }}", "E-TPL-EMPTY", "answer choice 2 is empty"),
         ("x", "No ||| No ", "E-LABEL-DUP", "the same answer 'No'"),
         ("x", "{{ text }} ||| {{ text }}", "E-LABEL-DUP", "the same answer 'Tea'"),
-        ("x", "No ||| Yes ||| Maybe", "E-TPL-LABELCOUNT", "3 answer choices for 2 labels"),
-        ("x", "No", "E-TPL-LABELCOUNT", "1 answer choices for 2 labels"),
+        ("x", "No ||| Yes ||| Maybe", "E-TPL-LABELS", "3 answer choices for 2 labels"),
+        ("x", "No", "E-TPL-LABELS", "1 answer choices for 2 labels"),
     ],
 )
 def test_an_instance_that_cannot_be_scored_names_the_template_and_the_row(jinja, choices, code, words):

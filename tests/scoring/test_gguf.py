@@ -181,7 +181,7 @@ def test_adapter_names_the_gguf_file_and_is_audited_on_it(file, tmp_path, caplog
     assert audit(load_model(file, adapter=run.adapter), task).scores.shape == audit(file, task).scores.shape
     other = write_gguf(tmp_path / "other.gguf", tiny_model("llama", seed=1))
     load_model(other, adapter=run.adapter)
-    assert "W-ADAPTER-BASE" in caplog.text
+    assert "W-ADAPTER" in caplog.text
 
 
 def test_name_of_a_repository_and_a_file_is_found_in_the_cache_of_the_hub(file, tmp_path, monkeypatch):

@@ -62,9 +62,9 @@ def test_resume_needs_same_quantization(flip_flop, tmp_path, caplog):
     assert flip_flop(*command, *more, "--load-in", "4bit", "--keep-worse").code == 0
     audit = ["audit", "-m", "demo", "-t", "demo", "--limit", 4, "--adapter", tmp_path / "run/adapter", "--out"]
     assert flip_flop(*audit, tmp_path / "in_4_bits", "--load-in", "4bit").code == 0
-    assert "W-ADAPTER-BITS" not in caplog.text
+    assert "W-ADAPTER" not in caplog.text
     assert flip_flop(*audit, tmp_path / "plain").code == 0
-    assert "W-ADAPTER-BITS: the adapter was trained on a base in 4bit, float32, and is now" in caplog.text
+    assert "W-ADAPTER: the adapter was trained on a base in 4bit, float32, and is now" in caplog.text
     found = flip_flop(*command, *more, "--resume")
     assert found.code == 2
     assert "model.dtype ('4bit, float32', now 'float32')" in found.err
@@ -72,7 +72,7 @@ def test_resume_needs_same_quantization(flip_flop, tmp_path, caplog):
 
 def test_missing_bitsandbytes_is_reported(base, monkeypatch):
     monkeypatch.setitem(sys.modules, "bitsandbytes", None)
-    with pytest.raises(InputError, match=r"E-MODEL-QUANT: .* -m pip install 'bitsandbytes>=0\.46'"):
+    with pytest.raises(InputError, match=r"E-MODEL-DEVICE: .* -m pip install 'bitsandbytes>=0\.46'"):
         load_model(base, quantization_config="8bit")
 
 

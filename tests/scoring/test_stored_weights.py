@@ -183,7 +183,7 @@ def test_quantized_files_have_the_scores_of_their_dequantized_weights(quantized)
 
 def test_quantized_files_are_complete_and_not_quantized_again(quantized):
     folder, _, _, scale, _ = quantized
-    refused(folder, "quantized already", "--load-in", code="E-MODEL-QUANT", quantization_config="4bit")
+    refused(folder, "quantized already", "--load-in", code="E-MODEL-DEVICE", quantization_config="4bit")
     refused(change(folder, gone=scale), "without the scale", "layers.0")
     refused(change(folder, quantization_config=None))
 
@@ -244,5 +244,5 @@ def test_token_beyond_the_vocabulary_gives_one_line(tmp_path, number):
     tokenizer = json.loads((folder / "tokenizer.json").read_text())
     tokenizer["model"]["vocab"][byte_bpe().tokenize(" good")[0]] = number
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
-    with pytest.raises(InputError, match=r"^E-MODEL-TOKENIZER: [^\n]*$"):
+    with pytest.raises(InputError, match=r"^E-MODEL-FILE: [^\n]*$"):
         load_model(folder).encoder().encode(INSTANCES[0])

@@ -102,7 +102,7 @@ def test_batched_tokens_match_whole_texts(added):
 
 def test_error_of_later_row_precedes_scoring():
     rows = [RenderedInstance(str(n), (f"Is it {n}?",), (("No", "Yes"),), None) for n in range(200)]
-    with pytest.raises(InputError, match="E-LABEL-TOKENS: Instance 'bad'"):
+    with pytest.raises(InputError, match="E-LABEL: Instance 'bad'"):
         PromptEncoder(word_level()).encode_all([*rows, RenderedInstance("bad", ("Is it?",), (("Xy", "Qu"),), 0)])
 
 
@@ -146,9 +146,7 @@ def test_chat_prompt_tokens_match_tokenizer(kind, start):
 
 def test_answers_with_equal_tokens_are_rejected():
     instance = RenderedInstance("row-7", ("Is it good?", "Good?"), (("No", "Yes"), ("Xylem", "Quark")), None)
-    with pytest.raises(
-        InputError, match=r"E-LABEL-TOKENS: Instance 'row-7', template number 2: .* 'Xylem' and 'Quark'"
-    ):
+    with pytest.raises(InputError, match=r"E-LABEL: Instance 'row-7', template number 2: .* 'Xylem' and 'Quark'"):
         PromptEncoder(word_level()).encode(instance)
 
 
@@ -171,7 +169,7 @@ def test_too_long_prompt_is_rejected_with_place():
 
 def test_tokenizer_of_another_model_is_rejected():
     encoder = PromptEncoder.of(tiny_model("qwen2", 50), byte_bpe())
-    with pytest.raises(InputError, match=r"E-MODEL-TOKENIZER: .*vocabulary ends at 49"):
+    with pytest.raises(InputError, match=r"E-MODEL-FILE: .*vocabulary ends at 49"):
         encoder.encode(RenderedInstance("1", ("What?",), (("No", "Yes"),), None))
 
 
@@ -202,7 +200,7 @@ def test_unset_enable_thinking_warns_once(caplog):
     tokenizer.chat_template += "{% if enable_thinking %}<think>{% endif %}"
     for _ in range(2):
         chat_of(tokenizer, Chat())
-    assert caplog.text.count("W-CHAT-THINKING") == 1
+    assert caplog.text.count("W-CHAT") == 1
 
 
 SKIPS_SYSTEM = (
@@ -225,7 +223,7 @@ def test_a_chat_setting_that_changes_nothing_is_named_once(chat, unused, caplog)
     tokenizer.chat_template = SKIPS_SYSTEM + "{{ mood }}<t>model\n"
     for prompt in ("Is it good?", "Is it bad?"):
         chat_of(tokenizer, chat, prompt)
-    expected = [f"W-CHAT-UNUSED: {unused} changes nothing in the prompt of this model's chat template."]
+    expected = [f"W-CHAT: {unused} changes nothing in the prompt of this model's chat template."]
     assert caplog.messages == (expected if unused else [])
 
 

@@ -46,14 +46,14 @@ def test_without_rows_the_papers_cells_are_listed_without_states(no_rows, flip_f
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
-        (("plan", "study1"), "E-STUDY-VALUE"),
-        (("plan", "study1", "-m", "m", "--set", "x"), "E-CONFIG-KEY"),
-        (("plan", "study1", "-m", "m", "--tasks", ""), "E-STUDY-VALUE"),
-        (("plan", "study1", "-m", "m", "--methods", " , "), "E-STUDY-VALUE"),
-        (("plan", "study1", "-m", "m", "--seeds", "-1"), "E-STUDY-VALUE"),
-        (("plan", "study2", "-m", "m", "--tasks", "rte"), "E-STUDY-VALUE"),
-        (("status", "study1", "--out", "nowhere"), "E-STUDY-MISSING"),
-        (("run", "nothing"), "E-STUDY-MISSING"),
+        (("plan", "study1"), "E-STUDY"),
+        (("plan", "study1", "-m", "m", "--set", "x"), "E-CONFIG"),
+        (("plan", "study1", "-m", "m", "--tasks", ""), "E-STUDY"),
+        (("plan", "study1", "-m", "m", "--methods", " , "), "E-STUDY"),
+        (("plan", "study1", "-m", "m", "--seeds", "-1"), "E-STUDY"),
+        (("plan", "study2", "-m", "m", "--tasks", "rte"), "E-STUDY"),
+        (("status", "study1", "--out", "nowhere"), "E-STUDY"),
+        (("run", "nothing"), "E-STUDY"),
     ],
 )
 def test_a_mistake_is_one_line(flip_flop, no_rows, arguments, code):
@@ -77,6 +77,6 @@ def test_local_model_is_identified_by_its_path(tmp_path, monkeypatch):
     assert len([*(tmp_path / "out").glob("small*/study.json")]) == 2
     assert load_plan(tmp_path / "out" / "small" / "study.json").setup.model == str(tmp_path / "tiny")
     for command in ("status", "tables"):
-        with pytest.raises(InputError, match=r"E-STUDY-MISSING: .*several runs"):
+        with pytest.raises(InputError, match=r"E-STUDY: .*several runs"):
             here(command, "small.yaml", "--out", "out")
         assert here(command, "small.yaml", "--out", "out", "--model", "other/tiny") == 0

@@ -110,8 +110,8 @@ def test_export_launches_only_training_units(tmp_path):
     [
         (("--launcher", "torchrun"), "1", "E-DISTRIBUTED: --launcher: local workers .* Use --executor slurm, or --exp"),
         (("--gpus", "4", "--executor", "slurm"), "1", "E-DISTRIBUTED: --gpus is 4.* Give --launcher '.*_processes 4"),
-        (("--launcher", "a 'b", "--executor", "slurm"), "1", "E-STUDY-VALUE: Invalid --launcher"),
-        (("--launcher", "", "--executor", "slurm"), "1", "E-STUDY-VALUE: Invalid --launcher ''"),
+        (("--launcher", "a 'b", "--executor", "slurm"), "1", "E-STUDY: Invalid --launcher"),
+        (("--launcher", "", "--executor", "slurm"), "1", "E-STUDY: Invalid --launcher ''"),
         ((), "2", "E-DISTRIBUTED: A launcher has started 2 processes"),
     ],
 )

@@ -158,7 +158,7 @@ def test_digest_uses_content_of_task_files(tmp_path):
     assert of_tasks(write_task(tmp_path / "b")) == before
     for number, change in enumerate(({"prompt": "{{ text }}!"}, {"shift": 1}, {"name": "others"})):
         assert not of_tasks(write_task(tmp_path / f"c{number}", **change)) & before
-    with pytest.raises(InputError, match=r"E-STUDY-VALUE: .*are both named 'tickets'"):
+    with pytest.raises(InputError, match=r"E-STUDY: .*are both named 'tickets'"):
         of_tasks(tmp_path / "a" / "task.yaml", tmp_path / "c1" / "task.yaml")
     # An instance's name decides which ones a limit keeps.
     named = write_task(tmp_path / "d")
@@ -209,7 +209,7 @@ def test_a_unit_is_a_training_run_with_its_audits_and_equal_variants_share_it():
 def test_unavailable_dataset_is_left_out_by_an_option(made, monkeypatch):
     setup = Setup("owner/model", hub_mirror=str(made.mirror))
     study = narrow(load_study("study1"), tasks=["storycloze", "cb", "rte"])
-    with pytest.raises(InputError, match=r"E-DATA-STORYCLOZE: .* Or leave it out: --tasks cb,rte\.$"):
+    with pytest.raises(InputError, match=r"E-DATA-FILE: .* Or leave it out: --tasks cb,rte\.$"):
         plan(study, setup)
     paper, release = (plan(narrow(study, tasks=["cb"], protocol=name), setup) for name in ("paper", "release"))
     assert {cell.key for cell in paper.cells}.isdisjoint(cell.key for cell in release.cells)
@@ -228,9 +228,9 @@ def test_plan_is_read_as_written(tmp_path):
     for loaded in (load_plan(path), folder.read_study(study)):
         assert (loaded.cells, loaded.setup, loaded.study.tasks) == (written.cells, written.setup, study.tasks)
     path.write_text("{}")
-    with pytest.raises(InputError, match=r"E-STUDY-MISSING: .*not the plan of a study"):
+    with pytest.raises(InputError, match=r"E-STUDY: .*not the plan of a study"):
         load_plan(path)
-    with pytest.raises(InputError, match=r"E-STUDY-MISSING: .* There: small\."):
+    with pytest.raises(InputError, match=r"E-STUDY: .* There: small\."):
         folder.read_study(load_study("study1"))
 
 
@@ -244,10 +244,10 @@ def test_each_model_has_a_folder(tmp_path):
     assert folder.study(base).name == "small"
     for one in plans[:2]:
         folder.write_plan(one)
-    with pytest.raises(InputError, match=r"E-STUDY-MISSING: .*several runs.* There: a/tiny, owner/some model\."):
+    with pytest.raises(InputError, match=r"E-STUDY: .*several runs.* There: a/tiny, owner/some model\."):
         folder.read_study(study)
     assert folder.read_study(study, "a/tiny").setup.model == "a/tiny"
-    with pytest.raises(InputError, match=r"E-STUDY-MISSING: .*no run .* with --model b\."):
+    with pytest.raises(InputError, match=r"E-STUDY: .*no run .* with --model b\."):
         folder.read_study(study, "b")
 
 

@@ -220,5 +220,5 @@ def test_a_failed_unit_is_named_with_its_log_and_a_cancelled_job_is_not_requeued
     out = capsys.readouterr().out
     assert out.splitlines()[3].split() == ["all", "0", "1", "3"]
     failed = re.search(r"^failed: train f2c-clear_hotel_reviews-seed0: .*galore.* Log: (.*)$", out, re.M)
-    assert "E-CONFIG-VALUE: " in Path(failed[1]).read_text()
+    assert "E-CONFIG: " in Path(failed[1]).read_text()
     assert attempts(root)[unit] == 1

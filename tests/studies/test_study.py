@@ -108,7 +108,7 @@ def test_later_layers_of_settings_win(tmp_path):
 )
 def test_invalid_study_file_is_refused_in_one_line(tmp_path, text, old, new, hint):
     assert old in text
-    with pytest.raises(InputError, match="E-STUDY-VALUE: ") as error:
+    with pytest.raises(InputError, match="E-STUDY: ") as error:
         load(tmp_path, text.replace(old, new))
     assert hint in str(error.value)
     assert str(tmp_path / "mine.yaml") in str(error.value)
@@ -116,7 +116,7 @@ def test_invalid_study_file_is_refused_in_one_line(tmp_path, text, old, new, hin
 
 
 def test_unknown_study_has_a_suggestion():
-    with pytest.raises(InputError, match=r"E-STUDY-MISSING: .*Did you mean 'study1'\?"):
+    with pytest.raises(InputError, match=r"E-STUDY: .*Did you mean 'study1'\?"):
         load_study("stud1")
     assert {load_study(name).name for name in study_names()} == set(study_names())
 
@@ -127,7 +127,7 @@ def test_unknown_study_has_a_suggestion():
     ids=str,
 )
 def test_invalid_option_is_refused(wrong):
-    with pytest.raises(InputError, match="E-STUDY-VALUE"):
+    with pytest.raises(InputError, match="E-STUDY"):
         narrow(load_study("study2"), **wrong)
 
 
@@ -199,14 +199,14 @@ def test_audited_templates_are_all_seen_or_all_unseen():
         audited(4, trained()),
         audited(names[3:5], trained(4)),
     ):
-        with pytest.raises(InputError, match=r"E-STUDY-VALUE: .*(fewer than the|1 of the \d templates of held_out)"):
+        with pytest.raises(InputError, match=r"E-STUDY: .*(fewer than the|1 of the \d templates of held_out)"):
             cell.template_names(task)
 
 
 @pytest.mark.parametrize("tasks", [["rte"], ["wsc", "cb"]])
 def test_pairs_without_training_task_are_refused(tasks):
     study = narrow(load_study("study2"), tasks=tasks)
-    with pytest.raises(InputError, match=r"E-STUDY-VALUE: .*none of these tasks is trained on"):
+    with pytest.raises(InputError, match=r"E-STUDY: .*none of these tasks is trained on"):
         expand(study)
     assert len(expand(narrow(study, methods=["base"]))) == len(tasks)
 

@@ -163,14 +163,14 @@ def test_a_failed_audit_does_not_stop_the_others(tmp_path):
     assert run_unit(made, folder, unit) == FAILED
     assert [folder.is_done(cell) for cell in unit.cells] == [True, False, True]
     (line,) = folder.error_lines(made)
-    assert line.startswith(f"failed: audit {unit.cells[1].label}: E-STUDY-CHANGED: ")
+    assert line.startswith(f"failed: audit {unit.cells[1].label}: E-STUDY: ")
 
 
 def test_work_runs_a_unit_by_name(done):
     made, folder = done
     path = folder.write_plan(made)
     assert here("work", path, "--unit", made.units[0].name) == 0
-    with pytest.raises(InputError, match=r"E-STUDY-MISSING: .*Did you mean 'base-clear"):
+    with pytest.raises(InputError, match=r"E-STUDY: .*Did you mean 'base-clear"):
         here("work", path, "--unit", made.units[0].name[:-1])
 
 
@@ -320,10 +320,10 @@ def test_a_failed_training_is_named_with_its_log_and_the_others_run(tmp_path, ca
     study, root = write_study(tmp_path, text), tmp_path / "out"
     assert here("run", study, "--out", root) == 1
     err = capsys.readouterr().err
-    assert "\nfailed: train f2c-clear_hotel_reviews-seed0: E-CONFIG-VALUE: " in f"\n{err}"
+    assert "\nfailed: train f2c-clear_hotel_reviews-seed0: E-CONFIG: " in f"\n{err}"
     assert "galore" in err.lower()
     assert "Traceback" not in err
     logs = [next(root.glob(f"logs/{name}-*.log")).read_text() for name in ("base", "f2c", "cce")]
-    assert ["E-CONFIG-VALUE: " in log for log in logs] == [False, True, False]
+    assert ["E-CONFIG: " in log for log in logs] == [False, True, False]
     here("status", study, "--out", root)
     assert capsys.readouterr().out.splitlines()[3].split() == ["all", "3", "1", "1"]

@@ -147,11 +147,11 @@ def test_a_spreadsheet_needs_the_extra(tmp_path, monkeypatch):
 
 # ruff: noqa: E501 - one case per line
 MISTAKES = [
-    ("a.csv", "", "E-DATA-EMPTY", "has no rows"),
-    ("a.csv", "a,b\n", "E-DATA-EMPTY", "has no rows"),
-    ("a.jsonl", "\n\n", "E-DATA-EMPTY", "has no rows"),
-    ("a.json", "", "E-DATA-EMPTY", "has no rows"),
-    ("a.json", "[]", "E-DATA-EMPTY", "has no rows"),
+    ("a.csv", "", "E-DATA-ROWS", "has no rows"),
+    ("a.csv", "a,b\n", "E-DATA-ROWS", "has no rows"),
+    ("a.jsonl", "\n\n", "E-DATA-ROWS", "has no rows"),
+    ("a.json", "", "E-DATA-ROWS", "has no rows"),
+    ("a.json", "[]", "E-DATA-ROWS", "has no rows"),
     ("a.csv", "a\nä\n".encode("latin-1"), "E-DATA-ENCODING", "is not utf-8 at byte 2. Save it as UTF-8, or set encoding: cp1252"),
     ("a.csv", b"a\n\x81\n", "E-DATA-ENCODING", "or set encoding: latin-1"),
     ("a.csv", "a,b\n1,2\n".encode("utf-16"), "E-DATA-ENCODING", "at byte 0. Save it as UTF-8, or set encoding: utf-16"),
@@ -209,7 +209,7 @@ def test_rows_in_memory_are_numbered_and_hashed_by_their_content():
     assert [row.number for row in first.rows] == [1, 2]
     assert first.location(first.rows[1]) == "made up row 2"
     assert first.provenance["sha256"] != second.provenance["sha256"]
-    with pytest.raises(InputError, match="E-DATA-EMPTY: made up"):
+    with pytest.raises(InputError, match="E-DATA-ROWS: made up"):
         RowsSource([], "made up").load()
 
 

@@ -59,7 +59,7 @@ def test_a_label_is_compared_as_it_is_written(labels, value, index):
 
 @pytest.mark.parametrize("value", [2, -1, "01", "1.00", "v1.0", 1.5, True, "yes", " 1"])
 def test_an_undeclared_label_is_rejected_with_its_row_and_value(value):
-    words = f"E-LABEL-UNDECLARED: tickets row 4: 'urgent' is {value!r}, which is not among the labels. Declared: 0, 1."
+    words = f"E-LABEL: tickets row 4: 'urgent' is {value!r}, which is not among the labels. Declared: 0, 1."
     with pytest.raises(InputError, match=re.escape(words)):
         task([*some(3), {"text": "x", "urgent": value}]).instances("test")
 
@@ -75,7 +75,7 @@ def test_only_train_may_lack_the_label_field():
 
 
 def test_a_missing_column_names_the_template_the_file_and_the_line(tmp_path):
-    words = r"E-TPL-UNDEFINED: template 'plain', .*/tickets.csv line 2: there is no field 'text'. Did you mean 'txt'\?"
+    words = r"E-TPL-RENDER: template 'plain', .*/tickets.csv line 2: there is no field 'text'. Did you mean 'txt'\?"
     with pytest.raises(InputError, match=words):
         csv_task(tmp_path, "txt,urgent\nfire,1\n").instances("test")
 
@@ -85,14 +85,14 @@ def test_a_task_without_gold_labels_takes_their_number_from_the_templates():
     assert [instance.label for instance in unlabelled.instances("test")] == [None] * 3
     varying = Template("t", "x", "{{ answers|join('|||') }}")
     rows = RowsSource([{"answers": ["a", "b"]}, {"answers": ["a", "b", "c"]}], "rows")
-    with pytest.raises(InputError, match="E-TPL-LABELCOUNT: template 't', rows row 2"):
+    with pytest.raises(InputError, match="E-TPL-LABELS: template 't', rows row 2"):
         Task("t", TemplateSet((varying,)), {"test": rows}).instances("test")
 
 
 def test_an_id_field_names_the_instances_and_must_be_unique():
     rows = [{**row, "key": f"k{index}"} for index, row in enumerate(some(3))]
     assert [instance.id for instance in task(rows, id_field="key").instances("test")] == ["k0", "k1", "k2"]
-    with pytest.raises(InputError, match="E-DATA-DUPID: tickets row 4 has the key 'k1' of row 2"):
+    with pytest.raises(InputError, match="E-DATA-ROWS: tickets row 4 has the key 'k1' of row 2"):
         task([*rows, {**rows[0], "key": "k1"}], id_field="key").instances("test")
     with pytest.raises(InputError, match=r"E-DATA-COLUMN: tickets row 1 has no 'kee'.*Did you mean 'key'\?"):
         task(rows, id_field="kee").instances("test")
@@ -127,9 +127,9 @@ def test_rows_may_be_a_table_or_a_dataset_with_or_without_splits(data):
     [
         ([7], ROWS, "E-TASK-KEY: a template is of type int. Give a text, or Template"),
         (7, ROWS, "E-TASK-KEY: a template is of type int"),
-        ("{{ text }}", 7, "E-ROW: t, test, is of type int. Give a list of dicts, a datasets.Dataset, a pandas"),
-        ("{{ text }}", {"test": {"text": "a"}}, "E-ROW: t, test, is of type dict"),
-        ("{{ text }}", ["a"], "E-ROW: t, test, row 1 is of type str"),
+        ("{{ text }}", 7, "E-DATA-ROWS: t, test, is of type int. Give a list of dicts, a datasets.Dataset, a pandas"),
+        ("{{ text }}", {"test": {"text": "a"}}, "E-DATA-ROWS: t, test, is of type dict"),
+        ("{{ text }}", ["a"], "E-DATA-ROWS: t, test, row 1 is of type str"),
     ],
 )
 def test_other_types_of_rows_and_templates_are_rejected_in_one_line(templates, data, words):
@@ -225,7 +225,7 @@ def test_holdout_depends_on_ids_and_not_on_their_order(labels, seed, shuffler):
 
 @pytest.mark.parametrize("count", [0, 1])
 def test_holdout_needs_two_instances(count):
-    with pytest.raises(InputError, match="E-DATA-EMPTY"):
+    with pytest.raises(InputError, match="E-DATA-ROWS"):
         holdout(rendered([None] * count), seed=0)
 
 

@@ -52,7 +52,7 @@ def ask_all(rank):
 
     def work():
         if rank == world_size() - 1:
-            raise InputError("E-LABEL-TOKENS", "two answers are the same tokens.", "Change one.")
+            raise InputError("E-LABEL", "two answers are the same tokens.", "Change one.")
 
     try:
         return all_results(work)

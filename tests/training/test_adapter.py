@@ -47,14 +47,14 @@ def test_all_adapters_of_experts_and_states_learn_and_other_weights_are_a_warnin
     assert learned
     assert all(learned.values())
     is_state_space = "amba" in name or name == "Nemotron-H"
-    assert caplog.text.count("W-ADAPTER-SHARE") == is_state_space, "PEFT itself adapts the experts of these mixtures"
+    assert caplog.text.count("W-ADAPTER") == is_state_space, "PEFT itself adapts the experts of these mixtures"
 
 
 def test_all_projections_get_an_adapter_without_a_warning(tmp_path, caplog):
     trainer = make_trainer(tmp_path, rows(3), model=tiny_model("qwen2"))
     adapted = {name.split(".")[-1] for name, module in trainer.adapted.named_modules() if hasattr(module, "lora_A")}
     assert adapted == {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
-    assert "W-ADAPTER-SHARE" not in caplog.text
+    assert "W-ADAPTER" not in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -74,13 +74,13 @@ def test_unsupported_adapter_is_refused(tmp_path, peft_config, reason):
             processing_class=byte_bpe(),
             peft_config=peft_config,
         )
-    assert str(caught.value).startswith(f"E-ADAPTER-KIND: {reason}")
+    assert str(caught.value).startswith(f"E-ADAPTER: {reason}")
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("architecture", "dtype", "code"),
-    [("deepseek_v4", torch.float32, "E-ADAPTER-KIND"), ("inkling2_text", torch.bfloat16, "E-MODEL-KIND")],
+    [("deepseek_v4", torch.float32, "E-ADAPTER"), ("inkling2_text", torch.bfloat16, "E-MODEL-KIND")],
 )
 def test_model_without_a_backward_pass_is_refused_before_training(tmp_path, architecture, dtype, code):
     model = tiny(architecture)

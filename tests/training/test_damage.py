@@ -89,7 +89,7 @@ def test_changed_offsets_of_an_adapter_are_refused(copy):
     assert stored_calibration(adapter, templates, 2)
     change_digit(copy / "adapter" / "calibration.json")
     error = error_of(stored_calibration, adapter, templates, 2)
-    assert (error.code, "calibration.json is damaged" in error.message) == ("E-CALIBRATION-STORED", True)
+    assert (error.code, "calibration.json is damaged" in error.message) == ("E-CALIBRATION", True)
 
 
 # ---- checkpoints ----

@@ -157,7 +157,7 @@ def test_one_two_and_four_processes_train_the_same_adapter(tmp_path):
         assert one["steps"][-1] == 50
         assert max(float(value.abs().max()) for name, value in one["adapter"].items() if "lora_B" in name) > 0.01
         for other in others:
-            assert other["told"] == "E-LABEL-TOKENS: two answers are the same tokens. Change one."
+            assert other["told"] == "E-LABEL: two answers are the same tokens. Change one."
             assert other["steps"] == one["steps"]
             differences = [(other["adapter"][name] - value).abs().max() for name, value in one["adapter"].items()]
             assert float(max(differences)) < bound
@@ -168,7 +168,7 @@ def test_one_two_and_four_processes_train_the_same_adapter(tmp_path):
 @pytest.mark.slow
 def test_invalid_setting_is_reported_once(tmp_path, task_file):
     _, errors = launch(2, task_file, tmp_path / "two", "--learning-rat", "1", code=1)  # the launcher's own
-    assert errors.count("E-CONFIG-KEY: Unknown setting '--learning-rat'") == 1
+    assert errors.count("E-CONFIG: Unknown setting '--learning-rat'") == 1
 
 
 @pytest.mark.slow

@@ -122,7 +122,7 @@ def test_labels_are_escaped(tmp_path):
 
 def test_push_without_network_is_refused_before_training(tmp_path):
     config = settings(push_to_hub=True, hub_model_id="someone/tiny-f2c")
-    with pytest.raises(InputError, match=r"E-CONFIG-VALUE: push_to_hub: .* Connect to the hub .*hf upload"):
+    with pytest.raises(InputError, match=r"E-CONFIG: push_to_hub: .* Connect to the hub .*hf upload"):
         train(load_tiny(), make_task(), config, tmp_path / "run", quiet=True)
 
 

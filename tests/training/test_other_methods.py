@@ -97,14 +97,14 @@ def test_random_templates_do_not_depend_on_the_batch(tmp_path, method):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"method": "bct", "votes": "online"}, "E-CONFIG-VALUE: votes is 'online'. It must be frozen for method bct"),
+        ({"method": "bct", "votes": "online"}, "E-CONFIG: votes is 'online'. It must be frozen for method bct"),
         (
             {"method": "opct", "protocol": "paper"},
-            "E-CONFIG-VALUE: votes is 'online'. It must be frozen for method opct",
+            "E-CONFIG: votes is 'online'. It must be frozen for method opct",
         ),
-        ({"clean_template": -1}, "E-CONFIG-VALUE: clean_template is -1. It must be at least 0"),
-        ({"clean_template": 0.5}, "E-CONFIG-VALUE: clean_template is 0.5. It must be a whole number"),
-        ({"ppcl_beta": -0.5}, "E-CONFIG-VALUE: ppcl_beta is -0.5. It must be at least 0"),
+        ({"clean_template": -1}, "E-CONFIG: clean_template is -1. It must be at least 0"),
+        ({"clean_template": 0.5}, "E-CONFIG: clean_template is 0.5. It must be a whole number"),
+        ({"ppcl_beta": -0.5}, "E-CONFIG: ppcl_beta is -0.5. It must be at least 0"),
     ],
 )
 def test_invalid_settings_are_refused_in_one_line(changes, words):
@@ -116,9 +116,7 @@ def test_invalid_settings_are_refused_in_one_line(changes, words):
 
 def test_a_clean_template_that_does_not_exist_is_refused(tmp_path):
     trainer_of(tmp_path, "bct", clean_template=2)
-    with pytest.raises(
-        InputError, match=r"^E-CONFIG-VALUE: clean_template is 3, but there are 3 templates. Use 0 to 2"
-    ):
+    with pytest.raises(InputError, match=r"^E-CONFIG: clean_template is 3, but there are 3 templates. Use 0 to 2"):
         trainer_of(tmp_path, "bct", clean_template=3)
 
 
@@ -221,11 +219,9 @@ def test_supervised_weight_needs_labels_and_a_method_without_them(tmp_path):
     with pytest.raises(InputError, match=r"^E-NO-GOLD: supervised_weight uses gold labels, but none of the 8 training"):
         supervised_trainer(tmp_path, relabelled(None))
     for method in WITH_LABELS:
-        with pytest.raises(
-            InputError, match=rf"^E-CONFIG-VALUE: supervised_weight is 0.7. It must be 0 for method {method}"
-        ):
+        with pytest.raises(InputError, match=rf"^E-CONFIG: supervised_weight is 0.7. It must be 0 for method {method}"):
             make_config({"method": method, "supervised_weight": 0.7})
-    with pytest.raises(InputError, match=r"^E-CONFIG-VALUE: supervised_weight is -1.0. It must be at least 0"):
+    with pytest.raises(InputError, match=r"^E-CONFIG: supervised_weight is -1.0. It must be at least 0"):
         make_config({"supervised_weight": -1.0})
 
 

@@ -83,14 +83,14 @@ def test_settings_store_the_method_by_name():
     ],
 )
 def test_invalid_method_is_refused(method, words):
-    with pytest.raises(InputError, match=f"E-CONFIG-VALUE: .*{words}") as caught:
+    with pytest.raises(InputError, match=f"E-CONFIG: .*{words}") as caught:
         settings(method=method)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("method", [None, 3, ["f2c"]])
 def test_method_of_another_type_is_refused_with_the_known_names(method):
-    with pytest.raises(InputError, match=r"E-CONFIG-VALUE: method is .* Use one of swarm, cce, f2c"):
+    with pytest.raises(InputError, match=r"E-CONFIG: method is .* Use one of swarm, cce, f2c"):
         find_method(method)
 
 

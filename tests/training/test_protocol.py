@@ -35,7 +35,7 @@ def test_number_of_passes_is_logged_before_training(caplog, count, changes, line
         log_passes(count, make_config(changes))
     said, *warnings = caplog.messages
     assert line in said
-    assert [text.startswith("W-PASSES: ") and warned in text for text in warnings] == [True] * bool(warned)
+    assert [text.startswith("W-TRAINING: ") and warned in text for text in warnings] == [True] * bool(warned)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_number_of_passes_is_logged_before_training(caplog, count, changes, line
 def test_two_templates_are_warned_about(caplog, method, words, count):
     names = make_task().templates.names[:count]
     warn_of_two_templates(make_task().with_templates(names).instances("train"), make_config({"method": method}))
-    assert [words in line for line in caplog.messages if line.startswith("W-TWO-TEMPLATES: ")] == [True] * (count == 2)
+    assert [words in line for line in caplog.messages if line.startswith("W-TRAINING: ")] == [True] * (count == 2)
 
 
 def test_last_step_is_always_evaluated(out):

@@ -266,7 +266,7 @@ def test_execution_settings_may_change_after_an_out_of_memory_error(out, monkeyp
     ],
 )
 def test_invalid_settings_leave_the_folder_free(out, changes):
-    with pytest.raises(InputError, match=r"E-CONFIG-VALUE: .*(optim or lr_scheduler|activation_checkpointing)"):
+    with pytest.raises(InputError, match=r"E-CONFIG: .*(optim or lr_scheduler|activation_checkpointing)"):
         run(out, **changes)
     assert {item.name for item in out.rglob("*")} <= {".lock", "checkpoints"}
 

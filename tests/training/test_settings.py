@@ -121,7 +121,7 @@ def test_settings_are_resolved(given, expected):
     ],
 )
 def test_invalid_value_is_one_line(given, words):
-    with pytest.raises(InputError, match=f"^E-CONFIG-VALUE: .*{words}") as caught:
+    with pytest.raises(InputError, match=f"^E-CONFIG: .*{words}") as caught:
         make_config(given | {"use_cpu": True})
     assert "\n" not in str(caught.value)
 
@@ -137,7 +137,7 @@ def test_invalid_value_is_one_line(given, words):
     ],
 )
 def test_unknown_setting_is_refused_with_the_nearest_name(name, words):
-    with pytest.raises(InputError, match=r"^E-CONFIG-KEY: ") as caught:
+    with pytest.raises(InputError, match=r"^E-CONFIG: ") as caught:
         make_config({name: "1"}, other_flags=["--quiet"])
     assert words in str(caught.value)
     assert len(str(caught.value)) < 200
@@ -167,9 +167,9 @@ def test_defaults_of_the_losses_are_the_papers():
 def test_tracker_that_is_not_installed_is_refused_with_the_install_command(monkeypatch):
     monkeypatch.setattr("flip_flop.training.config.get_available_reporting_integrations", lambda: ["trackio"])
     assert make_config({"report_to": "trackio"}).report_to == ["trackio"]
-    with pytest.raises(InputError, match=r"E-CONFIG-VALUE: report_to is 'wandb', .* -m pip install 'wandb>=0\.20'"):
+    with pytest.raises(InputError, match=r"E-CONFIG: report_to is 'wandb', .* -m pip install 'wandb>=0\.20'"):
         make_config({"report_to": "wandb"})
-    with pytest.raises(InputError, match=r"E-CONFIG-VALUE: report_to is 'wandb', .* -m pip install 'wandb>=0\.20'"):
+    with pytest.raises(InputError, match=r"E-CONFIG: report_to is 'wandb', .* -m pip install 'wandb>=0\.20'"):
         F2CConfig(report_to=["wandb"])
 
 

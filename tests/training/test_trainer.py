@@ -186,12 +186,12 @@ def test_default_folder_is_named_after_the_model(tmp_path, monkeypatch):
 
 def test_single_template_is_refused(tmp_path):
     row = {"id": "1", "prompts": ["Good?"], "choices": [["No", "Yes"]], "label": None}
-    with pytest.raises(InputError, match="E-TOO-FEW-TEMPLATES"):
+    with pytest.raises(InputError, match="E-NO-CONSENSUS"):
         make_trainer(tmp_path, [row])
 
 
 def test_row_of_another_shape_is_refused_with_its_number(tmp_path):
-    with pytest.raises(InputError, match="E-ROW: Row 8"):
+    with pytest.raises(InputError, match="E-DATA-ROWS: Row 8"):
         make_trainer(tmp_path, [*training_rows(), {"prompts": ["a", "b"]}])
 
 

@@ -72,7 +72,7 @@ def test_trainer_accepts_a_task_with_its_rows_or_others(tmp_path):
     table = pd.DataFrame({"text": [f"room {number}" for number in range(9)]})
     fields = {"train_dataset": table, "processing_class": byte_bpe(), "task": task}
     assert len(F2CTrainer(tiny_model("qwen2"), args, **fields).train_instances) == 9
-    with pytest.raises(InputError, match=r"E-ROW: Row 0: .*F2CTrainer\(model, task=task\)"):
+    with pytest.raises(InputError, match=r"E-DATA-ROWS: Row 0: .*F2CTrainer\(model, task=task\)"):
         F2CTrainer(tiny_model("qwen2"), args, train_dataset=[{"text": "a"}], processing_class=byte_bpe())
 
 
@@ -122,20 +122,20 @@ def test_loading_options_may_be_json_as_on_a_command_line(base, tmp_path):
     args = settings(output_dir=str(tmp_path), model_init_kwargs='{"dtype": "bfloat16"}')
     assert F2CTrainer(str(base), args, train_dataset=ROWS).loaded.record.dtype == "bfloat16"
     for value in ("x", "{", "[5]"):
-        with pytest.raises(InputError, match=r"E-CONFIG-VALUE: .*(model_init_kwargs|property name)"):
+        with pytest.raises(InputError, match=r"E-CONFIG: .*(model_init_kwargs|property name)"):
             make_config({"model_init_kwargs": value, "output_dir": str(tmp_path)})
 
 
 def test_unknown_key_of_model_init_kwargs_is_refused(base, tmp_path):
     args = settings(output_dir=str(tmp_path), model_init_kwargs={"device_map": "auto"})
-    with pytest.raises(InputError, match=r"E-CONFIG-VALUE: .*'device_map', which is not passed on"):
+    with pytest.raises(InputError, match=r"E-CONFIG: .*'device_map', which is not passed on"):
         F2CTrainer(str(base), args, train_dataset=ROWS)
 
 
 def test_loading_options_are_refused_for_a_loaded_model(tmp_path):
-    with pytest.raises(InputError, match="E-CONFIG-VALUE: dtype: the model is loaded already"):
+    with pytest.raises(InputError, match="E-CONFIG: dtype: the model is loaded already"):
         make_trainer(tmp_path, model_init_kwargs={"dtype": "float32"})
-    with pytest.raises(InputError, match="E-CONFIG-VALUE: quantization_config: the model is loaded already"):
+    with pytest.raises(InputError, match="E-CONFIG: quantization_config: the model is loaded already"):
         F2CTrainer(
             tiny_model("qwen2"),
             train_dataset=ROWS,

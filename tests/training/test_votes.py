@@ -84,7 +84,7 @@ def test_short_run_has_votes_only_for_the_instances_that_it_sees(out):
 def test_two_rows_with_one_id_are_refused_for_frozen_votes(tmp_path):
     rows = training_rows(count=3)
     rows[2]["id"] = rows[0]["id"] = "a"
-    with pytest.raises(InputError, match="E-ROW: Two rows have the id 'a'"):
+    with pytest.raises(InputError, match="E-DATA-ROWS: Two rows have the id 'a'"):
         make_trainer(tmp_path, rows, votes="frozen")
 
 
@@ -159,7 +159,7 @@ def test_contextual_offsets_use_the_templates_without_content(out):
 
 def test_contextual_calibration_needs_rows_without_content(tmp_path):
     changes = {"vote_calibration": "contextual", **CALIBRATED}
-    with pytest.raises(InputError, match=r"E-CONTENT-FREE: .* give F2CTrainer content_free"):
+    with pytest.raises(InputError, match=r"E-CALIBRATION: .* give F2CTrainer content_free"):
         make_trainer(tmp_path, **changes)
 
 

@@ -52,7 +52,7 @@ def _write_plugin(kind: str, name: str, known: Collection[str]) -> int:
 
     if not re.fullmatch("[a-z][a-z0-9_]*", name) or keyword.iskeyword(name) or name in known:
         raise InputError(
-            "E-CONFIG-VALUE",
+            "E-CONFIG",
             f"{name!r} cannot be the name of a new {kind}.",
             "Choose another name of lower-case letters, digits and underscores.",
         )

@@ -87,7 +87,7 @@ def train_command(
 
     for key, name in names.items():
         if flag := OWNED.get(key):
-            raise InputError("E-CONFIG-KEY", f"{name} cannot be set as a setting.", f"It is set by {flag}.")
+            raise InputError("E-CONFIG", f"{name} cannot be set as a setting.", f"It is set by {flag}.")
     if run.method is not None:
         settings["method"] = run.method
     if model.device not in ("auto", "cpu", "cuda"):
@@ -136,7 +136,7 @@ def train_command(
 def _check_reporter(name: object) -> None:
     if name in ("trackio", "wandb") and find_spec(str(name)) is None:
         raise InputError(
-            "E-CONFIG-VALUE", f"report_to is {name!r}, which is not installed.", f"{install_command(str(name))}."
+            "E-CONFIG", f"report_to is {name!r}, which is not installed.", f"{install_command(str(name))}."
         )
 
 
@@ -151,10 +151,10 @@ def _read_settings(path: Path | None) -> dict[str, Any]:
     from flip_flop.strict_yaml import read_yaml
 
     if not path.is_file():
-        raise InputError("E-CONFIG-KEY", f"No file {path}.", "Give --config an existing YAML file.")
+        raise InputError("E-CONFIG", f"No file {path}.", "Give --config an existing YAML file.")
     settings = read_yaml(path)
     if not isinstance(settings, dict):
-        raise InputError("E-CONFIG-KEY", f"{path} has no settings.", "Write `name: value` lines.")
+        raise InputError("E-CONFIG", f"{path} has no settings.", "Write `name: value` lines.")
     return settings
 
 
@@ -173,7 +173,7 @@ def _parse_flags(arguments: Sequence[str]) -> dict[str, str]:
             settings[name] = value if separator else "true"
             name = None if separator else name
         elif name is None:
-            raise InputError("E-CONFIG-KEY", f"{argument!r} does not follow a flag.", "Write --name value.")
+            raise InputError("E-CONFIG", f"{argument!r} does not follow a flag.", "Write --name value.")
         else:
             settings[name], name = argument, None
     return settings

@@ -61,7 +61,7 @@ def find_columns(
     A column that holds only the given ``labels`` is the label column.
 
     Raises:
-        InputError: ``E-INIT-COLUMN`` for an unknown column or several candidates; ``E-INIT-LABELS``
+        InputError: ``E-INIT`` for an unknown column or several candidates; ``E-INIT``
             for a label column of one value or too many.
     """
     names = rows.columns()
@@ -69,11 +69,11 @@ def find_columns(
     label = None if has_none else label
     for name in [*texts, *([] if label is None else [label])]:
         if name not in names:
-            raise InputError("E-INIT-COLUMN", f"{rows.source} has no column {name!r}.", nearest(name, names))
+            raise InputError("E-INIT", f"{rows.source} has no column {name!r}.", nearest(name, names))
     if len(texts) > 2:
-        raise InputError("E-INIT-COLUMN", f"--text names {len(texts)} columns.", "Give one or two.")
+        raise InputError("E-INIT", f"--text names {len(texts)} columns.", "Give one or two.")
     if label in texts:
-        raise InputError("E-INIT-COLUMN", f"{label!r} cannot be both a text and the label.", "Give one of the two.")
+        raise InputError("E-INIT", f"{label!r} cannot be both a text and the label.", "Give one of the two.")
     options = () if texts and set(texts) & set(_options(names)) else _options(names)
     if label is None and not has_none:
         label = _label_column(rows, [name for name in names if name not in (*texts, *options)], labels, ask)
@@ -123,7 +123,7 @@ def _label_column(rows: Rows, names: Sequence[str], labels: Sequence[str], ask: 
         return None if answer == "none" else answer
     if found is None and candidates:
         raise InputError(
-            "E-INIT-COLUMN",
+            "E-INIT",
             f"{rows.source}: the labels may be in {_listed(candidates)}.",
             "Give --label COLUMN, or --label none.",
         )
@@ -134,7 +134,7 @@ def _label_values(rows: Rows, label: str, labels: Sequence[str]) -> dict[str, in
     counts = Counter(map(cell_text, _cells(rows, label, labels)))
     if not 2 <= len(counts) <= _MAX_NAMED_LABELS:
         raise InputError(
-            "E-INIT-LABELS",
+            "E-INIT",
             f"{rows.source}: the column {label!r} has {len(counts):,} different values.",
             f"A label column has 2 to {_MAX_NAMED_LABELS}.",
         )
@@ -157,7 +157,7 @@ def _text_columns(rows: Rows, names: Sequence[str], ask: Ask) -> tuple[str, ...]
         return (ask("Which column holds the text?", alone or shown[0], shown),)
     if alone is None:
         found = f"the text may be in {_listed(candidates)}" if candidates else "no column holds texts"
-        raise InputError("E-INIT-COLUMN", f"{rows.source}: {found}.", "Give --text COLUMN; twice for a pair.")
+        raise InputError("E-INIT", f"{rows.source}: {found}.", "Give --text COLUMN; twice for a pair.")
     return (alone,)
 
 

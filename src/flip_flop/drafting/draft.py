@@ -122,7 +122,7 @@ def draft_task(
         ask: Asks the user for missing arguments. Without it, ambiguity is an error.
 
     Raises:
-        InputError: ``E-INIT-COLUMN``, ``E-INIT-LABELS``, or the first error of lint.
+        InputError: ``E-INIT``, or the first error of lint.
     """
     columns = find_columns(rows, texts=texts, label=label, labels=labels, ask=ask)
     values, words = _labels(rows, columns, tuple(labels), kind, ask)
@@ -133,7 +133,7 @@ def draft_task(
         question = question or _question(columns.label)
     if kind == "sentiment" and not know_sentiment(words):
         shown = ", ".join(map(repr, words))
-        log.warning("W-INIT-KIND: the labels %s are not words of a sentiment. Use --kind topic for topics.", shown)
+        log.warning("W-INIT: the labels %s are not words of a sentiment. Use --kind topic for topics.", shown)
     if kind is None and (columns.label or "").lower() in ("sentiment", "polarity") and len(words) == 2:
         kind = "sentiment"
     if kind is None:
@@ -143,7 +143,7 @@ def draft_task(
             kind = ask("Which kind of task is it?", kind or KINDS[0], KINDS)
     if kind is None:
         raise InputError(
-            "E-INIT-LABELS",
+            "E-INIT",
             f"{rows.source}: the meaning of {', '.join(map(repr, words))} is unknown.",
             "Add --kind, and --labels with a word for each label.",
         )
@@ -181,7 +181,7 @@ def _labels(
         given = split_labels(answer) if answer else ()
         if not given:
             raise InputError(
-                "E-INIT-LABELS",
+                "E-INIT",
                 f"{rows.source} has no column of labels.",
                 'Name them with --labels, such as --labels "no,yes".',
             )
@@ -194,7 +194,7 @@ def _labels(
             given = split_labels(answer)
         elif are_numbers and kind in ("topic", "entailment"):
             raise InputError(
-                "E-INIT-LABELS",
+                "E-INIT",
                 f"{rows.source}: the labels in {columns.label!r} are numbers: {', '.join(values)}.",
                 "Give their words in this order with --labels.",
             )
@@ -205,7 +205,7 @@ def _labels(
     if are_numbers and len(given) == len(values):
         return values, given
     raise InputError(
-        "E-INIT-LABELS",
+        "E-INIT",
         f"{rows.source}: {columns.label!r} holds {', '.join(map(repr, values))}, not {', '.join(map(repr, given))}.",
         "Give --labels all of its values, or a word for each number. Add --label none if it has no gold labels.",
     )
@@ -215,12 +215,12 @@ def split_labels(text: str) -> tuple[str, ...]:
     """Parse ``"no, yes"`` as two labels.
 
     Raises:
-        InputError: ``E-INIT-LABELS`` for fewer than two labels, an empty label or a duplicate.
+        InputError: ``E-INIT`` for fewer than two labels, an empty label or a duplicate.
     """
     found = tuple(part.strip() for part in unicodedata.normalize("NFC", text).split(","))
     if len(found) < 2 or "" in found or len(set(found)) < len(found):
         raise InputError(
-            "E-INIT-LABELS",
+            "E-INIT",
             f"--labels {text!r} are not two or more different labels.",
             "Write them with commas, such as no,yes.",
         )
@@ -249,7 +249,7 @@ def _option_labels(rows: Rows, columns: Columns) -> tuple[str, ...]:
         among = [form for form in forms if values <= set(form)]
         if len(among) > 1:
             raise InputError(
-                "E-INIT-LABELS",
+                "E-INIT",
                 f"{rows.source}: {columns.label!r} holds {', '.join(sorted(values))}, counted from 0 or from 1.",
                 "Write letters or the options' columns instead of numbers.",
             )
@@ -257,7 +257,7 @@ def _option_labels(rows: Rows, columns: Columns) -> tuple[str, ...]:
     if found is None:
         message = f"{rows.source}: {columns.label!r} holds {', '.join(map(repr, columns.values))}"
         message += f", which do not name {count(number, 'option')}."
-        raise InputError("E-INIT-LABELS", message, "Write an option's number, letter or column there.")
+        raise InputError("E-INIT", message, "Write an option's number, letter or column there.")
     return found
 
 

@@ -89,14 +89,14 @@ def choose_phrasings(
         by_place: Use the order of the labels if their words are unknown.
 
     Raises:
-        InputError: ``E-INIT-COLUMN`` or ``E-INIT-LABELS`` if no entry fits.
+        InputError: ``E-INIT`` if no entry fits.
     """
     entries = [entry for entry in library() if entry.kind == kind]
     possible = [entry for entry in entries if not entry.needs or entry.needs in given]
     if not possible:
         more = {"other": "a second column of text", "options": "columns of options, such as choice1 and choice2"}
         raise InputError(
-            "E-INIT-COLUMN",
+            "E-INIT",
             f"the kind {kind} needs {more[entries[0].needs]}.",
             "Give both with --text, twice." if entries[0].needs == "other" else "Name them so in the file.",
         )
@@ -109,7 +109,7 @@ def choose_phrasings(
             return phrasings, order
     roles = " or ".join(", ".join(entry.roles or ()) for entry in possible)
     raise InputError(
-        "E-INIT-LABELS",
+        "E-INIT",
         f"the labels {', '.join(map(repr, words))} are not {roles}.",
         "Give their words in the labels' order with --labels, or another --kind.",
     )

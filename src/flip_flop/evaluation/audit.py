@@ -163,9 +163,7 @@ def score_calibrated(
     )
     if scorer.is_instruct and not scores.settings.get("chat_template"):
         hint = "Use --chat-template on, or for a served model its --tokenizer."
-        log.warning(
-            "W-CHAT-TEMPLATE: %s is an instruct model, asked without its chat template. %s", scorer.record.name, hint
-        )
+        log.warning("W-CHAT: %s is an instruct model, asked without its chat template. %s", scorer.record.name, hint)
     if calibrate == "none":
         return scores
     if calibrate == "auto":
@@ -175,7 +173,7 @@ def score_calibrated(
         offsets, label_prior, uses_chat_template = stored
         if uses_chat_template != scores.settings.get("chat_template"):
             raise InputError(
-                "E-CALIBRATION-STORED",
+                "E-CALIBRATION",
                 f"the stored offsets were computed {'with' if uses_chat_template else 'without'} a chat template.",
                 "Change --chat-template.",
             )

@@ -48,9 +48,7 @@ def predict(
         ``templates`` is empty.
     """
     if not 0 <= abstain_below <= 1:
-        raise InputError(
-            "E-CONFIG-VALUE", f"abstain_below is {abstain_below}.", "Use a share from 0 to 1, such as 0.8."
-        )
+        raise InputError("E-CONFIG", f"abstain_below is {abstain_below}.", "Use a share from 0 to 1, such as 0.8.")
     scorer, split = resolve(model, data, need_labels=False)
     scored = score_calibrated(scorer, split, scoring, calibrate, label_prior, label="predict", quiet=quiet)
     offsets = None if scored.calibration is None else scored.calibration["offsets"]
@@ -101,13 +99,13 @@ def write_predictions(
     If a name is taken, the CSV column is ``input: NAME``.
 
     Raises:
-        InputError: ``E-OUT-PATH`` for an unknown suffix, ``E-ROW`` if ``rows`` and predictions differ in number.
+        InputError: ``E-OUT-PATH`` for an unknown suffix, ``E-DATA-ROWS`` if ``rows`` and predictions differ in number.
     """
     out = Path(out)
     check_target(out)
     if rows is not None and len(rows) != len(predictions):
         raise InputError(
-            "E-ROW",
+            "E-DATA-ROWS",
             f"There are {len(predictions)} predictions and {len(rows)} rows.",
             "Give all predicted rows in their order, or no rows.",
         )

@@ -112,21 +112,21 @@ def find_method(method: object) -> Method:
     """The method of this name, the one at ``package.module:name``, or the method itself.
 
     Raises:
-        InputError: ``E-CONFIG-VALUE`` if it does not exist, has no loss, or has the name of another method.
+        InputError: ``E-CONFIG`` if it does not exist, has no loss, or has the name of another method.
     """
     if not isinstance(method, str | Method):
-        raise InputError("E-CONFIG-VALUE", f"method is {method!r}.", f"Use one of {', '.join(METHODS)}.")
+        raise InputError("E-CONFIG", f"method is {method!r}.", f"Use one of {', '.join(METHODS)}.")
     method = method if isinstance(method, Method) else METHODS.get(method) or _imported(method)
     if method.loss is None or METHODS.get(method.name, method) is not method:
         reason = "has no loss" if method.loss is None else "is the name of another method"
-        raise InputError("E-CONFIG-VALUE", f"method: {method.name!r} {reason}.", "Change the Method.")
+        raise InputError("E-CONFIG", f"method: {method.name!r} {reason}.", "Change the Method.")
     return method
 
 
 def _imported(reference: str) -> Method:
     if ":" not in reference:
         raise InputError(
-            "E-CONFIG-VALUE",
+            "E-CONFIG",
             f"method is {reference!r}.",
             f"{nearest(reference, METHODS)} Or give a custom Method as MODULE:NAME.",
         )

@@ -189,11 +189,11 @@ def add_metric(reference: str) -> None:
     """Add the metric at ``module:name`` to :data:`METRICS`, as ``--metric`` does.
 
     Raises:
-        InputError: ``E-CONFIG-VALUE`` if it does not exist, or has the name of another metric.
+        InputError: ``E-CONFIG`` if it does not exist, or has the name of another metric.
     """
     found = import_object("metric", reference, Metric)
     if METRICS.setdefault(found.name, found) is not found:
-        raise InputError("E-CONFIG-VALUE", f"metric: {found.name!r} is the name of another metric.", "Rename it.")
+        raise InputError("E-CONFIG", f"metric: {found.name!r} is the name of another metric.", "Rename it.")
 
 
 def summarise(

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # Other processes run this installation, and not the first one on the path.
 PROGRAM = [sys.executable, "-m", "flip_flop", "study"]
 # Errors of a dataset whose rows or templates are not on this machine.
-UNAVAILABLE = ("E-DATA-HUB", "E-DATA-FILE", "E-DATA-STORYCLOZE", "E-TPL-FETCH")
+UNAVAILABLE = ("E-DATA-HUB", "E-DATA-FILE", "E-TPL-FETCH")
 
 
 class _List(click.ParamType):
@@ -72,7 +72,7 @@ class GridOptions(DataOptions):
         study = narrow(load_study(name), **selection, settings=dict(map(_setting, self.settings)))
         model = self.model or study.model
         if model is None:
-            raise InputError("E-STUDY-VALUE", f"study {study.name} names no model.", "Give --model.")
+            raise InputError("E-STUDY", f"study {study.name} names no model.", "Give --model.")
         study = study.model_copy(update={"model": study.model and model_path(study.model)})
         folders = (self.hub_mirror, self.story_cloze_dir)
         mirror, stories = (None if folder is None else str(folder.resolve()) for folder in folders)
@@ -123,7 +123,7 @@ class RunOptions:
             program, *others = shlex.split(self.launcher)
         except ValueError:
             raise InputError(
-                "E-STUDY-VALUE",
+                "E-STUDY",
                 f"Invalid --launcher {self.launcher!r}.",
                 "Write 'accelerate launch --num_processes 4'.",
             ) from None
@@ -152,7 +152,7 @@ def model_path(model: str) -> str:
 def _setting(text: str) -> tuple[str, str]:
     name, separator, value = text.partition("=")
     if not separator or not name.strip():
-        raise InputError("E-CONFIG-KEY", f"--set {text!r} is not FIELD=VALUE.", "Write --set learning_rate=1e-4.")
+        raise InputError("E-CONFIG", f"--set {text!r} is not FIELD=VALUE.", "Write --set learning_rate=1e-4.")
     return name.strip(), value.strip()
 
 

@@ -77,7 +77,7 @@ def make_plots(frame: pd.DataFrame) -> list["Plot"]:
         if str(error.name).split(".")[0] != "matplotlib":
             raise
         log.warning(
-            "W-STUDY-FIGURES: matplotlib is not installed: there are tables, and no figures. Install it: %s",
+            "W-STUDY: matplotlib is not installed: there are tables, and no figures. Install it: %s",
             install_command("studies"),
         )
         return []

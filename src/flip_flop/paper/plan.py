@@ -129,10 +129,10 @@ class Plan:
         return tuple(Unit(tuple(cells)) for cells in groups.values())
 
     def unit(self, name: str) -> Unit:
-        """Return the unit of this name (``E-STUDY-MISSING``)."""
+        """Return the unit of this name (``E-STUDY``)."""
         units = {unit.name: unit for unit in self.units}
         if name not in units:
-            raise InputError("E-STUDY-MISSING", f"the plan has no unit {name!r}.", nearest(name, units))
+            raise InputError("E-STUDY", f"the plan has no unit {name!r}.", nearest(name, units))
         return units[name]
 
     def training_of(self, cell: Cell) -> Cell | None:
@@ -146,7 +146,7 @@ def make_plan(study: Study, setup: Setup) -> Plan:
     Methods with the same settings share the training run of the first one, and each has audits of its own.
 
     Raises:
-        InputError: ``E-STUDY-VALUE``: two tasks have the same name. Or an error in a task, its rows or a setting.
+        InputError: ``E-STUDY``: two tasks have the same name. Or an error in a task, its rows or a setting.
     """
     grid = expand(study)
     for method, reference in dict.fromkeys((place.method, place.task) for place in grid if place.kind == "train"):
@@ -163,7 +163,7 @@ def make_plan(study: Study, setup: Setup) -> Plan:
         other = next(known for known, task in tasks.items() if task.name == name)
         if other != reference:
             raise InputError(
-                "E-STUDY-VALUE", f"{other} and {reference} are both named {name!r}.", "Give one of them another name."
+                "E-STUDY", f"{other} and {reference} are both named {name!r}.", "Give one of them another name."
             )
     by_place: dict[GridCell, Cell] = {}
     trainings: dict[str, Cell] = {}
@@ -264,7 +264,7 @@ def scoring_settings(study: Study, task: str, model: str) -> dict[str, Any]:
     """Resolve the settings of an audit. Those of training runs may be incomplete without those of a method.
 
     Raises:
-        InputError: ``E-CONFIG-KEY`` or ``E-CONFIG-VALUE``.
+        InputError: ``E-CONFIG``.
     """
     settings = study.settings_of(BASE.name, task, model)
     names = [name for name in settings if name in SCORING or name not in F2CConfig.__dataclass_fields__]

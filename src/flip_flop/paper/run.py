@@ -148,7 +148,7 @@ class StudyFolder:
         former = _read(folder / "study.json").get("setup", {}).get("revision")
         if former and revision and former != revision:
             log.warning(
-                "W-STUDY-MODEL: %s is at commit %s now. The last run used %s, and its cells are not used. "
+                "W-STUDY: %s is at commit %s now. The last run used %s, and its cells are not used. "
                 "--revision %s continues that run.",
                 *(plan.setup.model, revision, former, former),
             )
@@ -161,7 +161,7 @@ class StudyFolder:
         """Read the plan of a study's last run. Without a model, there must be one plan.
 
         Raises:
-            InputError: ``E-STUDY-MISSING``, also if there are several models or a plan cannot be read.
+            InputError: ``E-STUDY``, also if there are several models or a plan cannot be read.
         """
         plans = {}
         for path in sorted(self.root.glob("*/study.json"), key=lambda path: path.stat().st_mtime_ns):
@@ -177,7 +177,7 @@ class StudyFolder:
         options = "" if model is None else f" --model {model}"
         options += "" if study.protocol == "paper" else f" --protocol {study.protocol}"
         raise InputError(
-            "E-STUDY-MISSING",
+            "E-STUDY",
             f"{self.root} has {'several runs' if plans and model is None else 'no run'} of study "
             f"{study.name!r}{options and f' with{options}'}.",
             f"Name one with --model. There: {', '.join(known)}." if known else "Run the study first.",
@@ -185,14 +185,14 @@ class StudyFolder:
 
 
 def load_plan(path: Path) -> Plan:
-    """Read a plan that :meth:`StudyFolder.write_plan` wrote (``E-STUDY-MISSING``)."""
+    """Read a plan that :meth:`StudyFolder.write_plan` wrote (``E-STUDY``)."""
     try:
         record = read_json(path)
         record["study"].pop("settings", None)  # of an earlier version
         return _PLAN.validate_python(record)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else type(error).__name__
-    raise InputError("E-STUDY-MISSING", f"{path} is not the plan of a study ({reason}).", "Run the study again.")
+    raise InputError("E-STUDY", f"{path} is not the plan of a study ({reason}).", "Run the study again.")
 
 
 def _adapter(run: Path) -> str | None:
@@ -313,7 +313,7 @@ def _open(plan: Plan, cell: Cell) -> Task:
     task = choose(open_task(cell.task, plan.study, plan.setup), cell.templates)
     if cell_key(plan, cell, task) != cell.key:
         raise InputError(
-            "E-STUDY-CHANGED",
+            "E-STUDY",
             f"the data, templates or settings of {cell.task} have changed since the plan of {cell.label}.",
         )
     return task

@@ -36,10 +36,10 @@ HELD_OUT = "held_out"
 
 
 def require_known(names: Iterable[str], known: Iterable[str], where: str) -> None:
-    """Refuse unknown names (``E-STUDY-VALUE``)."""
+    """Refuse unknown names (``E-STUDY``)."""
     for name in names:
         if name not in known:
-            raise InputError("E-STUDY-VALUE", f"{where}: there is no {name!r}.", nearest(name, known))
+            raise InputError("E-STUDY", f"{where}: there is no {name!r}.", nearest(name, known))
 
 
 def known_methods(names: Iterable[str], variants: Iterable[str], where: str) -> tuple[str, ...]:
@@ -55,7 +55,7 @@ def known_methods(names: Iterable[str], variants: Iterable[str], where: str) -> 
 def _unique(values: tuple[Any, ...]) -> tuple[Any, ...]:
     if len(set(values)) < len(values):
         twice = next(value for value in values if values.count(value) > 1)
-        raise InputError("E-STUDY-VALUE", f"{twice!r} occurs twice.", "Remove one.")
+        raise InputError("E-STUDY", f"{twice!r} occurs twice.", "Remove one.")
     return values
 
 
@@ -64,7 +64,7 @@ def _setting_names(settings: dict[str, Any]) -> dict[str, Any]:
     settings = {name.replace("-", "_"): value for name, value in settings.items()}
     for name in settings:
         if source := SET_BY_GRID.get(name):
-            raise InputError("E-STUDY-VALUE", f"{name} cannot be set here.", f"It is set by {source}.")
+            raise InputError("E-STUDY", f"{name} cannot be set here.", f"It is set by {source}.")
     return settings
 
 
@@ -177,10 +177,10 @@ class Study(_Block):
             require_known(names, self.tasks, key)
         if self.cross and (self.template_subsets or self.audit_held_out):
             other = "template_subsets" if self.template_subsets else "audit_held_out"
-            raise InputError("E-STUDY-VALUE", f"it has cross and {other}.", "Make two studies of it.")
+            raise InputError("E-STUDY", f"it has cross and {other}.", "Make two studies of it.")
         for name, variant in self.variants.items():
             if name in (BASE.name, *METHODS):
-                raise InputError("E-STUDY-VALUE", f"variants: {name!r} is a method.", "Give another name.")
+                raise InputError("E-STUDY", f"variants: {name!r} is a method.", "Give another name.")
             known_methods([variant.method], (), f"variants, {name}, method")
         methods = known_methods(self.methods, self.variants, "methods") or (BASE.name, *PAPER_METHODS, *self.variants)
         object.__setattr__(self, "methods", methods)
@@ -234,21 +234,21 @@ def load_study(name: str) -> Study:
     """Read a shipped study by name, or a file.
 
     Raises:
-        InputError: ``E-STUDY-MISSING`` (no such study) or ``E-STUDY-VALUE``.
+        InputError: ``E-STUDY`` (no such study) or ``E-STUDY``.
     """
     is_shipped = name in study_names()
     path = CATALOG / f"{name}.yaml" if is_shipped else Path(name)
     if not path.is_file():
         raise InputError(
-            "E-STUDY-MISSING",
+            "E-STUDY",
             f"there is no study {name!r}, and no file of this name.",
             f"{nearest(name, study_names())} Or give the path of a YAML file.",
         )
-    content = read_yaml(path, code="E-STUDY-VALUE", file_code="E-STUDY-MISSING")
-    study = validate(Study, content, f"study {name}" if is_shipped else name, code="E-STUDY-VALUE")
+    content = read_yaml(path, code="E-STUDY", file_code="E-STUDY")
+    study = validate(Study, content, f"study {name}" if is_shipped else name, code="E-STUDY")
     taken = SHARED_FOLDERS if is_shipped else (*SHARED_FOLDERS, *study_names())
     if study.name.lower() in taken:
-        raise InputError("E-STUDY-VALUE", f"{name}: name is {study.name!r}, which is taken.", "Give another name.")
+        raise InputError("E-STUDY", f"{name}: name is {study.name!r}, which is taken.", "Give another name.")
     return study.model_copy(update={"folder": str(path.parent.resolve())})
 
 
@@ -270,11 +270,11 @@ def narrow(
     """Apply the options of the command line: a selection of tasks, methods and seeds, and settings.
 
     Raises:
-        InputError: ``E-STUDY-VALUE``.
+        InputError: ``E-STUDY``.
     """
     for option, values in (("--tasks", tasks), ("--methods", methods), ("--seeds", seeds)):
         if values is not None and not values:
-            raise InputError("E-STUDY-VALUE", f"{option} is empty.", "Name at least one, or leave it out.")
+            raise InputError("E-STUDY", f"{option} is empty.", "Name at least one, or leave it out.")
     update: dict[str, Any] = {"limit": limit or study.limit}
     if tasks is not None:
         # A task file may be named without its folder.
@@ -295,7 +295,7 @@ def narrow(
     if seeds is not None:
         if not all(0 <= seed <= MAX_SEED for seed in seeds):
             raise InputError(
-                "E-STUDY-VALUE",
+                "E-STUDY",
                 f"--seeds {','.join(map(str, seeds))}: a seed is out of range.",
                 f"Use whole numbers from 0 to {MAX_SEED}.",
             )
@@ -358,8 +358,8 @@ class GridCell:
         """Return the templates to train on or to audit. An empty result means that the task holds out no template.
 
         Raises:
-            InputError: ``E-STUDY-VALUE`` if the task has too few templates, or if only some of the audited ones were
-                trained on. ``E-TPL-UNKNOWN``.
+            InputError: ``E-STUDY`` if the task has too few templates, or if only some of the audited ones were
+                trained on. ``E-TASK-UNKNOWN``.
         """
         trainable, every, wanted = task.training_templates.names, task.templates.names, self.templates
         if wanted is None:
@@ -372,7 +372,7 @@ class GridCell:
             names = trainable[:wanted] if self.kind == "train" else every[-wanted:]
             if len(names) < wanted:
                 raise InputError(
-                    "E-STUDY-VALUE",
+                    "E-STUDY",
                     f"task {task.name!r} has {len(names)} templates, fewer than the {wanted} of template_subsets.",
                     "Ask for fewer.",
                 )
@@ -380,7 +380,7 @@ class GridCell:
         shared = [name for name in names if name in trained]
         if shared and len(shared) < len(names):
             raise InputError(
-                "E-STUDY-VALUE",
+                "E-STUDY",
                 f"task {task.name!r}: {len(shared)} of the {len(names)} templates of held_out are among the "
                 f"{len(trained)} trained on: {', '.join(shared[:3])}.",
                 "Train on fewer, or hold out fewer or others.",
@@ -397,12 +397,12 @@ def expand(study: Study) -> tuple[GridCell, ...]:
         Counter({'audit': 44, 'train': 33})
 
     Raises:
-        InputError: ``E-STUDY-VALUE`` if the methods have no task to train on.
+        InputError: ``E-STUDY`` if the methods have no task to train on.
     """
     cells = [cell for audit in _audits(study) for cell in (audit.training, audit) if cell is not None]
     if all(cell.kind == "audit" for cell in cells) and any(method != BASE.name for method in study.methods):
         raise InputError(
-            "E-STUDY-VALUE",
+            "E-STUDY",
             f"study {study.name}: none of these tasks is trained on and audited on a different task.",
             "Name a task of its cross and a different task, or only the base.",
         )

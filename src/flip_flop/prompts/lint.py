@@ -181,7 +181,7 @@ class _Lint:
             if index != gold:
                 target = f"its target is answer {index + 1}, {choices[index]!r}"
                 message = f"{target}; the gold label is number {gold + 1}."
-                self.add("E-TPL-LABEL-ORDER", template.name, row.location, message)
+                self.add("E-TPL-LABELS", template.name, row.location, message)
 
     def check_draws(self, template: Template) -> None:
         """Check whether the text depends on the seed."""

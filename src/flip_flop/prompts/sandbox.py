@@ -57,7 +57,7 @@ class EndOfPrompt(Exception):  # noqa: N818 - control flow: the prompt is comple
     """The render has reached the separator."""
 
 
-class NotPrintable(Exception):  # noqa: N818 - turned into E-TPL-NULL or E-TPL-RENDER
+class NotPrintable(Exception):  # noqa: N818 - turned into E-TPL-EMPTY or E-TPL-RENDER
     """A printed value, or a part of it, is not a text or a number."""
 
     def __init__(self, item: Any):
@@ -388,16 +388,16 @@ def _missing_name(error: MissingNameError, fields: Mapping[str, Any], hidden: st
     known = {reference(name, fields): name for name in fields} if error.owner is missing else error.owner
     words = nearest(str(error.name), known) if isinstance(known, Mapping) and error.name is not None else ""
     what = f"there is no field {error.name!r}" if isinstance(error.name, str) else str(error.message).rstrip(".")
-    return InputError("E-TPL-UNDEFINED", f"{location}: {what}.", words)
+    return InputError("E-TPL-RENDER", f"{location}: {what}.", words)
 
 
 def _not_printable(item: Any, fields: Mapping[str, Any], read: frozenset[str], location: str) -> InputError:
-    """Return ``E-TPL-NULL`` or ``E-TPL-RENDER`` with the names of the fields that hold the item."""
+    """Return ``E-TPL-EMPTY`` or ``E-TPL-RENDER`` with the names of the fields that hold the item."""
     if is_missing(item):
         names = [repr(name) for name, value in fields.items() if name in read and any(map(is_missing, _parts(value)))]
         of = f" of {' or '.join(names)}" if names else ""
         return InputError(
-            "E-TPL-NULL", f"{location}: a missing value{of} is printed.", "Fill in the field or remove the row."
+            "E-TPL-EMPTY", f"{location}: a missing value{of} is printed.", "Fill in the field or remove the row."
         )
     kind = f"method .{item.__name__}" if hasattr(item, "__self__") else type(item).__name__
     return InputError(

@@ -82,13 +82,13 @@ class Template:
             value_limit: The longest value that the prompt prints, in characters. Answers are not shortened.
 
         Raises:
-            InputError: ``E-TPL-UNDEFINED``, ``E-TPL-LABEL-LEAK``, ``E-TPL-LABELCOUNT``, and those of
+            InputError: ``E-TPL-RENDER``, ``E-TPL-LABEL-LEAK``, ``E-TPL-LABELS``, and those of
                 :func:`flip_flop.prompts.sandbox.render_text`.
         """
         row = row or f"instance {instance_id!r}"
         if self.answer_choices is None or not self.answer_choices.strip():
             raise InputError(
-                "E-TPL-LABELCOUNT",
+                "E-TPL-LABELS",
                 f"{self._where} has no answer_choices, so no answer can be scored.",
                 "Write them in the order of the labels: No ||| Yes.",
             )
@@ -201,12 +201,12 @@ class TemplateSet:
         return tuple(template.name for template in self.templates)
 
     def select(self, names: Iterable[str]) -> "TemplateSet":
-        """The templates of these names, in the order of the names (``E-TPL-UNKNOWN``)."""
+        """The templates of these names, in the order of the names (``E-TASK-UNKNOWN``)."""
         by_name = {template.name: template for template in self.templates}
         chosen = []
         for name in names:
             if name not in by_name:
-                raise InputError("E-TPL-UNKNOWN", f"there is no template {name!r}.", nearest(name, self.names))
+                raise InputError("E-TASK-UNKNOWN", f"there is no template {name!r}.", nearest(name, self.names))
             chosen.append(by_name[name])
         return replace(self, templates=tuple(chosen))
 
@@ -311,13 +311,13 @@ def check_rendering(template: Template, prompt: str, choices: Sequence[str], num
     """Reject an empty prompt, and answers that are not one per label and different.
 
     Raises:
-        InputError: ``E-TPL-EMPTY``, ``E-TPL-LABELCOUNT``, ``E-LABEL-DUP``.
+        InputError: ``E-TPL-EMPTY``, ``E-TPL-LABELS``, ``E-LABEL-DUP``.
     """
     where = f"template {template.name!r}, {row}"
     if not prompt:
-        raise InputError("E-TPL-EMPTY", f"{where}: the prompt is empty.")
+        raise InputError("E-TPL-EMPTY", f"{where}: the prompt is empty.", "Write a text for every row.")
     if len(choices) != num_labels:
-        raise InputError("E-TPL-LABELCOUNT", f"{where}: {len(choices)} answer choices for {num_labels} labels.")
+        raise InputError("E-TPL-LABELS", f"{where}: {len(choices)} answer choices for {num_labels} labels.")
     for index, choice in enumerate(choices):
         if not choice:
             raise InputError(

@@ -44,10 +44,10 @@ def describe_adapter(adapter: Path, **more: Any) -> AdapterRecord:
 
 
 def identify_adapter(adapter: Path, base: ModelRecord) -> tuple[AdapterRecord, tuple[str, ...]]:
-    """Return the record of an adapter, and ``("weights",)`` if it was trained on other weights (``W-ADAPTER-BASE``).
+    """Return the record of an adapter, and ``("weights",)`` if it was trained on other weights (``W-ADAPTER``).
 
     Raises:
-        InputError: ``E-ADAPTER-CHANGED`` if its files have changed since its training, or ``E-RUN-BROKEN`` from the
+        InputError: ``E-ADAPTER`` if its files have changed since its training, or ``E-RUN-BROKEN`` from the
             record of its run.
     """
     trained = RunRecord.of_adapter(adapter)
@@ -60,16 +60,16 @@ def identify_adapter(adapter: Path, base: ModelRecord) -> tuple[AdapterRecord, t
     record = describe_adapter(adapter, path=str(adapter), **how, chat_template=in_chat, chat=chat or None)
     files = [f"adapter/{name}" for name in (ADAPTER_CONFIG, ADAPTER_WEIGHTS)]
     if damage := find_change(adapter.resolve().parent, files):
-        raise InputError("E-ADAPTER-CHANGED", f"{adapter}: {damage}.", "Restore it, or train it again.")
+        raise InputError("E-ADAPTER", f"{adapter}: {damage}.", "Restore it, or train it again.")
     digests = {trained.model.digest, base.digest}
     # A commit of the hub and the files of a folder cannot be compared.
     changed = None not in digests and len(digests) > 1 and bool(trained.model.revision) == bool(base.revision)
     if changed:
-        log.warning("W-ADAPTER-BASE: %s was trained on other weights, of %s.", adapter, trained.model.name)
+        log.warning("W-ADAPTER: %s was trained on other weights, of %s.", adapter, trained.model.name)
     bits = [model.quantization and model.dtype for model in (trained.model, base)]
     if bits[0] != bits[1]:
         trained_on, loaded_on = (f"a base in {each}" if each else "an unquantized base" for each in bits)
-        log.warning("W-ADAPTER-BITS: the adapter was trained on %s, and is now on %s.", trained_on, loaded_on)
+        log.warning("W-ADAPTER: the adapter was trained on %s, and is now on %s.", trained_on, loaded_on)
     return record, ("weights",) if changed else ()
 
 
@@ -77,18 +77,18 @@ def load_adapter(model: nn.Module, adapter: Path) -> nn.Module:
     """Load an adapter onto its base model.
 
     Raises:
-        InputError: ``E-ADAPTER-KEYS`` for tensors that do not fit or are not finite, ``E-ADAPTER-KIND`` for virtual
+        InputError: ``E-ADAPTER`` for tensors that do not fit or are not finite, or for virtual
             tokens and for kinds that may load other files.
     """
     from peft import PeftModel
 
     what = f"{adapter} does not fit the model"
-    with as_input_error("E-ADAPTER-KEYS", what, OTHER_MODEL, Exception), warnings.catch_warnings():
+    with as_input_error("E-ADAPTER", what, OTHER_MODEL, Exception), warnings.catch_warnings():
         # PEFT only warns about missing tensors, and would keep random ones.
         warnings.filterwarnings("error", message=".*missing adapter keys.*")
         config = json.loads((adapter / ADAPTER_CONFIG).read_text(encoding="utf-8"))
         if (kind := config.get("peft_type")) not in ADAPTER_KINDS:
-            raise InputError("E-ADAPTER-KIND", f"{adapter}: an adapter of kind {kind!r} is not supported.")
+            raise InputError("E-ADAPTER", f"{adapter}: an adapter of kind {kind!r} is not supported.")
         peft_model = PeftModel.from_pretrained(model, str(adapter))
     _check_tensors(peft_model, adapter)
     return peft_model
@@ -111,13 +111,13 @@ def _check_tensors(peft_model: Any, adapter: Path) -> None:
         unknown = sorted(set(file.keys()) - set(expected))
     if unknown:
         raise InputError(
-            "E-ADAPTER-KEYS",
+            "E-ADAPTER",
             f"{adapter} holds {unknown[0]}, which its adapter_config.json does not make on this model.",
             f"Remove it, or name its module in modules_to_save. {OTHER_MODEL}",
         )
     for key, tensor in expected.items():
         if not torch.isfinite(tensor).all():
-            raise InputError("E-ADAPTER-KEYS", f"{adapter}: {key} is not finite.", "Train the adapter again.")
+            raise InputError("E-ADAPTER", f"{adapter}: {key} is not finite.", "Train the adapter again.")
 
 
 CALIBRATION_FILE = "calibration.json"
@@ -154,13 +154,13 @@ def stored_calibration(
     """Read the offsets of these templates, the assumed label frequencies, and whether a chat template was used.
 
     Raises:
-        InputError: ``E-CALIBRATION-STORED`` if there are none, if a template has changed, or if the file is invalid.
+        InputError: ``E-CALIBRATION`` if there are none, if a template has changed, or if the file is invalid.
     """
     path = Path(adapter.path, CALIBRATION_FILE) if adapter else None
     if path is None or not path.is_file():
-        raise InputError("E-CALIBRATION-STORED", f"{path} does not exist." if path else "no adapter is given.")
+        raise InputError("E-CALIBRATION", f"{path} does not exist." if path else "no adapter is given.")
     if find_change(path.resolve().parents[1], (f"adapter/{CALIBRATION_FILE}",)) and path.parent.name == "adapter":
-        raise InputError("E-CALIBRATION-STORED", f"{path} is damaged.")
+        raise InputError("E-CALIBRATION", f"{path} is damaged.")
     try:
         found = read_json(path)
         prior, uses_chat_template = check_prior(found["label_prior"], num_labels), bool(found["chat_template"])
@@ -168,7 +168,7 @@ def stored_calibration(
         if not all(each.shape == (num_labels,) and np.isfinite(each).all() for each in offsets.values()):
             raise ValueError(f"not {num_labels} finite offsets for each template")
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise InputError("E-CALIBRATION-STORED", f"{path} is invalid ({type(error).__name__}).") from error
+        raise InputError("E-CALIBRATION", f"{path} is invalid ({type(error).__name__}).") from error
     if missing := [each.name for each in templates if each.digest() not in offsets]:
-        raise InputError("E-CALIBRATION-STORED", f"{path} has no offsets for template {missing[0]!r}.")
+        raise InputError("E-CALIBRATION", f"{path} has no offsets for template {missing[0]!r}.")
     return np.stack([offsets[each.digest()] for each in templates]), prior, uses_chat_template

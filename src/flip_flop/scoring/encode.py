@@ -187,12 +187,12 @@ class Boundary:
     _kept: dict[_Key, tuple[list[int], Continuations | None]] = field(default_factory=dict)
     _tail_starts: tuple[int, ...] | None = None  # exact starts of a tail, after its first space; None before the test
 
-    @as_input_error("E-MODEL-TOKENIZER", "The tokenizer has a token beyond all vocabularies", kind=OverflowError)
+    @as_input_error("E-MODEL-FILE", "The tokenizer has a token beyond all vocabularies", kind=OverflowError)
     def encode(self, prompts: Sequence[tuple[str, Sequence[str]]]) -> list[AnswerRow]:
         """Return the answers of each prompt. The text of an answer begins with the delimiter.
 
         Raises:
-            InputError: ``E-TPL-EMPTY`` for an answer without tokens, ``E-MODEL-TOKENIZER`` for an answer without a
+            InputError: ``E-TPL-EMPTY`` for an answer without tokens, ``E-MODEL-FILE`` for an answer without a
                 context.
         """
         moved = []
@@ -291,7 +291,7 @@ class Boundary:
         first = self.tokenizer.bos_token_id if self.tokenizer.bos_token_id is not None else self.tokenizer.eos_token_id
         if first is None:
             raise InputError(
-                "E-MODEL-TOKENIZER",
+                "E-MODEL-FILE",
                 f"The prompt {prompt[:20]!r} and its answer are one token, and the tokenizer has no BOS or EOS.",
                 "Write a longer prompt.",
             )
@@ -346,7 +346,7 @@ class PromptEncoder:
     date: str = field(default_factory=today)
 
     def __post_init__(self):
-        with as_input_error("E-CONFIG-VALUE", "prompt_date", "Write a date such as 2026-11-25.", ValueError):
+        with as_input_error("E-CONFIG", "prompt_date", "Write a date such as 2026-11-25.", ValueError):
             datetime.fromisoformat(self.date)
         if self.chat_template == "on" and not self.tokenizer.chat_template:
             message = "chat_template is 'on', but the tokenizer has no chat template."
@@ -409,7 +409,7 @@ class PromptEncoder:
             reads them.
 
         Raises:
-            InputError: ``E-MODEL-TOKENIZER`` for a token outside of the model's vocabulary, ``E-LABEL-TOKENS`` for two
+            InputError: ``E-MODEL-FILE`` for a token outside of the model's vocabulary, ``E-LABEL`` for two
                 equal answers, or as :meth:`Boundary.encode`.
         """
         encoded: list[EncodedInstance] = []
@@ -473,14 +473,14 @@ class PromptEncoder:
             where = f"Instance {instance.id!r}, template number {index + 1}"
             if self.vocab_size is not None and row.largest >= self.vocab_size:
                 raise InputError(
-                    "E-MODEL-TOKENIZER",
+                    "E-MODEL-FILE",
                     f"{where}: token {row.largest}, but the model's vocabulary ends at {self.vocab_size - 1}.",
                     "Use the tokenizer that belongs to the model.",
                 )
             if row.answers.same is not None:
                 first, second = (repr(choices[index][number]) for number in row.answers.same)
                 raise InputError(
-                    "E-LABEL-TOKENS",
+                    "E-LABEL",
                     f"{where}: the answers {first} and {second} are the same tokens.",
                     "Write them in characters that the model's tokenizer knows.",
                 )
@@ -532,13 +532,13 @@ def check_chat(tokenizer: PreTrainedTokenizerBase, chat: Chat, trained: Mapping[
     """Warn if a thinking model's default applies, or if the chat settings of the adapter's training differ."""
     if "enable_thinking" in str(tokenizer.chat_template) and "enable_thinking" not in chat.chat_template_kwargs:
         _say(
-            "W-CHAT-THINKING: the chat template has enable_thinking, and the task does not set it, so the template's "
+            "W-CHAT: the chat template has enable_thinking, and the task does not set it, so the template's "
             "default applies. Write chat_template_kwargs: {enable_thinking: false}."
         )
     warn_of_unused(tokenizer, chat)
     if trained is not None and trained != chat.given:
         before, now = (dict(each) or "no chat settings" for each in (trained, chat.given))
-        _say(f"W-CHAT-CHANGED: the adapter was trained with {before}, the task has {now}.")
+        _say(f"W-CHAT: the adapter was trained with {before}, the task has {now}.")
 
 
 @functools.lru_cache(maxsize=4)
@@ -547,7 +547,7 @@ def warn_of_unused(tokenizer: PreTrainedTokenizerBase, chat: Chat) -> None:
     for key in sorted(chat.given.keys() - {"assistant_prefix"}):
         with contextlib.suppress(InputError):  # some templates need the setting
             if in_chat(tokenizer, "text", chat) == in_chat(tokenizer, "text", replace(chat, **{key: {}})):  # type: ignore[arg-type]
-                log.warning("W-CHAT-UNUSED: %s changes nothing in the prompt of this model's chat template.", key)
+                log.warning("W-CHAT: %s changes nothing in the prompt of this model's chat template.", key)
 
 
 @functools.cache

@@ -83,17 +83,16 @@ class ModelSource(NamedTuple):
 
 
 def load_pretrained(factory: Any, source: ModelSource, **arguments: Any) -> Any:
-    """Call ``factory.from_pretrained``; raises ``E-MODEL-FILE`` or ``E-MODEL-TOKENIZER``."""
+    """Call ``factory.from_pretrained``; raises ``E-MODEL-FILE``."""
     part = {"AutoConfig": "model", "AutoTokenizer": "tokenizer"}.get(factory.__name__, "weights")
     arguments |= source.hub | {"trust_remote_code": False}
     return in_one_line(part, source.name, factory.from_pretrained, source.place, **arguments)
 
 
 def in_one_line(part: str, name: str, build: Any, *arguments: Any, **keywords: Any) -> Any:
-    """Call ``build``; any exception becomes an ``E-MODEL-TOKENIZER`` or ``E-MODEL-FILE``."""
-    code = "E-MODEL-TOKENIZER" if part == "tokenizer" else "E-MODEL-FILE"
+    """Call ``build``; any exception becomes ``E-MODEL-FILE``."""
     hint = "Give a folder with config.json, safetensors weights and a tokenizer, a GGUF file, or a name on the hub."
-    with as_input_error(code, f"Cannot load the {part} of {name}", hint, Exception):
+    with as_input_error("E-MODEL-FILE", f"Cannot load the {part} of {name}", hint, Exception):
         return build(*arguments, **keywords)
 
 
@@ -265,7 +264,7 @@ def load_model(
     if quantization_config is not None:  # with None, transformers would read the codes of quantized weights as numbers
         quantization = how["quantization_config"] = _quantization(quantization_config, dtype)
         if stored and isinstance(quantization, BitsAndBytesConfig):
-            raise InputError("E-MODEL-QUANT", f"The weights of {name} are quantized already.", "Leave --load-in out.")
+            raise InputError("E-MODEL-DEVICE", f"The weights of {name} are quantized already.", "Leave --load-in out.")
         if not stored:  # transformers does not check shapes while it quantizes
             load_weights(source, config=config, device_map={"": "meta"})
     model = load_weights(source, **how)
@@ -312,14 +311,14 @@ def describe_weights(model: PreTrainedModel, dtype: str, stored: Mapping[str, An
 
 
 def _quantization(given: QuantizationConfigMixin | LoadIn, dtype: str) -> QuantizationConfigMixin:
-    """Return the configuration for transformers; raises ``E-MODEL-QUANT``."""
+    """Return the configuration for transformers; raises ``E-MODEL-DEVICE``."""
     if not isinstance(given, str):
         return given
     if given not in get_args(LoadIn):
-        raise InputError("E-MODEL-QUANT", f"Unknown quantization {given!r}.", f"Use {' or '.join(get_args(LoadIn))}.")
+        raise InputError("E-MODEL-DEVICE", f"Unknown quantization {given!r}.", f"Use {' or '.join(get_args(LoadIn))}.")
     if importlib.util.find_spec("bitsandbytes") is None:
         raise InputError(
-            "E-MODEL-QUANT",
+            "E-MODEL-DEVICE",
             f"Loading in {given} needs bitsandbytes, which is not installed.",
             f"Install it: {install_command('quantized')}.",
         )
@@ -329,16 +328,16 @@ def _quantization(given: QuantizationConfigMixin | LoadIn, dtype: str) -> Quanti
     return BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_compute_dtype=getattr(torch, dtype), **nf4)
 
 
-@as_input_error("E-MODEL-TOKENIZER", "A file of the tokenizer is invalid", kind=Exception)
+@as_input_error("E-MODEL-FILE", "A file of the tokenizer is invalid", kind=Exception)
 def load_tokenizer(name: str, revision: str | None = None) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of a model; raises ``E-MODEL-FILE`` or ``E-MODEL-TOKENIZER``."""
+    """Load the tokenizer of a model; raises ``E-MODEL-FILE``."""
     check_model_name(name, revision)
     source = _find_source(name, revision, "tokenizer")
     tokenizer: PreTrainedTokenizerBase = load_pretrained(AutoTokenizer, source)
     # For a folder without a tokenizer, transformers creates one without a vocabulary, and every text is empty.
     if not tokenizer("No, yes", add_special_tokens=False)["input_ids"]:
         raise InputError(
-            "E-MODEL-TOKENIZER",
+            "E-MODEL-FILE",
             f"{name} has no tokenizer, or one without a vocabulary.",
             "Save the model's tokenizer in the folder of its weights.",
         )

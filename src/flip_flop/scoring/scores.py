@@ -451,7 +451,7 @@ def as_loaded(given: ModelGiven, tokenizer: PreTrainedTokenizerBase | None = Non
     models that are not loaded from files have no digest, so a change since an adapter's training is not detected.
 
     Raises:
-        InputError: ``E-MODEL-TOKENIZER`` without a tokenizer, ``E-MODEL-KIND`` for another kind of model, or as
+        InputError: ``E-MODEL-FILE`` without a tokenizer, ``E-MODEL-KIND`` for another kind of model, or as
             :func:`load_model`.
     """
     if isinstance(given, tuple):
@@ -476,7 +476,7 @@ def _describe(model: nn.Module, tokenizer: PreTrainedTokenizerBase | None) -> Lo
     if tokenizer is None:
         if not name:
             message = f"{type(causal_lm).__name__} comes without a tokenizer, and without a name to find one by."
-            raise InputError("E-MODEL-TOKENIZER", message, "Give the tokenizer too.")
+            raise InputError("E-MODEL-FILE", message, "Give the tokenizer too.")
         tokenizer = load_tokenizer(name, getattr(causal_lm.config, "_commit_hash", None))
     is_demo = Path(name) == EMBEDDED_MODEL
     record = ModelRecord(

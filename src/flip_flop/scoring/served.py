@@ -116,7 +116,7 @@ class EndpointScorer(Scorer):
         scores are ``-inf``.
 
         Raises:
-            InputError: ``E-ENDPOINT-ANSWER``, ``E-ENDPOINT-LOGPROBS``, ``E-ENDPOINT-CHANGED``;
+            InputError: ``E-ENDPOINT-ANSWER``, ``E-ENDPOINT-LOGPROBS``, ``E-ENDPOINT-ANSWER``;
                 ``E-ENDPOINT`` for an option of loaded models.
         """
         if options.too_long == "skip":
@@ -224,7 +224,7 @@ class EndpointScorer(Scorer):
                         num_changed += not _is_same(question, stored[question.key], answer)
                     if num_changed > len(again) // 5:  # a few answers may change by rounding
                         raise InputError(
-                            "E-ENDPOINT-CHANGED",
+                            "E-ENDPOINT-ANSWER",
                             f"{self.server} does not answer as before: its weights have changed.",
                             f"Remove {self.store} to ask all again.",
                         )

@@ -61,7 +61,7 @@ def load_task(
         prompt_value_limit: The length of values only. The limit of a task file takes precedence.
 
     Raises:
-        InputError: ``E-TASK-UNKNOWN``, ``E-TASK-FILE``, ``E-TPL-UNKNOWN``, or an error of the data or a template.
+        InputError: ``E-TASK-UNKNOWN``, ``E-TASK-FILE``, ``E-TASK-UNKNOWN``, or an error of the data or a template.
 
     Example:
         >>> load_task("demo", templates="held_out").templates.names
@@ -107,7 +107,7 @@ def _with_chosen_templates(task: Task, templates: str | None) -> Task:
     if templates == "held_out":
         if not task.held_out_templates:
             raise InputError(
-                "E-TPL-UNKNOWN", f"task {task.name!r} has no held_out_templates.", "Name some in the task file."
+                "E-TASK-UNKNOWN", f"task {task.name!r} has no held_out_templates.", "Name some in the task file."
             )
         return task.with_templates(task.held_out_templates)
     named = task.with_templates([part.strip() for part in templates.split(",") if part.strip()])
@@ -115,11 +115,11 @@ def _with_chosen_templates(task: Task, templates: str | None) -> Task:
 
 
 def require_templates_for_training(task: Task) -> None:
-    """Refuse to train on fewer than two templates (``E-TOO-FEW-TEMPLATES``)."""
+    """Refuse to train on fewer than two templates (``E-NO-CONSENSUS``)."""
     number = len(task.training_templates)
     if number < 2:
         held_out = f" ({len(task.held_out_templates)} held out)" if task.held_out_templates else ""
-        raise InputError("E-TOO-FEW-TEMPLATES", f"task {task.name!r} has {number} template to train on{held_out}.")
+        raise InputError("E-NO-CONSENSUS", f"task {task.name!r} has {number} template to train on{held_out}.")
 
 
 def as_task(given: Task | str | os.PathLike[str]) -> Task:
@@ -199,7 +199,7 @@ def as_split(given: Data, *, limit: int | None = None, seed: int = 0, need_label
     ``limit`` takes a sample, as in :meth:`Task.render`.
 
     Raises:
-        InputError: ``E-DATA-EMPTY``, ``E-ROW``, or an error of the task or its rendering.
+        InputError: ``E-DATA-ROWS``, or an error of the task or its rendering.
     """
     if isinstance(given, str | os.PathLike | Task):
         given = as_task(given).render("test", limit=limit, seed=seed, need_labels=need_labels)
@@ -208,7 +208,7 @@ def as_split(given: Data, *, limit: int | None = None, seed: int = 0, need_label
         chosen = sample_ids([instance.id for instance in split.instances], limit, seed)
         split = replace(split, instances=[instance for instance in split.instances if instance.id in chosen])
     if not split.instances:
-        raise InputError("E-DATA-EMPTY", f"Split {split.split!r} of {split.task.name!r} has no rows.", "Add rows.")
+        raise InputError("E-DATA-ROWS", f"Split {split.split!r} of {split.task.name!r} has no rows.", "Add rows.")
     return split
 
 
@@ -216,21 +216,21 @@ def render_rows(rows: RenderedRows) -> list[RenderedInstance]:
     """Return rows as instances of one shape: V templates with L labels each.
 
     Raises:
-        InputError: ``E-ROW``.
+        InputError: ``E-DATA-ROWS``.
     """
     if not isinstance(rows, Iterable) or isinstance(rows, str):
-        raise InputError("E-ROW", f"The rows are of type {type(rows).__name__}.", _ROWS)
+        raise InputError("E-DATA-ROWS", f"The rows are of type {type(rows).__name__}.", _ROWS)
     instances = [_render_row(row, number) for number, row in enumerate(rows)]
     shapes = sorted({tuple(len(choices) for choices in instance.choices) for instance in instances})
     if len(shapes) > 1:
         raise InputError(
-            "E-ROW",
+            "E-DATA-ROWS",
             f"The rows differ in their numbers of choices under each template: {shapes[:3]}.",
             "Give every row the same templates and labels.",
         )
     if shapes and (len(set(shapes[0])) > 1 or min(shapes[0]) < 2):
         raise InputError(
-            "E-ROW",
+            "E-DATA-ROWS",
             f"The templates of a row offer {shapes[0]} choices.",
             "Give every template the same labels, at least two.",
         )
@@ -246,7 +246,7 @@ def _render_row(row: RenderedInstance | Mapping[str, Any], number: int) -> Rende
     are_texts = _is_list_of(str, prompts) and _is_list_of(list | tuple, choices) and len(prompts) == len(choices)
     if not are_texts or not all(_is_list_of(str, labels) for labels in choices):
         raise InputError(
-            "E-ROW", f"Row {number}: 'prompts' and 'choices' must be lists with one entry per template.", _ROWS
+            "E-DATA-ROWS", f"Row {number}: 'prompts' and 'choices' must be lists with one entry per template.", _ROWS
         )
     return RenderedInstance(
         id=str(number if given.get("id") is None else given["id"]),
@@ -266,11 +266,11 @@ def _split_of_rows(rows: RenderedRows) -> RenderedSplit:
     seen = set[str]()
     for instance in instances:
         if instance.id in seen:
-            raise InputError("E-DATA-DUPID", f"Two rows have the id {instance.id!r}.", "Give every row its own id.")
+            raise InputError("E-DATA-ROWS", f"Two rows have the id {instance.id!r}.", "Give every row its own id.")
         last = len(instance.choices[0]) - 1
         if instance.label is not None and not (type(instance.label) is int and 0 <= instance.label <= last):
             raise InputError(
-                "E-ROW",
+                "E-DATA-ROWS",
                 f"Row {instance.id!r}: the label is {instance.label!r}.",
                 f"It is an index from 0 to {last}, or None.",
             )

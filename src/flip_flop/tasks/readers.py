@@ -41,7 +41,7 @@ def read_rows(path: Path, encoding: str = "utf-8", delimiter: str | None = None)
     ``delimiter`` separates the cells of a ``.csv`` or ``.tsv`` file, by default a comma or a tab.
 
     Raises:
-        InputError: ``E-DATA-FILE``, ``E-DATA-ENCODING``, ``E-DATA-PARSE``, ``E-DATA-COLUMN`` or ``E-DATA-EMPTY``.
+        InputError: ``E-DATA-FILE``, ``E-DATA-ENCODING``, ``E-DATA-PARSE``, ``E-DATA-COLUMN`` or ``E-DATA-ROWS``.
     """
     kind = path.suffix.lower()
     if kind in EXCEL:
@@ -70,7 +70,7 @@ def read_rows(path: Path, encoding: str = "utf-8", delimiter: str | None = None)
         else:
             rows = [NumberedRow(*row) for row in read_csv_rows(text, delimiter, str(path), kind)]
     if not rows:
-        raise InputError("E-DATA-EMPTY", f"{path} has no rows.")
+        raise InputError("E-DATA-ROWS", f"{path} has no rows.", "Add rows.")
     return rows, unit
 
 

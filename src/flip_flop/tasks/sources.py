@@ -100,7 +100,7 @@ class Rows:
                 )
 
     def ids_from(self, id_field: str) -> tuple[str, ...]:
-        """Each row's value of the field that names rows, present (``E-DATA-COLUMN``), unique (``E-DATA-DUPID``)."""
+        """Each row's value of the field that names rows, present (``E-DATA-COLUMN``), unique (``E-DATA-ROWS``)."""
         seen: dict[str, NumberedRow] = {}
         for row in self.rows:
             value = row.fields.get(id_field)
@@ -113,7 +113,7 @@ class Rows:
             first = seen.setdefault(str(value), row)
             if first is not row:
                 raise InputError(
-                    "E-DATA-DUPID",
+                    "E-DATA-ROWS",
                     f"{self.location(row)} has the {id_field} {value!r} of {self.unit} {first.number}.",
                     "Give every row its own id.",
                 )
@@ -189,17 +189,17 @@ class RowsSource:
     more: Mapping[str, Any] = field(default_factory=dict)
 
     def load(self) -> Rows:
-        """Number the rows from one (``E-ROW`` for a row that is not a mapping)."""
+        """Number the rows from one (``E-DATA-ROWS`` for a row that is not a mapping)."""
         rows = tuple(NumberedRow(number, _fields(row, self.name, number)) for number, row in enumerate(self.fields, 1))
         if not rows:
-            raise InputError("E-DATA-EMPTY", f"{self.name} has no rows.")
+            raise InputError("E-DATA-ROWS", f"{self.name} has no rows.", "Add rows.")
         provenance = {"source": self.name, "sha256": _digest(rows), "num_rows": len(rows), **self.more}
         return Rows(self.name, "row", rows, provenance)
 
 
 def _fields(row: object, name: str, number: int) -> dict[str, Any]:
     if not isinstance(row, Mapping):
-        raise InputError("E-ROW", f"{name} row {number} is of type {type(row).__name__}.", _ROWS)
+        raise InputError("E-DATA-ROWS", f"{name} row {number} is of type {type(row).__name__}.", _ROWS)
     return dict(row)
 
 
@@ -209,7 +209,7 @@ def as_source(given: Any, name: str = "rows") -> Source:
     A source is returned unchanged. ``name`` is the name of rows in memory, for records and errors.
 
     Raises:
-        InputError: ``E-ROW`` for another type.
+        InputError: ``E-DATA-ROWS`` for another type.
     """
     if isinstance(given, Source):
         return given
@@ -219,7 +219,7 @@ def as_source(given: Any, name: str = "rows") -> Source:
     if pandas and isinstance(given, pandas.DataFrame):
         given = given.astype(object).where(given.notna(), None).to_dict("records")
     if not isinstance(given, Iterable) or isinstance(given, Mapping):
-        raise InputError("E-ROW", f"{name} is of type {type(given).__name__}.", _ROWS)
+        raise InputError("E-DATA-ROWS", f"{name} is of type {type(given).__name__}.", _ROWS)
     return RowsSource(given if isinstance(given, Sized) else list(given), name)
 
 

@@ -26,12 +26,12 @@ def holdout(
     False does not read labels. Both splits keep the order given.
 
     Raises:
-        InputError: ``E-DATA-EMPTY``: one of the two would be empty.
+        InputError: ``E-DATA-ROWS``: one of the two would be empty.
     """
     wanted = holdout_size(len(instances))
     if len(instances) <= wanted:
         raise InputError(
-            "E-DATA-EMPTY",
+            "E-DATA-ROWS",
             f"{wanted} of {len(instances)} training instances cannot be held out for validation.",
             "Add training rows, or a validation split.",
         )

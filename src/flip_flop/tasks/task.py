@@ -42,7 +42,7 @@ class Task:
         dropped_templates: Name and reason of each template of the source that the task does not use.
 
     Raises:
-        InputError: ``E-TASK-KEY``, ``E-TPL-UNKNOWN`` or ``E-LABEL-DUP``.
+        InputError: ``E-TASK-KEY``, ``E-TASK-UNKNOWN`` or ``E-LABEL-DUP``.
 
     Example:
         >>> from flip_flop.prompts import Template
@@ -106,7 +106,7 @@ class Task:
         return self.templates.select(name for name in self.templates.names if name not in self.held_out_templates)
 
     def with_templates(self, names: Iterable[str]) -> "Task":
-        """The task with these templates only, in the order of the names (``E-TPL-UNKNOWN``)."""
+        """The task with these templates only, in the order of the names (``E-TASK-UNKNOWN``)."""
         chosen = self.templates.select(names)
         held_out = tuple(name for name in self.held_out_templates if name in chosen.names)
         return replace(self, templates=chosen, held_out_templates=held_out)
@@ -153,12 +153,12 @@ class Task:
                 means an unlabelled row. Other labels are always checked.
 
         Raises:
-            InputError: An error of the source or the rendering, ``E-DATA-EMPTY``, ``E-DATA-COLUMN``, ``E-DATA-DUPID``
-                or ``E-LABEL-UNDECLARED``.
+            InputError: An error of the source or the rendering, ``E-DATA-ROWS``, ``E-DATA-COLUMN``, ``E-DATA-ROWS``
+                or ``E-LABEL``.
         """
         rows = self.rows(split)
         if not len(rows):
-            raise InputError("E-DATA-EMPTY", f"split {split!r} of task {self.name!r} has no rows.")
+            raise InputError("E-DATA-ROWS", f"split {split!r} of task {self.name!r} has no rows.")
         gold = self.gold_labels(rows, split != "train" if need_labels is None else need_labels)
         ids = rows.ids or (
             rows.ids_from(self.id_field) if self.id_field else [f"{split}-{at + 1}" for at in range(len(rows))]
@@ -208,7 +208,7 @@ class Task:
         """Return the label index of each row, None for an unlabelled one.
 
         Raises:
-            InputError: ``E-DATA-COLUMN`` or ``E-LABEL-UNDECLARED``.
+            InputError: ``E-DATA-COLUMN`` or ``E-LABEL``.
         """
         if self.labels is None or self.label_field is None:
             return [None] * len(rows)
@@ -223,7 +223,7 @@ class Task:
             index = index_of.get(unicodedata.normalize("NFC", str(value)), index_of.get(text)) if text else None
             if index is None and text:
                 raise InputError(
-                    "E-LABEL-UNDECLARED",
+                    "E-LABEL",
                     f"{rows.location(row)}: {self.label_field!r} is {value!r}, which is not among the labels.",
                     f"Declared: {', '.join(map(repr, self.labels))}.",
                 )
@@ -253,7 +253,7 @@ class RenderedSplit:
         A text that makes a prompt empty is skipped.
 
         Raises:
-            InputError: ``E-CONTENT-FREE`` if the answers depend on the row, or no text can be rendered.
+            InputError: ``E-CALIBRATION`` if the answers depend on the row, or no text can be rendered.
         """
         task, row, found, why = self.task, self.rows.rows[0], [], ""
         for text in CONTENT_FREE:
@@ -277,7 +277,11 @@ class RenderedSplit:
         if found and len({instance.choices for instance in [*found, *self.instances]}) > 1:
             found, why = [], "the answers are each row's own"
         if not found:
-            raise InputError("E-CONTENT-FREE", f"task {task.name!r} has no inputs without content: {why}.")
+            raise InputError(
+                "E-CALIBRATION",
+                f"task {task.name!r} has no inputs without content: {why}.",
+                "Use batch calibration, or the prior.",
+            )
         return found
 
     @functools.cached_property

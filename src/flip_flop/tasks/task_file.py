@@ -21,17 +21,17 @@ SUFFIXES = (".yaml", ".yml")
 
 def _check_labels(labels: Any) -> list[Label]:
     if not isinstance(labels, list):
-        raise InputError("E-LABEL-TYPE", f"labels is {labels!r}, not a list.", "Write labels: [0, 1].")
+        raise InputError("E-LABEL", f"labels is {labels!r}, not a list.", "Write labels: [0, 1].")
     for number, label in enumerate(labels, 1):
         if isinstance(label, bool) or not isinstance(label, int | str):
-            raise InputError("E-LABEL-TYPE", f"label {number} was read as {label!r}, not as a text or an integer.")
+            raise InputError("E-LABEL", f"label {number} was read as {label!r}, not as a text or an integer.")
     return labels
 
 
 def _join_choices(choices: Any) -> str:
     if choices in ("", []):
         raise InputError(
-            "E-TPL-LABELCOUNT",
+            "E-TPL-LABELS",
             "it has no answer_choices, so no answer can be scored.",
             "Write them in the order of the labels: No ||| Yes.",
         )
@@ -39,13 +39,13 @@ def _join_choices(choices: Any) -> str:
     for item in items:
         if not isinstance(item, str):
             raise InputError(
-                "E-LABEL-TYPE",
+                "E-LABEL",
                 f"an answer choice was read as {item!r}, not as a text.",
                 'Quote it, as in ["No", "Yes"].',
             )
         if isinstance(choices, list) and SEPARATOR in item:
             raise InputError(
-                "E-LABEL-TYPE",
+                "E-LABEL",
                 f"the answer choice {item!r} of a list holds {SEPARATOR}.",
                 "Write one answer per item.",
             )
@@ -123,7 +123,7 @@ def read_task_file(path: Path, hub_mirror: Path | None = None) -> Task:
     """Read a task file with all its templates.
 
     Raises:
-        InputError: ``E-TASK-FILE``, ``E-TASK-YAML``, ``E-TASK-KEY``, ``E-LABEL-TYPE``, or an
+        InputError: ``E-TASK-FILE``, ``E-TASK-KEY``, ``E-LABEL``, or an
             error of a template.
     """
     if path.is_dir():
@@ -133,7 +133,7 @@ def read_task_file(path: Path, hub_mirror: Path | None = None) -> Task:
     if not path.is_file():
         raise InputError("E-TASK-FILE", f"there is no task file {path}.", nearest_file(path, SUFFIXES))
     if path.suffix.lower() in (".csv", ".tsv", ".jsonl", ".parquet", ".xlsx"):
-        raise InputError("E-TASK-YAML", f"{path} is a data file, not a task file.", f"Run `flip-flop init {path}`.")
+        raise InputError("E-TASK-FILE", f"{path} is a data file, not a task file.", f"Run `flip-flop init {path}`.")
     where = str(path)
     file = validate(TaskFile, read_yaml(path), where, code="E-TASK-KEY")
     fields = {name: getattr(file, name) for name in TaskFile.model_fields}

@@ -36,10 +36,10 @@ def prepare_model(model: nn.Module, args: F2CConfig, peft_config: PeftConfig | N
     """Return the model with an adapter to train: its own, the given one, or the paper's LoRA.
 
     Raises:
-        InputError: ``E-ADAPTER-KIND`` for an unsupported kind or model; ``E-MODEL-KIND`` if the model cannot be read.
+        InputError: ``E-ADAPTER`` for an unsupported kind or model; ``E-MODEL-KIND`` if the model cannot be read.
     """
     if peft_config is not None and peft_config.peft_type not in ADAPTER_KINDS:
-        raise InputError("E-ADAPTER-KIND", f"{type(peft_config).__name__} is not supported.")
+        raise InputError("E-ADAPTER", f"{type(peft_config).__name__} is not supported.")
     if isinstance(model, PeftModel):
         adapted = prepare_for_saving(model)
     else:
@@ -54,7 +54,7 @@ def _with_adapter(model: nn.Module, args: F2CConfig, peft_config: PeftConfig | N
     config = peft_config or _lora(unwrap(model), args)
     what = f"PEFT cannot put the adapter on {type(model).__name__}"
     with (
-        as_input_error("E-ADAPTER-KIND", what, "Give another peft_config.", ValueError),
+        as_input_error("E-ADAPTER", what, "Give another peft_config.", ValueError),
         torch.random.fork_rng(devices=[]),
         warnings.catch_warnings(),
     ):
@@ -70,7 +70,7 @@ def _checkpoint_activations(adapted: PeftModel, kwargs: Any) -> None:
     """Recompute activations in the backward pass. The library enables this only when the training starts.
 
     Raises:
-        InputError: ``E-CONFIG-VALUE`` for options that torch or this model does not take.
+        InputError: ``E-CONFIG`` for options that torch or this model does not take.
     """
     model = unwrap(adapted)
     # Renamed in transformers 5.
@@ -88,7 +88,7 @@ def _try_step(adapted: PeftModel) -> None:
     """Compute a backward pass over three tokens, which fails for some pairs of model and adapter.
 
     Raises:
-        InputError: ``E-ADAPTER-KIND``.
+        InputError: ``E-ADAPTER``.
     """
     was_training = adapted.training
     adapted.train()
@@ -96,7 +96,7 @@ def _try_step(adapted: PeftModel) -> None:
     what = f"{type(unwrap(adapted)).__name__} cannot be trained with this adapter"
     hint = "Try --dtype float32, or give another peft_config."
     try:
-        with as_input_error("E-ADAPTER-KIND", what, hint), torch.random.fork_rng(devices=devices):  # of dropout
+        with as_input_error("E-ADAPTER", what, hint), torch.random.fork_rng(devices=devices):  # of dropout
             ids = torch.zeros(1, 3, dtype=torch.long, device=next(adapted.parameters()).device)
             adapted(input_ids=ids, use_cache=False).logits.float().sum().backward()
     finally:
@@ -130,7 +130,7 @@ def _warn_of_share(adapted: PeftModel) -> None:
     share = sizes[True] / max(1, sum(sizes.values()))
     if share < MIN_SHARE:
         kind = type(causal_lm).__name__
-        log.warning("W-ADAPTER-SHARE: %s: %.0f %% of the weights get no adapter.", kind, 100 - 100 * share)
+        log.warning("W-ADAPTER: %s: %.0f %% of the weights get no adapter.", kind, 100 - 100 * share)
 
 
 def weights_digest(adapted: nn.Module) -> str:
@@ -165,7 +165,7 @@ def load_trained(
     """Return the model to train; load a named model with ``model_init_kwargs``, as in TRL.
 
     Raises:
-        InputError: ``E-CONFIG-VALUE`` for keys unknown to :func:`load_model`, or any keys with a loaded model.
+        InputError: ``E-CONFIG`` for keys unknown to :func:`load_model`, or any keys with a loaded model.
     """
     settings = dict((args and args.model_init_kwargs) or {})
     if quantization_config is not None:
@@ -173,7 +173,7 @@ def load_trained(
     if not isinstance(model, str | os.PathLike):
         if settings:
             raise InputError(
-                "E-CONFIG-VALUE",
+                "E-CONFIG",
                 f"{', '.join(settings)}: the model is loaded already.",
                 "Give the model's name, or load it so.",
             )
@@ -181,7 +181,7 @@ def load_trained(
     for name in settings:
         if name not in INIT_SETTINGS:
             raise InputError(
-                "E-CONFIG-VALUE",
+                "E-CONFIG",
                 f"model_init_kwargs has {name!r}, which is not passed on.",
                 nearest(name, INIT_SETTINGS),
             )

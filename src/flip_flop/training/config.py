@@ -49,7 +49,7 @@ class F2CConfig(TrainingSettings, TrainingArguments):
     medians of its weights per dataset.
 
     Raises:
-        InputError: ``E-CONFIG-VALUE`` if a value has the wrong type or range.
+        InputError: ``E-CONFIG`` if a value has the wrong type or range.
     """
 
     # JSON on the command line.
@@ -85,7 +85,7 @@ class F2CConfig(TrainingSettings, TrainingArguments):
         for name in self.report_to:
             if name not in get_available_reporting_integrations():
                 raise InputError(
-                    "E-CONFIG-VALUE", f"report_to is {name!r}, which is not installed.", f"{install_command(name)}."
+                    "E-CONFIG", f"report_to is {name!r}, which is not installed.", f"{install_command(name)}."
                 )
         if self.load_best_model_at_end and self.save_strategy == "steps":
             # The best state of an evaluation without a checkpoint would be lost.
@@ -149,7 +149,7 @@ class F2CConfig(TrainingSettings, TrainingArguments):
         try:
             _ = self.split_settings
         except ValueError as error:
-            raise InputError("E-CONFIG-VALUE", str(error)) from error
+            raise InputError("E-CONFIG", str(error)) from error
         if self.load_best_model_at_end and self.metric_for_best_model in SELECTED:
             self.metric_for_best_model, self.greater_is_better = "selection", True
         self._require("enable_jit_checkpoint", not self.enable_jit_checkpoint, "false: a signal writes a checkpoint")
@@ -185,7 +185,7 @@ class F2CConfig(TrainingSettings, TrainingArguments):
 
     def _require(self, name: str, holds: bool, range_: str) -> None:
         if not holds:
-            raise InputError("E-CONFIG-VALUE", f"{name} is {getattr(self, name)!r}.", f"It must be {range_}.")
+            raise InputError("E-CONFIG", f"{name} is {getattr(self, name)!r}.", f"It must be {range_}.")
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the token out: the library pickles settings into folders and sends them to the hub."""
@@ -201,7 +201,7 @@ class F2CConfig(TrainingSettings, TrainingArguments):
         return super().to_dict() | {"method": str(self.method)}
 
 
-setting_errors = functools.partial(as_input_error, "E-CONFIG-VALUE", kind=Exception)
+setting_errors = functools.partial(as_input_error, "E-CONFIG", kind=Exception)
 optimizer_errors = functools.partial(
     setting_errors, "optimizer or schedule", "Correct the settings that begin with optim or lr_scheduler."
 )
@@ -218,7 +218,7 @@ def make_config(
         other_flags: More flags of the command, as candidates for the correction of a typo.
 
     Raises:
-        InputError: ``E-CONFIG-KEY`` for an unknown field, with the nearest one; ``E-CONFIG-VALUE`` for a bad value.
+        InputError: ``E-CONFIG`` for an unknown field, with the nearest one; ``E-CONFIG`` for a bad value.
     """
     known = {item.name: item for item in fields(F2CConfig) if item.init}
     keys = find_names(settings, known, source, other_flags)
@@ -255,7 +255,7 @@ def check_value(name: str, value: Any, annotation: Any, range_: str | None = Non
     """Check choices, numbers, switches and texts by type and range; the library checks other types."""
     choices = get_args(annotation) if get_origin(annotation) is Literal else ()
     if choices and value not in choices:
-        raise InputError("E-CONFIG-VALUE", f"{name} is {value!r}.", f"Use one of {', '.join(choices)}.")
+        raise InputError("E-CONFIG", f"{name} is {value!r}.", f"Use one of {', '.join(choices)}.")
     alternatives = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
     kinds = {get_origin(kind) or kind for kind in alternatives}
     if choices or kinds & {Any, Literal} or not (kinds <= {*_PARSERS, str} or isinstance(value, int | float)):
@@ -269,6 +269,6 @@ def check_value(name: str, value: Any, annotation: Any, range_: str | None = Non
         expected, fits = f"{expected}, {words}", -bound < value < bound  # false for NaN
     if not fits:
         what = "has no value" if value is None else f"is {value!r}"
-        raise InputError("E-CONFIG-VALUE", f"{name} {what}.", f"It must be {expected}.")
+        raise InputError("E-CONFIG", f"{name} {what}.", f"It must be {expected}.")
     if range_ is not None and value is not None and not RANGES[range_](value):
-        raise InputError("E-CONFIG-VALUE", f"{name} is {value!r}.", f"It must be {range_}.")
+        raise InputError("E-CONFIG", f"{name} is {value!r}.", f"It must be {range_}.")

@@ -84,7 +84,7 @@ def load_training_data(
             rows is held out, and the rows that are have no label.
 
     Raises:
-        InputError: ``E-DATA-EMPTY``, ``E-DATA-UNMATCHED`` for a labelled row that is not in ``train``, or an error
+        InputError: ``E-DATA-ROWS``, also for a labelled row that is not in ``train``, or an error
             of the task's data.
     """
     seed, by_labels = config.seed, config.select_by in ("auto", "mean_f1", "macro_f1")
@@ -115,7 +115,7 @@ def load_training_data(
         log.info("%d training instances were dropped: they render like another row", dropped)
     if not train:
         raise InputError(
-            "E-DATA-EMPTY",
+            "E-DATA-ROWS",
             "The training split is empty after deduplication.",
             "Add rows that differ from the others.",
         )
@@ -146,7 +146,9 @@ def _with_few_labels(train: Sequence[RenderedInstance], few: RenderedSplit) -> l
     labels = {instance.texts: instance.label for instance in few.instances}
     for row, instance in zip(few.rows.rows, few.instances, strict=True):
         if instance.texts not in known:
-            raise InputError("E-DATA-UNMATCHED", f"{few.rows.location(row)} is not a row of the training data.")
+            raise InputError(
+                "E-DATA-ROWS", f"{few.rows.location(row)} is not a row of the training data.", "Leave --limit out."
+            )
     return [replace(instance, label=labels.get(instance.texts)) for instance in train]
 
 
@@ -157,7 +159,7 @@ class InstanceDataset(Dataset[EncodedInstance]):
     with optional ``id`` and ``label``.
 
     Raises:
-        InputError: ``E-ROW`` for a row of another shape.
+        InputError: ``E-DATA-ROWS`` for a row of another shape.
     """
 
     def __init__(self, rows: RenderedRows, encoder: PromptEncoder, split: str = "", *, quiet: bool = True):
@@ -205,14 +207,14 @@ def require_data(instances: Sequence[EncodedInstance], args: F2CConfig) -> None:
     """Refuse one template, a clean template that does not exist, and rows without the gold labels of a method.
 
     Raises:
-        InputError: ``E-TOO-FEW-TEMPLATES``, ``E-CONFIG-VALUE`` or ``E-NO-GOLD``.
+        InputError: ``E-NO-CONSENSUS``, ``E-CONFIG`` or ``E-NO-GOLD``.
     """
     method, num_templates = find_method(args.method), len(instances[0].answers) if instances else 2
     if num_templates < 2:
-        raise InputError("E-TOO-FEW-TEMPLATES", "Training needs at least two templates.")
+        raise InputError("E-NO-CONSENSUS", "Training needs at least two templates.")
     if instances and args.clean_template >= num_templates:
         raise InputError(
-            "E-CONFIG-VALUE",
+            "E-CONFIG",
             f"clean_template is {args.clean_template}, but there are {num_templates} templates.",
             f"Use 0 to {num_templates - 1}.",
         )
@@ -287,14 +289,14 @@ def log_passes(num_instances: int, config: F2CConfig) -> None:
     log.info("at most %.3g passes over %d training instances, in %s", passes, num_instances, counted)
     if passes < 1:
         log.warning(
-            "W-PASSES: %d of the %d training instances are never seen. To use all of them, set %s.",
+            "W-TRAINING: %d of the %d training instances are never seen. To use all of them, set %s.",
             round(num_instances * (1 - passes)),
             num_instances,
             all_seen,
         )
     elif passes > MANY_PASSES:
         log.warning(
-            "W-PASSES: every training instance is seen %.0f times, more than on any of the paper's datasets. "
+            "W-TRAINING: every training instance is seen %.0f times, more than on any of the paper's datasets. "
             "Lower --max-steps or set --num-train-epochs.",
             passes,
         )
@@ -305,7 +307,7 @@ def warn_of_answer_words(instances: Sequence[RenderedInstance], config: F2CConfi
     mixes = find_method(config.method).mixes_answer_vocabularies
     if mixes and mixes(config) and templates_differ_in_answer_words(instances[:SAMPLE_SIZE]):
         log.warning(
-            "W-ANSWER-WORDS: templates use different answer words, so a vocabulary-level divergence mixes them. "
+            "W-TRAINING: templates use different answer words, so a vocabulary-level divergence mixes them. "
             "Use --divergence-space labels (swarm: --swarm-space labels), or watch own_label_mass."
         )
 
@@ -315,6 +317,4 @@ def warn_of_two_templates(instances: Sequence[RenderedInstance], config: F2CConf
     if instances and len(instances[0].prompts) == 2:
         needs_consensus = find_method(config.method).needs_consensus
         effect = "these instances get no loss" if needs_consensus else "both count equally"
-        log.warning(
-            "W-TWO-TEMPLATES: two templates cannot break a tie: if they disagree, %s. Add a third template.", effect
-        )
+        log.warning("W-TRAINING: two templates cannot break a tie: if they disagree, %s. Add a third template.", effect)

@@ -218,7 +218,7 @@ def _make_trainer(
     trainer.optimizer = trainer.lr_scheduler = None
     if not len(trainer.get_train_dataloader()):
         raise InputError(
-            "E-CONFIG-VALUE",
+            "E-CONFIG",
             f"dataloader_drop_last leaves no step of {len(trainer.train_instances)} training instances.",
             "Make per_device_train_batch_size smaller, or leave it out.",
         )

@@ -54,7 +54,7 @@ def find_names(
         name = ALIASES.get(key) or key.removeprefix("--").replace("-", "_")
         if name not in names:
             candidates = [*map(as_flag, names), *ALIASES, *other_flags] if key.startswith("--") else names
-            raise InputError("E-CONFIG-KEY", f"Unknown setting {key!r} in {source}.", nearest(key, candidates))
+            raise InputError("E-CONFIG", f"Unknown setting {key!r} in {source}.", nearest(key, candidates))
         keys[name] = key
     return keys
 
@@ -63,7 +63,7 @@ def check_names(settings: Iterable[str], source: str, other_flags: Sequence[str]
     """Refuse unknown settings before torch is imported: the library's fields are read from its source.
 
     Raises:
-        InputError: ``E-CONFIG-KEY``.
+        InputError: ``E-CONFIG``.
     """
     library = Path(str(getattr(find_spec("transformers"), "origin", ""))).with_name("training_args.py")
     lines = [node.target for node in ast.walk(ast.parse(library.read_text("utf-8"))) if isinstance(node, ast.AnnAssign)]

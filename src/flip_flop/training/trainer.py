@@ -155,7 +155,7 @@ class F2CTrainer(Trainer):
         dtype = str(unwrap(self.loaded.model).dtype).removeprefix("torch.")
         if args.fp16 or (args.bf16 and dtype != "bfloat16"):
             raise InputError(
-                "E-CONFIG-VALUE",
+                "E-CONFIG",
                 f"{'fp16' if args.fp16 else 'bf16'} has no effect: the model's weights are {dtype}.",
                 "Load the model with --dtype bfloat16 and leave the setting out. The adapter stays in float32.",
             )
@@ -200,7 +200,7 @@ class F2CTrainer(Trainer):
         self.stop_on_collapse = StopOnCollapse(args, lambda: self.first_votes.batch_calibrated)
 
     def create_accelerator_and_postprocess(self) -> None:
-        """Report an invalid setting as ``E-CONFIG-VALUE``."""
+        """Report an invalid setting as ``E-CONFIG``."""
         with setting_errors("accelerate"):
             super().create_accelerator_and_postprocess()
 
@@ -208,7 +208,7 @@ class F2CTrainer(Trainer):
         """Create the repository of ``push_to_hub`` before the training.
 
         Raises:
-            InputError: ``E-CONFIG-VALUE`` if the hub is unreachable or refuses.
+            InputError: ``E-CONFIG`` if the hub is unreachable or refuses.
         """
         remedy = "Log in with `hf auth login`" if hub_answers() else f"Connect to the hub ({unreachable()})"
         hint = f"{remedy}, or save the adapter and send its folder later with `hf upload`."
@@ -386,7 +386,7 @@ class F2CTrainer(Trainer):
     def _encoded(self, rows: RenderedRows | str) -> InstanceDataset:
         if isinstance(rows, str):
             if rows not in self.eval_by_name:
-                raise InputError("E-ROW", f"There is no eval_dataset {rows!r}.", nearest(rows, self.eval_by_name))
+                raise InputError("E-DATA-ROWS", f"There is no eval_dataset {rows!r}.", nearest(rows, self.eval_by_name))
             return self.eval_by_name[rows]
         (dataset,) = encode_rows(self.encoder, self.args.too_long, ("validation", rows))
         return dataset

@@ -110,7 +110,7 @@ class FrozenVotes:
         content_free: Inputs without content, for contextual calibration.
 
     Raises:
-        InputError: ``E-ROW`` for two rows with one id, ``E-CONTENT-FREE`` if inputs without content are missing.
+        InputError: ``E-DATA-ROWS`` for two rows with one id, ``E-CALIBRATION`` if inputs without content are missing.
     """
 
     def __init__(
@@ -128,13 +128,13 @@ class FrozenVotes:
         if len(set(self.ids)) < len(self.ids):
             twice = next(identifier for identifier in self.ids if self.ids.count(identifier) > 1)
             raise InputError(
-                "E-ROW",
+                "E-DATA-ROWS",
                 f"Two rows have the id {twice!r}, but frozen votes are stored by id.",
                 "Give each row its own id.",
             )
         if config.vote_calibration == "contextual" and not content_free:
             raise InputError(
-                "E-CONTENT-FREE",
+                "E-CALIBRATION",
                 "vote_calibration is contextual, but inputs without content are missing.",
                 "Train on a Task, give F2CTrainer content_free, or use batch or prior.",
             )
@@ -174,8 +174,9 @@ def initial_vote_stats(votes: VoteTable, config: F2CConfig) -> dict[str, Any]:
     """
     scores = torch.from_numpy(votes.scores)
     num_with_consensus = int(find_consensus(scores).exists.sum())
+    hint = "Run an audit first: look for reversed answer choices, or use a stronger model."
     if num_with_consensus == 0 and find_method(config.method).needs_consensus:
-        raise InputError("E-NO-CONSENSUS", f"none of the {len(scores)} instances has a strict majority.")
+        raise InputError("E-NO-CONSENSUS", f"none of the {len(scores)} instances has a strict majority.", hint)
     cases = [split_templates(votes, config.split_settings).case for votes in scores]
     consensus_share = num_with_consensus / len(scores)
     case_shares = [cases.count(case) / len(cases) for case in (1, 2, 3)]
@@ -188,7 +189,7 @@ def initial_vote_stats(votes: VoteTable, config: F2CConfig) -> dict[str, Any]:
         " / ".join(f"{100 * share:.0f} %" for share in shares),
     )
     if case_shares[1] == 1.0:
-        log.warning("W-NOTHING-TO-FLIP: every instance is unanimous and confident, so training has almost no effect.")
+        log.warning("W-TRAINING: every instance is unanimous and confident, so training has almost no effect.")
     if max(shares) > 0.9:
         log.warning(
             "W-COLLAPSE: one label has %.0f %% of the votes. If the data are not that imbalanced, training amplifies "

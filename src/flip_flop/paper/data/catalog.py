@@ -145,7 +145,7 @@ def catalog_data(request: TaskRequest) -> CatalogData:
 
     Raises:
         InputError: ``E-TASK-UNKNOWN``, ``E-TPL-FETCH`` (templates), ``E-DATA-HUB``, ``E-DATA-FILE``,
-            ``E-DATA-STORYCLOZE`` (rows) or ``E-DATA-COLUMN``.
+            ``E-DATA-FILE`` (rows) or ``E-DATA-COLUMN``.
     """
     name = request.name
     if request.fields:
@@ -202,34 +202,32 @@ class StoryClozeSource:
     folder: Path | None = None
 
     def load(self) -> Rows:
-        """Read the file with the field names of the hub (``E-DATA-STORYCLOZE``)."""
+        """Read the file with the field names of the hub (``E-DATA-FILE``)."""
         folder = self.folder or os.environ.get(STORY_CLOZE_VARIABLE)
         if not folder:
             raise InputError(
-                "E-DATA-STORYCLOZE",
+                "E-DATA-FILE",
                 "StoryCloze must be requested from its owners.",
                 f"Register at {STORY_CLOZE_OWNERS}, and give --story-cloze-dir the folder of the two 2016 CSV files.",
             )
         path = Path(folder) / self.file_name
         if not path.is_file():
             raise InputError(
-                "E-DATA-STORYCLOZE",
+                "E-DATA-FILE",
                 f"{folder} has no file {self.file_name!r}.",
                 f"Register at {STORY_CLOZE_OWNERS}, and keep the file's name.",
             )
         rows = FileSource(path).load()
         missing = [column for column in STORY_CLOZE_FIELDS if column not in rows.columns()]
         if missing:
-            raise InputError(
-                "E-DATA-STORYCLOZE", f"{path} has no column {missing[0]!r}.", "Use the owners' file of 2016."
-            )
+            raise InputError("E-DATA-FILE", f"{path} has no column {missing[0]!r}.", "Use the owners' file of 2016.")
         renamed = []
         for row in rows.rows:
             fields: dict[str, Any] = {name: row.fields[column] for column, name in STORY_CLOZE_FIELDS.items()}
             answer = fields["answer_right_ending"]
             if answer not in ("1", "2"):
                 raise InputError(
-                    "E-LABEL-UNDECLARED",
+                    "E-LABEL",
                     f"{rows.location(row)}: AnswerRightEnding is {answer!r}.",
                     "It must be 1 or 2.",
                 )

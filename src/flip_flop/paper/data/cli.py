@@ -203,7 +203,7 @@ def search_command(word: str) -> int:
         total = [before + more for before, more in zip(total, counts, strict=True)]
     if len(lines) == 1:
         raise InputError(
-            "E-TPL-UNKNOWN",
+            "E-TASK-UNKNOWN",
             f"no set or template of PromptSource has {word!r}.",
             nearest(word, promptsource_names(templates_folder())),
         )

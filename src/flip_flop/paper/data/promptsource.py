@@ -213,21 +213,21 @@ def read_promptsource(folder: Path, name: str) -> list[SourceTemplate]:
     """Read the templates of a dataset, sorted by name.
 
     Raises:
-        InputError: ``E-TASK-YAML``, ``E-TPL-UNKNOWN``, ``E-TPL-DUP``, or ``E-TPL-FETCH`` for a changed file in
+        InputError: ``E-TASK-FILE``, ``E-TASK-UNKNOWN``, ``E-TPL-DUP``, or ``E-TPL-FETCH`` for a changed file in
             the cache.
     """
     path, manifest = folder / name / FILE_NAME, folder / MANIFEST_NAME
     if not re.fullmatch(_NAME, name) or not path.is_file():
         raise InputError(
-            "E-TPL-UNKNOWN", f"PromptSource has no templates for {name!r}.", nearest(name, promptsource_names(folder))
+            "E-TASK-UNKNOWN", f"PromptSource has no templates for {name!r}.", nearest(name, promptsource_names(folder))
         )
     # The text is enough, and an invalid manifest has no digest.
     if manifest.is_file() and f'"{name}": "{sha256_file(path)}"' not in manifest.read_text(errors="replace"):
         raise InputError("E-TPL-FETCH", f"{path} has changed since it was downloaded.", f"Run `{FETCH_COMMAND}` again.")
-    document = read_yaml(path, loader=_PromptSourceLoader, code="E-TASK-YAML", file_code="E-TASK-YAML")
+    document = read_yaml(path, loader=_PromptSourceLoader, code="E-TASK-FILE", file_code="E-TASK-FILE")
     templates = document.get("templates") if isinstance(document, dict) else None
     if not isinstance(templates, dict):
-        raise InputError("E-TASK-YAML", f"{path} holds no templates.", "Write templates: with a !Template for each id.")
+        raise InputError("E-TASK-FILE", f"{path} holds no templates.", "Write templates: with a !Template for each id.")
     sources = [_source_template(entry, f"{path}, template {key}") for key, entry in templates.items()]
     ordered = sorted(sources, key=lambda source: source.name)
     for first, second in pairwise(ordered):
@@ -237,8 +237,8 @@ def read_promptsource(folder: Path, name: str) -> list[SourceTemplate]:
 
 
 def _source_template(content: Any, where: str) -> SourceTemplate:
-    entry = validate(_Entry, content, where, code="E-TASK-YAML")
-    metadata = validate(_Metadata, entry.metadata, f"{where}, metadata", code="E-TASK-YAML")
+    entry = validate(_Entry, content, where, code="E-TASK-FILE")
+    metadata = validate(_Metadata, entry.metadata, f"{where}, metadata", code="E-TASK-FILE")
     texts = (entry.name, entry.jinja, entry.answer_choices)
     try:
         return SourceTemplate(*texts, metadata.original_task, Template(*texts))

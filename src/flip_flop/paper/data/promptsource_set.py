@@ -27,7 +27,7 @@ def load(request: TaskRequest) -> Task:
     Without ``label_field`` and ``labels``, which a task file gives, the rows have no gold labels.
 
     Raises:
-        InputError: ``E-TPL-FETCH``, ``E-TPL-UNKNOWN``, ``E-TPL-EMPTY``, ``E-TASK-KEY`` (a field without labels), or an
+        InputError: ``E-TPL-FETCH``, ``E-TASK-UNKNOWN``, ``E-TPL-EMPTY``, ``E-TASK-KEY`` (a field without labels), or an
             error of the data.
     """
     folder, name, fields = templates_folder(), request.name, dict(request.fields)
@@ -41,7 +41,7 @@ def load(request: TaskRequest) -> Task:
     else:
         splits = _hub_rows(name, request.hub_mirror)
     if label_field is None:
-        log.warning("W-SET-LABELS: %s has no gold labels. Write label_field: and labels: in a task file.", name)
+        log.warning("W-NO-GOLD: %s has no gold labels. Write label_field: and labels: in a task file.", name)
     else:
         splits = {split: _without_hub_label(rows, label_field, labels or ()) for split, rows in splits.items()}
     if not sources:

@@ -56,7 +56,7 @@ def name_rows(rows: Rows, split: str, id_field: str | None, named_by: Sequence[s
     The content is the fields ``named_by``, or all fields, without outer white space: copies of a dataset differ in it.
 
     Raises:
-        InputError: ``E-DATA-DUPID`` or ``E-DATA-COLUMN``: two rows have one id, or a row has none.
+        InputError: ``E-DATA-ROWS`` or ``E-DATA-COLUMN``: two rows have one id, or a row has none.
     """
     if id_field is not None:
         return replace(rows, ids=tuple(f"{split}-{name}" for name in rows.ids_from(id_field)))
@@ -162,7 +162,7 @@ def divide(
         seed: The seed of the paper's splits.
 
     Raises:
-        InputError: ``E-DATA-EMPTY``.
+        InputError: ``E-DATA-ROWS``.
     """
     assert train.ids is not None
     assert test.ids is not None
@@ -175,7 +175,7 @@ def divide(
     wanted = policy.held_out(len(pool), len(tested))
     if not 0 < wanted < len(pool) or (wanted > len(pool) - len(repeated) and not released):
         raise InputError(
-            "E-DATA-EMPTY",
+            "E-DATA-ROWS",
             f"{wanted} of {len(pool)} rows of {train.source} cannot be held out for validation.",
             "Give the whole dataset.",
         )
