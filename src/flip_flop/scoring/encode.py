@@ -24,15 +24,13 @@ import contextlib
 import functools
 import inspect
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from types import SimpleNamespace
-from typing import Any, cast, overload
+from typing import Any, cast
 from unittest.mock import patch
 
-import numpy as np
-from jaxtyping import Int32
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
@@ -51,7 +49,7 @@ KEPT_TAILS = 4096  # the maximum size of the cache
 LOCAL_MODELS = ("BPE", "WordPiece", "WordLevel")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class EncodedAnswer:
     """The token ids of one answer and of its context, at least one each.
 
@@ -66,69 +64,6 @@ class EncodedAnswer:
     def inputs(self) -> tuple[int, ...]:
         """The input of the model. The last token of the answer is only a target."""
         return self.context + self.tokens[:-1]
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Continuations:
-    """The tokens of all answers after a tail. Many prompts share them.
-
-    Attributes:
-        tokens: The concatenated tokens of all answers.
-        ends: The end of each answer in ``tokens``.
-        dropped: The number of tokens at the end of the context that an answer replaces, because it is merged.
-        same: Two answers with equal tokens, if any.
-    """
-
-    tokens: Int32[np.ndarray, " tokens"]
-    ends: Int32[np.ndarray, " labels"]
-    dropped: Int32[np.ndarray, " labels"]
-    same: tuple[int, int] | None
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class AnswerRow(Sequence[EncodedAnswer]):
-    """The answers of one prompt. Indexing builds an :class:`EncodedAnswer`.
-
-    ``start`` is the context of an answer that replaces all tokens of the prompt.
-    """
-
-    context: Int32[np.ndarray, " tokens"]
-    answers: Continuations
-    start: int | None = None
-
-    def __len__(self) -> int:
-        return len(self.answers.ends)
-
-    @overload
-    def __getitem__(self, index: int) -> EncodedAnswer: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[EncodedAnswer]: ...
-    def __getitem__(self, index: int | slice) -> EncodedAnswer | Sequence[EncodedAnswer]:
-        """Return one answer, or a part of them."""
-        return tuple(self)[index]
-
-    def __iter__(self) -> Iterator[EncodedAnswer]:
-        context, tokens, begin = tuple(self.context.tolist()), self.answers.tokens.tolist(), 0
-        for end, dropped in zip(self.answers.ends.tolist(), self.answers.dropped.tolist(), strict=True):
-            before = context[: len(context) - dropped] if dropped else context
-            yield EncodedAnswer(before or (cast(int, self.start),), tuple(tokens[begin:end]), dropped > 0)
-            begin = end
-
-    @property
-    def num_merged(self) -> int:
-        """The number of merged answers."""
-        return int((self.answers.dropped > 0).sum())
-
-    @property
-    def longest(self) -> int:
-        """The number of tokens of the longest context and answer."""
-        contexts = np.maximum(len(self.context) - self.answers.dropped, 1)
-        return int((contexts + np.diff(self.answers.ends, prepend=0)).max())
-
-    @property
-    def largest(self) -> int:
-        """The largest token id."""
-        return int(max(self.context.max(initial=0), self.answers.tokens.max()))
 
 
 @dataclass(frozen=True)
@@ -152,30 +87,28 @@ class EncodedInstance:
     @property
     def longest(self) -> int:
         """The number of tokens of the longest input."""
-        return max(longest_tokens(row) for row in self.answers) - 1
+        return max(map(longest_text, self.answers)) - 1
 
     @property
     def prompt_tokens(self) -> list[int]:
-        """The number of tokens of each prompt."""
-        return [len((row if isinstance(row, AnswerRow) else row[0]).context) for row in self.answers]
+        """The number of tokens of each prompt, or of the longest context if every answer is merged."""
+        return [max(len(answer.context) for answer in template) for template in self.answers]
 
     @property
     def num_merged(self) -> int:
         """The number of merged answers, whose first token spans prompt and answer."""
-        return sum(
-            row.num_merged if isinstance(row, AnswerRow) else sum(each.merged for each in row) for row in self.answers
-        )
+        return sum(answer.merged for template in self.answers for answer in template)
 
 
-def longest_tokens(row: Sequence[EncodedAnswer]) -> int:
+def longest_text(answers: Iterable[EncodedAnswer]) -> int:
     """Return the number of tokens of the longest context with its answer."""
-    if isinstance(row, AnswerRow):
-        return row.longest
-    return max(len(each.context) + len(each.tokens) for each in row)
+    return max(len(answer.context) + len(answer.tokens) for answer in answers)
 
 
 # The tail of a prompt, its answers, and whether the tail is the whole prompt.
 _Key = tuple[str, tuple[str, ...], bool]
+# The tokens of each answer after a tail, and the number of tokens that it replaces at the end of the prompt.
+_Cuts = list[tuple[tuple[int, ...], int]]
 
 
 @dataclass
@@ -184,11 +117,11 @@ class Boundary:
 
     tokenizer: PreTrainedTokenizerBase
     bos: int | None = None
-    _kept: dict[_Key, tuple[list[int], Continuations | None]] = field(default_factory=dict)
+    _kept: dict[_Key, tuple[list[int], _Cuts | None]] = field(default_factory=dict)
     _tail_starts: tuple[int, ...] | None = None  # exact starts of a tail, after its first space; None before the test
 
     @as_input_error("E-MODEL-FILE", "The tokenizer has a token beyond all vocabularies", kind=OverflowError)
-    def encode(self, prompts: Sequence[tuple[str, Sequence[str]]]) -> list[AnswerRow]:
+    def encode(self, prompts: Sequence[tuple[str, Sequence[str]]]) -> list[tuple[EncodedAnswer, ...]]:
         """Return the answers of each prompt. The text of an answer begins with the delimiter.
 
         Raises:
@@ -199,18 +132,17 @@ class Boundary:
         for prompt, answers in prompts:
             text = prompt.rstrip(" ")
             moved.append((text, tuple(prompt[len(text) :] + answer for answer in answers)))
-        own = self._tokenize([text for text, _ in moved])
+        prompt_ids = self._tokenize([text for text, _ in moved])
         if self._tail_starts is None and moved:
-            starts = [at for at in (0, 1) if self._is_local and self._ends(own, moved[0][0], at)]
-            whole = self._rows(moved[:1], own, None)
-            self._tail_starts = tuple(at for at in starts if _equal(self._rows(moved[:1], own, at), whole))
-        return self._rows(moved, own, self._tail_starts[0] if self._tail_starts else None)
+            whole = self._rows(moved[:1], prompt_ids, None)
+            starts = [start for start in (0, 1) if self._is_local and self._ends(prompt_ids, moved[0][0], start)]
+            self._tail_starts = tuple(start for start in starts if self._rows(moved[:1], prompt_ids, start) == whole)
+        return self._rows(moved, prompt_ids, self._tail_starts[0] if self._tail_starts else None)
 
-    def _ends(self, own: Mapping[str, list[int]], prompt: str, start: int) -> bool:
+    def _ends(self, prompt_ids: Mapping[str, list[int]], prompt: str, start: int) -> bool:
         """Return whether the tokens of a prompt end with the tokens of the tail that begins at ``start``."""
         tail = _tail(prompt, start)
-        tokens = self._tokenize([tail])[tail]
-        return own[prompt][len(own[prompt]) - len(tokens) :] == tokens
+        return _ends_with(prompt_ids[prompt], self._tokenize([tail])[tail])
 
     @property
     def _is_local(self) -> bool:
@@ -224,8 +156,8 @@ class Boundary:
         return not any(" " in str(token).strip() for token in self.tokenizer.get_added_vocab())  # a token of two words
 
     def _rows(
-        self, moved: Sequence[tuple[str, tuple[str, ...]]], own: Mapping[str, list[int]], start: int | None
-    ) -> list[AnswerRow]:
+        self, moved: Sequence[tuple[str, tuple[str, ...]]], prompt_ids: Mapping[str, list[int]], start: int | None
+    ) -> list[tuple[EncodedAnswer, ...]]:
         """Return the answers of prompts, tokenized after tails, or after whole prompts if tails are not exact."""
         keys: list[_Key] = []
         for text, answers in moved:
@@ -233,16 +165,19 @@ class Boundary:
             keys.append((tail, answers, tail == text))
         self._read(keys)
         for number, (text, answers) in enumerate(moved):
-            tokens, found = self._kept[keys[number]]
-            if found is None or own[text][len(own[text]) - len(tokens) :] != tokens:
+            tokens, cuts = self._kept[keys[number]]
+            if cuts is None or not _ends_with(prompt_ids[text], tokens):
                 keys[number] = (text, answers, True)
         self._read(keys)
         rows = []
         for (text, _), key in zip(moved, keys, strict=True):
-            found = self._kept[key][1]
-            assert found is not None, "a whole prompt is always exact"
-            context = np.array(_with_bos(own[text], self.bos), dtype=np.int32)
-            rows.append(AnswerRow(context, found, self._start(text) if found.dropped.max() >= len(context) else None))
+            cuts = self._kept[key][1]
+            assert cuts is not None, "a whole prompt is always exact"
+            prompt = tuple(_with_bos(prompt_ids[text], self.bos))
+            contexts = {0: prompt}  # answers share theirs
+            for replaced in {replaced for _, replaced in cuts} - {0}:
+                contexts[replaced] = prompt[: len(prompt) - replaced] or (self._start(text),)
+            rows.append(tuple(EncodedAnswer(contexts[replaced], ids, replaced > 0) for ids, replaced in cuts))
         if len(self._kept) > KEPT_TAILS:
             self._kept.clear()
         return rows
@@ -250,41 +185,34 @@ class Boundary:
     def _read(self, keys: Sequence[_Key]) -> None:
         """Tokenize the answers after tails in one call, and cache them; None for a tail that is not exact."""
         keys = [key for key in dict.fromkeys(keys) if key not in self._kept]
-        ids = self._tokenize([text for tail, answers, _ in keys for text in (tail, *(tail + each for each in answers))])
+        texts = [tail + answer for tail, answers, _ in keys for answer in ("", *answers)]
+        ids = self._tokenize(texts)
         for key in keys:
             self._kept[key] = (ids[key[0]], self._cut(ids[key[0]], ids, key))
 
-    def _cut(self, context: list[int], ids: Mapping[str, list[int]], key: _Key) -> Continuations | None:
+    def _cut(self, context: list[int], ids: Mapping[str, list[int]], key: _Key) -> _Cuts | None:
         """Cut after the tail, or before the first token that differs."""
         tail, answers, is_whole = key
-        texts = [ids[tail + answer] for answer in answers]
         if is_whole:
-            context, texts = _with_bos(context, self.bos), [_with_bos(text, self.bos) for text in texts]
+            context = _with_bos(context, self.bos)
         elif self.tokenizer.unk_token_id is not None and self.tokenizer.unk_token_id in context:
             return None
-        tokens: list[int] = []
-        ends, dropped = [], []
-        for answer, text in zip(answers, texts, strict=True):
+        cuts = []
+        for answer in answers:
+            text = _with_bos(ids[tail + answer], self.bos) if is_whole else ids[tail + answer]
             differing = (index for index, (a, b) in enumerate(zip(context, text, strict=False)) if a != b)
             cut = len(context) if text[: len(context)] == context else next(differing, len(text))
+            if not is_whole and cut in (0, len(text)):
+                return None
             if cut == len(text):
                 # The tokens of prompt and answer are the tokens of the prompt.
-                if not is_whole:
-                    return None
                 raise InputError(
                     "E-TPL-EMPTY",
                     f"The answer {answer!r} has no tokens after the prompt's end {tail[-20:]!r}.",
                     "Give the label a visible text.",
                 )
-            if cut == 0 and not is_whole:
-                return None
-            tokens += text[cut:]
-            ends.append(len(tokens))
-            dropped.append(len(context) - cut)
-        first = {tuple(text): number for number, text in reversed([*enumerate(texts)])}
-        twice = ((first[tuple(text)], number) for number, text in enumerate(texts) if first[tuple(text)] < number)
-        arrays = [np.array(each, dtype=np.int32) for each in (tokens, ends, dropped)]
-        return Continuations(arrays[0], arrays[1], arrays[2], next(twice, None))
+            cuts.append((tuple(text[cut:]), len(context) - cut))
+        return cuts
 
     def _start(self, prompt: str) -> int:
         """Return the context of an answer that replaces all tokens of the prompt."""
@@ -313,8 +241,8 @@ def _tail(prompt: str, start: int) -> str:
     return prompt if at <= 0 else prompt[at + start :]
 
 
-def _equal(rows: Sequence[AnswerRow], others: Sequence[AnswerRow]) -> bool:
-    return [list(row) for row in rows] == [list(row) for row in others]
+def _ends_with(ids: list[int], end: list[int]) -> bool:
+    return ids[len(ids) - len(end) :] == end
 
 
 def _with_bos(ids: list[int], bos: int | None) -> list[int]:
@@ -464,26 +392,32 @@ class PromptEncoder:
             return []
         return [
             TooLong(instance.id, template, tokens, self.max_length)
-            for template, tokens in enumerate(map(longest_tokens, instance.answers))
+            for template, tokens in enumerate(map(longest_text, instance.answers))
             if tokens > self.max_length
         ]
 
     def _check(self, instance: EncodedInstance, choices: Sequence[Sequence[str]]) -> None:
-        for index, row in enumerate(cast(Sequence[AnswerRow], instance.answers)):
+        for index, answers in enumerate(instance.answers):
             where = f"Instance {instance.id!r}, template number {index + 1}"
-            if self.vocab_size is not None and row.largest >= self.vocab_size:
+            # The contexts of a template are beginnings of the same prompt.
+            prompt = max((answer.context for answer in answers), key=len)
+            largest = max(max(prompt), *(max(answer.tokens) for answer in answers))
+            if self.vocab_size is not None and largest >= self.vocab_size:
                 raise InputError(
                     "E-MODEL-FILE",
-                    f"{where}: token {row.largest}, but the model's vocabulary ends at {self.vocab_size - 1}.",
+                    f"{where}: token {largest}, but the model's vocabulary ends at {self.vocab_size - 1}.",
                     "Use the tokenizer that belongs to the model.",
                 )
-            if row.answers.same is not None:
-                first, second = (repr(choices[index][number]) for number in row.answers.same)
-                raise InputError(
-                    "E-LABEL",
-                    f"{where}: the answers {first} and {second} are the same tokens.",
-                    "Write them in characters that the model's tokenizer knows.",
-                )
+            texts = [(len(answer.context), answer.tokens) for answer in answers]
+            first_of = {text: label for label, text in reversed([*enumerate(texts)])}
+            for label, text in enumerate(texts):
+                if first_of[text] != label:
+                    first, second = (repr(choices[index][number]) for number in (first_of[text], label))
+                    raise InputError(
+                        "E-LABEL",
+                        f"{where}: the answers {first} and {second} are the same tokens.",
+                        "Write them in characters that the model's tokenizer knows.",
+                    )
 
 
 _LIBRARY_NAMES = set(inspect.signature(PreTrainedTokenizerBase.apply_chat_template).parameters) - {"tools", "documents"}
