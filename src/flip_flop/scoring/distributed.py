@@ -1,7 +1,7 @@
 """Communication of several processes that accelerate or torchrun started.
 
-In training, the loss calls decoder and head separately, and a process runs several backward passes per step, so that
-DistributedDataParallel does not synchronize gradients. An adapter has few gradients, which are summed once per step.
+In training, a process runs several backward passes per step, so that DistributedDataParallel does not synchronize
+gradients. An adapter has few gradients, which are summed once per step.
 """
 
 import os
