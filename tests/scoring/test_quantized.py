@@ -9,8 +9,8 @@ import torch
 from flip_flop.errors import InputError
 from flip_flop.prompts import RenderedInstance
 from flip_flop.scoring import load_model, score
+from flip_flop.scoring.models import as_loaded
 from flip_flop.scoring.options import ScoringOptions
-from flip_flop.scoring.scores import as_loaded
 from tests.scoring.oracle import naive_scores
 from tests.tiny import save_tiny
 

@@ -10,16 +10,9 @@ from flip_flop import exports
 if TYPE_CHECKING:
     from flip_flop.scoring.adapters import store_calibration
     from flip_flop.scoring.encode import EncodedAnswer, EncodedInstance, PromptEncoder
-    from flip_flop.scoring.models import LoadedModel, load_model, load_tokenizer
-    from flip_flop.scoring.scores import (
-        CausalLMScorer,
-        ModelGiven,
-        Scorer,
-        as_loaded,
-        as_scorer,
-        score,
-        score_instances,
-    )
+    from flip_flop.scoring.models import LoadedModel, ModelGiven, as_loaded, load_model, load_tokenizer
+    from flip_flop.scoring.scorer import CausalLMScorer, Scorer, as_scorer
+    from flip_flop.scoring.scores import score, score_instances
     from flip_flop.scoring.served import EndpointScorer
 
 __all__, __getattr__, __dir__ = exports(
@@ -27,8 +20,9 @@ __all__, __getattr__, __dir__ = exports(
     {
         "adapters": ("store_calibration",),
         "encode": ("EncodedAnswer", "EncodedInstance", "PromptEncoder"),
-        "models": ("LoadedModel", "load_model", "load_tokenizer"),
-        "scores": ("CausalLMScorer", "ModelGiven", "Scorer", "as_loaded", "as_scorer", "score", "score_instances"),
+        "models": ("LoadedModel", "ModelGiven", "as_loaded", "load_model", "load_tokenizer"),
+        "scorer": ("CausalLMScorer", "Scorer", "as_scorer"),
+        "scores": ("score", "score_instances"),
         "served": ("EndpointScorer",),
     },
 )

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, Protocol, get_args, runtime_checkable
 
 import torch
 import transformers
@@ -43,7 +43,7 @@ from flip_flop.files import (
 from flip_flop.hub import DEMO, check_model_name, gguf_name, hub_answers, is_local_name
 from flip_flop.record import ADAPTER_CONFIG, AdapterRecord, ModelRecord, check_adapter_folder
 from flip_flop.scoring.adapters import identify_adapter, load_adapter
-from flip_flop.scoring.causal_lm import as_input_error, check_model
+from flip_flop.scoring.causal_lm import as_input_error, check_model, unwrap
 from flip_flop.scoring.encode import PromptEncoder
 from flip_flop.scoring.options import ChatTemplate, DeviceMap, LoadIn
 
@@ -284,6 +284,61 @@ def load_model(
         return LoadedModel(model, tokenizer, record)
     adapter_record, changed = identify_adapter(Path(adapter), record)
     return LoadedModel(load_adapter(model, Path(adapter)), tokenizer, record, adapter_record, changed)
+
+
+@runtime_checkable
+class TrainerLike(Protocol):
+    """A ``transformers.Trainer``, whose import takes seconds."""
+
+    model: Any
+    processing_class: Any
+
+
+ModelGiven = LoadedModel | nn.Module | tuple[nn.Module, PreTrainedTokenizerBase] | TrainerLike | str | os.PathLike[str]
+
+
+def as_loaded(given: ModelGiven, tokenizer: PreTrainedTokenizerBase | None = None) -> LoadedModel:
+    """Return a :class:`LoadedModel` for a name, a folder, a model of transformers or PEFT, or a trainer.
+
+    Without a tokenizer, the tokenizer of the model's name is loaded. The weights of
+    models that are not loaded from files have no digest, so a change since an adapter's training is not detected.
+
+    Raises:
+        InputError: ``E-MODEL-FILE`` without a tokenizer, ``E-MODEL-KIND`` for another kind of model, or as
+            :func:`load_model`.
+    """
+    if isinstance(given, tuple):
+        return as_loaded(*given)
+    if isinstance(given, TrainerLike):
+        return as_loaded(given.model, tokenizer or given.processing_class)  # type: ignore[arg-type]  # as modules have both
+    if isinstance(given, str | os.PathLike):
+        given = load_model(given)
+    if isinstance(given, LoadedModel):
+        return given if tokenizer is None else replace(given, tokenizer=tokenizer)
+    return _describe(given, tokenizer)
+
+
+def _describe(model: nn.Module, tokenizer: PreTrainedTokenizerBase | None) -> LoadedModel:
+    if not isinstance(model, PreTrainedModel) and not hasattr(model, "get_base_model"):
+        hint = "Give a causal language model of transformers, its name, or a pair of model and tokenizer."
+        raise InputError("E-MODEL-KIND", f"{type(model).__name__} is not a model of transformers.", hint)
+    causal_lm = unwrap(model)
+    compute_in_its_dtype(causal_lm)
+    check_model(causal_lm)
+    name = causal_lm.config._name_or_path
+    if tokenizer is None:
+        if not name:
+            message = f"{type(causal_lm).__name__} comes without a tokenizer, and without a name to find one by."
+            raise InputError("E-MODEL-FILE", message, "Give the tokenizer too.")
+        tokenizer = load_tokenizer(name, getattr(causal_lm.config, "_commit_hash", None))
+    is_demo = Path(name) == EMBEDDED_MODEL
+    record = ModelRecord(
+        name=DEMO if is_demo else name or type(causal_lm).__name__,
+        revision=getattr(causal_lm.config, "_commit_hash", None),
+        is_demo=is_demo,
+        **describe_weights(causal_lm, str(causal_lm.dtype).removeprefix("torch.")),
+    )
+    return LoadedModel(model, tokenizer, record, AdapterRecord() if hasattr(model, "peft_config") else None)
 
 
 def compute_in_its_dtype(model: nn.Module) -> None:

@@ -26,7 +26,7 @@ from flip_flop.record import ModelRecord
 from flip_flop.scoring.encode import PromptEncoder
 from flip_flop.scoring.models import load_tokenizer
 from flip_flop.scoring.options import DEFAULT_SCORING, ScoringOptions
-from flip_flop.scoring.scores import Scorer
+from flip_flop.scoring.scorer import Scorer
 from flip_flop.scoring.served_answers import (
     first_token_scores,
     label_of,

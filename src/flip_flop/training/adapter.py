@@ -18,8 +18,7 @@ from flip_flop.errors import InputError, nearest
 from flip_flop.files import derive_seed
 from flip_flop.scoring.adapters import ADAPTER_KINDS
 from flip_flop.scoring.causal_lm import HALF, as_input_error, unwrap
-from flip_flop.scoring.models import LoadedModel, load_model
-from flip_flop.scoring.scores import ModelGiven, as_loaded
+from flip_flop.scoring.models import LoadedModel, ModelGiven, as_loaded, load_model
 from flip_flop.training.config import F2CConfig, setting_errors
 
 log = logging.getLogger("flip_flop")

@@ -32,8 +32,7 @@ from flip_flop.record import (
 from flip_flop.scoring.adapters import describe_adapter, store_calibration
 from flip_flop.scoring.causal_lm import unwrap
 from flip_flop.scoring.distributed import all_gather, rank, wait_for_all, world_size
-from flip_flop.scoring.models import LoadedModel
-from flip_flop.scoring.scores import ModelGiven
+from flip_flop.scoring.models import LoadedModel, ModelGiven
 from flip_flop.scoring.too_long import TOO_LONG_FILE, TooLong, listed_beside, write_too_long
 from flip_flop.tasks import Task, as_task
 from flip_flop.training.adapter import load_trained

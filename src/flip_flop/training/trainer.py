@@ -30,8 +30,9 @@ from flip_flop.record import RunRecord, TaskRecord
 from flip_flop.scoring import distributed
 from flip_flop.scoring.causal_lm import evaluation_mode, require_finite, unwrap
 from flip_flop.scoring.encode import EncodedInstance, PromptEncoder
+from flip_flop.scoring.models import ModelGiven
 from flip_flop.scoring.packed import AnswerStates, answer_states, packed_attention, pass_sizes, training_row_tokens
-from flip_flop.scoring.scores import ModelGiven, check_backend, choose_backend, join_scores, score_instances
+from flip_flop.scoring.scores import check_backend, choose_backend, join_scores, score_instances
 from flip_flop.tasks import RenderedRows, Task, template_name
 from flip_flop.training.adapter import load_trained, prepare_model, weights_digest
 from flip_flop.training.card import CARD, change_on_validation, describe, model_card
