@@ -13,39 +13,31 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import torch
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
+BYTE_OF = {char: byte for byte, char in bytes_to_unicode().items()}
+
 
 class Served:
     """The requests to a test server, and switches for its answers.
 
     ``log_probs``: return the prompt's log-probabilities. ``fails``: statuses of the next requests. ``dies_after``:
     number of answers. ``writes``: generated texts by prompt. ``changes``: a function of an answer. ``waits``: seconds.
-    ``sends``: a function of handler and body that writes the reply. ``gets``: one of a handler, for GET.
+    ``sends``: a function of handler and body that writes the reply. ``slow``: such a function by path, of handler only.
     """
 
     def __init__(self, model, tokenizer):
         self.model, self.tokenizer = model, tokenizer
-        self.requests, self.keys, self.fails = [], [], []
+        self.requests, self.keys, self.fails, self.slow = [], [], [], {}
         self.log_probs, self.dies_after, self.writes = True, None, lambda prompt: "Yes"
         self.changes, self.waits, self.sends = lambda content: content, threading.Event(), None
-        self.kind, self.num_top, self.gets = "completions", 20, None
+        self.kind, self.num_top = "completions", 20
         self.waits.set()
         self.lock = threading.Lock()
-
-    @torch.no_grad()
-    def echoed(self, text):
-        ids = self.tokenizer(text)["input_ids"]
-        log_probs = self.model(torch.tensor([ids])).logits[0].double().log_softmax(-1)
-        own = [None, *(float(log_probs[at - 1, ids[at]]) for at in range(1, len(ids)))]
-        written = int(log_probs[-1].argmax())
-        tokens = [self.tokenizer.decode([each]) for each in [*ids, written]]
-        logprobs = {"tokens": tokens, "token_logprobs": [*own, -1.0]} if self.log_probs else None
-        usage = {"prompt_tokens": len(ids), "completion_tokens": 1, "total_tokens": len(ids) + 1}
-        return {"text": text + tokens[-1] if self.log_probs else tokens[-1], "logprobs": logprobs}, usage
 
     def lacks(self, asked):
         """Whether the server has no such completion."""
         return self.kind in ("chat", "vllm") or (self.kind.startswith("llama") and "echo" in asked)
 
+    @torch.no_grad()
     def log_probs_of(self, ids):
         return self.model(torch.tensor([ids])).logits[0].double().log_softmax(-1)
 
@@ -54,75 +46,87 @@ class Served:
         how = {"add_generation_prompt": not begun, "continue_final_message": begun}
         return self.tokenizer.apply_chat_template(turns, tokenize=False, **how)
 
-    @torch.no_grad()
-    def chat(self, asked):
-        """The first token of an answer, as vLLM returns it."""
-        ids = self.tokenizer(self.rendered(asked["messages"]))["input_ids"]
-        log_probs, reply = self.log_probs_of(ids), {}
-        decoded = self.tokenizer.decode
-        if asked.get("logprobs"):
-            best = log_probs[-1].topk(self.num_top if self.num_top > 20 else min(self.num_top, asked["top_logprobs"]))
-            pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-            top = [{"token": text, "logprob": value, "bytes": list(text.encode())}
-                   for text, value in ((decoded([each]), value) for each, value in pairs)]  # fmt: skip
-            reply["logprobs"] = {"content": [{**top[0], "top_logprobs": top}]}
-        prompt = [{str(each): {"logprob": float(log_probs[at, each]), "rank": 1, "decoded_token": decoded([each])}}
-                  for at, each in enumerate(ids[1:])]  # fmt: skip
-        usage = {"prompt_tokens": len(ids), "completion_tokens": 1, "total_tokens": len(ids) + 1}
-        found = {"message": {"role": "assistant", "content": "x"}, **reply}, usage
-        return found, {"prompt_logprobs": [None, *prompt]} if self.kind == "vllm" and "prompt_logprobs" in asked else {}
+    def echoed(self, asked):
+        """The prompt and one more token."""
+        ids = self.tokenizer(asked["prompt"])["input_ids"]
+        log_probs = self.log_probs_of(ids)
+        tokens = [self.tokenizer.decode([token]) for token in [*ids, int(log_probs[-1].argmax())]]
+        if not self.log_probs:
+            return {"text": tokens[-1], "logprobs": None}, len(ids), 1
+        values = [float(log_probs[place - 1, ids[place]]) for place in range(1, len(ids))]
+        logprobs = {"tokens": tokens, "token_logprobs": [None, *values, -1.0]}
+        return {"text": asked["prompt"] + tokens[-1], "logprobs": logprobs}, len(ids), 1
 
-    @torch.no_grad()
+    def chat(self, asked):
+        """The first token of an answer."""
+        ids = self.tokenizer(self.rendered(asked["messages"]))["input_ids"]
+        choice = {"message": {"role": "assistant", "content": "x"}}
+        if asked.get("logprobs"):
+            num_top = self.num_top if self.num_top > 20 else min(self.num_top, asked["top_logprobs"])
+            best = self.log_probs_of(ids)[-1].topk(num_top)
+            texts = [self.tokenizer.decode([token]) for token in best.indices.tolist()]
+            top = [
+                {"token": text, "logprob": value, "bytes": list(text.encode())}
+                for text, value in zip(texts, best.values.tolist(), strict=True)
+            ]
+            choice["logprobs"] = {"content": [{**top[0], "top_logprobs": top}]}
+        return choice, len(ids), 1
+
+    def prompt_log_probs(self, asked):
+        """The log-probabilities of the prompt's tokens, as vLLM returns them."""
+        ids = self.tokenizer(self.rendered(asked["messages"]))["input_ids"]
+        log_probs, decoded = self.log_probs_of(ids), self.tokenizer.decode
+        tokens = [
+            {str(token): {"logprob": float(log_probs[place, token]), "rank": 1, "decoded_token": decoded([token])}}
+            for place, token in enumerate(ids[1:])
+        ]
+        return {"prompt_logprobs": [None, *tokens]}
+
     def forced(self, asked):
         """The tokens of a grammar, as llama-server returns them."""
-        wanted = [int(each) for each in re.findall(r"<\[(\d+)\]>", asked["grammar"])]
+        wanted = [int(token) for token in re.findall(r"<\[(\d+)\]>", asked["grammar"])]
         log_probs = self.log_probs_of(asked["prompt"] + wanted)
         content = []
-        for at, token in enumerate(wanted, len(asked["prompt"]) - 1):
-            best, own = log_probs[at].max(-1), float(log_probs[at, token])
-            shown = (
-                [(token, 0.0), (token, 0.0)]
-                if self.kind == "llama after"
-                else [(token, own), (int(best.indices), float(best.values))]
-            )
-            one, top = ({"id": each, "token": self.tokenizer.decode([each]), "logprob": value} for each, value in shown)
+        for place, token in enumerate(wanted, len(asked["prompt"]) - 1):
+            best = log_probs[place].max(-1)
+            shown = [(token, float(log_probs[place, token])), (int(best.indices), float(best.values))]
+            if self.kind == "llama after":
+                shown = [(token, 0.0), (token, 0.0)]
+            one, top = ({"id": id_, "token": self.tokenizer.decode([id_]), "logprob": value} for id_, value in shown)
             content.append({**one, "top_logprobs": [top]})
-        usage = {"prompt_tokens": len(asked["prompt"]), "completion_tokens": len(wanted), "total_tokens": 0}
-        return {"text": self.tokenizer.decode(wanted), "logprobs": {"content": content}}, usage
+        choice = {"text": self.tokenizer.decode(wanted), "logprobs": {"content": content}}
+        return choice, len(asked["prompt"]), len(wanted)
+
+    def generated(self, asked):
+        if "prompt" in asked:
+            return {"text": self.writes(asked["prompt"])}, 3, 2
+        text = self.writes(asked["messages"][0]["content"])
+        return {"message": {"role": "assistant", "content": text}}, 3, 2
 
     def piece(self, token):
         """The text of a token, or the bytes of a part of a character."""
         text, shown = self.tokenizer.decode([token]), self.tokenizer.convert_ids_to_tokens(token)
         if "\ufffd" in text:
-            byte_of = {char: byte for byte, char in bytes_to_unicode().items()}
-            return [byte_of[each] for each in shown]
+            return [BYTE_OF[char] for char in shown]
         return shown.replace("▁", " ") if "▁" in shown else text
 
-    def llama(self, path, asked):
-        """The endpoints of llama-server next to /v1."""
-        if path == "/tokenize":
-            return {
-                "tokens": [
-                    {"id": each, "piece": self.piece(each)} for each in self.tokenizer(asked["content"])["input_ids"]
-                ]
-            }
-        return {"prompt": self.rendered(asked["messages"])}
-
     def answer(self, asked, path="/v1/completions"):
-        extra = {}
-        if not path.startswith("/v1"):
-            return self.llama(path, asked)
-        if "grammar" in asked:
-            choice, usage = self.forced(asked)
-        elif self.kind in ("chat", "vllm") and asked.get("max_tokens") == 1:
-            (choice, usage), extra = self.chat(asked)
-        elif asked.get("echo"):
-            choice, usage = self.echoed(asked["prompt"])
-        else:
-            prompt = asked["prompt"] if "prompt" in asked else asked["messages"][0]["content"]
-            text = self.writes(prompt)
-            choice = {"text": text} if "prompt" in asked else {"message": {"role": "assistant", "content": text}}
-            usage = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
+        extra, is_chat = {}, self.kind in ("chat", "vllm") and asked.get("max_tokens") == 1
+        if path == "/tokenize":
+            ids = self.tokenizer(asked["content"])["input_ids"]
+            return {"tokens": [{"id": token, "piece": self.piece(token)} for token in ids]}
+        if path == "/apply-template":
+            return {"prompt": self.rendered(asked["messages"])}
+        if self.kind == "vllm" and "prompt_logprobs" in asked:
+            extra = self.prompt_log_probs(asked)
+        kind = (
+            self.forced if "grammar" in asked
+            else self.chat if is_chat
+            else self.echoed if asked.get("echo")
+            else self.generated
+        )  # fmt: skip
+        choice, num_read, num_written = kind(asked)
+        usage = {"prompt_tokens": num_read, "completion_tokens": num_written, "total_tokens": num_read + num_written}
         return {"id": "1", "object": "x", "created": 0, "model": asked["model"], "usage": usage, **extra,
                 "choices": [{"index": 0, "finish_reason": "length", **choice}]}  # fmt: skip
 
@@ -144,31 +148,28 @@ def serving(model, tokenizer):
                 if self.path == "/v1/completions" and served.lacks(asked):
                     status = 404
                 served.requests.append(asked)
-                body = (
-                    served.answer(asked, self.path)
-                    if status == 200
-                    else {"error": {"message": f"no: {served.keys[-1]}"}}
-                )
+                body = {"error": {"message": f"no: {served.keys[-1]}"}}
+                if status == 200:
+                    body = served.answer(asked, self.path)
             served.waits.wait()
             content = served.changes(json.dumps(body)).encode()
-            if served.sends is not None:
-                self.close_connection = True
-                with contextlib.suppress(OSError):  # the client closes the connection
-                    served.sends(self, content)
-                return None
-            return self.reply(content, status, {"retry-after-ms": "1"})
+            if served.sends is None:
+                return self.reply(content, status, {"retry-after-ms": "1"})
+            self.close_connection = True
+            return served.sends(self, content)
 
         def do_GET(self):
-            if served.gets is not None:
-                return served.gets(self)
             owner = "llamacpp" if served.kind.startswith("llama") else "somebody"
             return self.reply(json.dumps({"object": "list", "data": [{"id": "tiny", "owned_by": owner}]}).encode())
 
         def reply(self, content, status=200, headers=None):
+            if self.path in served.slow:
+                self.close_connection = True
+                with contextlib.suppress(OSError):  # the client closes the connection
+                    return served.slow[self.path](self)
             self.send_response(status)
-            for name, value in (
-                {"Content-Type": "application/json", "Content-Length": len(content)} | (headers or {})
-            ).items():
+            always = {"Content-Type": "application/json", "Content-Length": len(content)}
+            for name, value in (always | (headers or {})).items():
                 self.send_header(name, str(value))
             self.end_headers()
             return self.wfile.write(content)

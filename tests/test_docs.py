@@ -1,35 +1,64 @@
-"""The pages: links, commands, examples, packages and types."""
+"""The pages and the site: links, commands, examples, generated reference, options and error codes."""
 
 import csv
 import importlib
+import importlib.util
+import inspect
 import json
 import os
 import re
 import shlex
 import shutil
 import sys
+import tomllib
+from dataclasses import fields
 from pathlib import Path
 
 import click
 import pytest
 import yaml
 
+from flip_flop import _MODULES
 from flip_flop.cli.main import cli
-from flip_flop.errors import InputError
+from flip_flop.errors import InputError, error_table, install_command
+from flip_flop.method import METHODS
 from flip_flop.metrics import METRICS, add_metric
+from flip_flop.tasks import load_task
+from flip_flop.training import F2CConfig, make_config
+from flip_flop.training.settings import TrainingSettings
 from tests.cli.project import one_line
 from tests.test_architecture import FLOOR_OF
 
 ROOT = Path(__file__).parents[1]
+
+
+def read(path):
+    return (ROOT / path).read_text(encoding="utf-8")
+
+
+def blocks(page, language):
+    """The code blocks of a page."""
+    return re.findall(rf"```{language}\n(.*?)```", page, flags=re.DOTALL)
+
+
+spec = importlib.util.spec_from_file_location("site_pages", ROOT / "docs" / "site.py")
+site = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(site)
 PAGES = [
     ROOT / "README.md",
     *(ROOT / f"{name}.md" for name in ("CHANGELOG", "CONTRIBUTING", "SECURITY")),
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
-SOURCE = ROOT / "src"
-EXTEND = (ROOT / "docs" / "how-to" / "extend.md").read_text(encoding="utf-8")
-ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+SOURCES = sorted((ROOT / "src").rglob("*.py"))
+PATTERNS = ("*.md", "docs/**/*.md", "src/**/*.py", "src/**/*.yaml", "src/**/*.txt", "benchmarks/*", "examples/**/*.md")
+TEXTS = sorted(path for pattern in PATTERNS for path in ROOT.glob(pattern) if path.is_file())
+README, EXTEND, RELEASE = read("README.md"), read("docs/how-to/extend.md"), read("docs/release.md")
 FILES = dict(re.findall(r"```python\n# (\w+\.py)\n(.*?)```", EXTEND, flags=re.DOTALL))
+EXTRAS = tomllib.loads(read("pyproject.toml"))["project"]["optional-dependencies"]
+DEFINITIONS = site.METRIC_DEFINITIONS | site.METHOD_DEFINITIONS
+OPTIONS = sorted(set(re.findall(r"`(\w+): ([\w.-]+)`", RELEASE)) - {("protocol", "paper"), ("protocol", "release")})
+CODE = r"[EW]-[A-Z]+(?:-[A-Z]+)*"
+every_page = pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 
 
 @pytest.fixture
@@ -47,7 +76,7 @@ def folder(tmp_path, monkeypatch):
 def test_the_method_of_the_page_trains_and_logs_its_term(folder, flip_flop):
     (line,) = re.findall(r"^    PYTHONPATH=. flip-flop (train .*)$", EXTEND, flags=re.MULTILINE)
     assert flip_flop(*line.split(), "--limit", "24", "--logging-steps", "1", "--keep-worse").code == 0
-    log = [json.loads(each) for each in (folder / "out/margin/log.jsonl").read_text().splitlines()]
+    log = [json.loads(line) for line in (folder / "out/margin/log.jsonl").read_text().splitlines()]
     assert all(entry["margin"] > 0 for entry in log if "loss" in entry)
     assert json.loads((folder / "out/margin/run.json").read_text())["name"] == "margin"
 
@@ -61,9 +90,9 @@ def test_the_metric_of_the_page_is_in_an_audit_and_its_report(folder, flip_flop)
             add_metric("flips:ANY_FLIP")
     finally:
         METRICS.pop("any_flip", None)
-    found = json.loads((folder / "out/flips/metrics.json").read_text())
-    low, high = found["intervals"]["any_flip"]
-    assert 0 < low < found["any_flip"] < high < 1
+    metrics = json.loads((folder / "out/flips/metrics.json").read_text())
+    low, high = metrics["intervals"]["any_flip"]
+    assert 0 < low < metrics["any_flip"] < high < 1
     assert "any flip" in (folder / "out/flips.html").read_text(encoding="utf-8")
     one_line(
         flip_flop(*lines[0].replace(":ANY", ":NO").split()),
@@ -80,8 +109,8 @@ def test_the_python_of_the_page_audits_and_answers(folder):
 
 
 def test_the_dataset_of_the_page_is_the_one_in_the_catalog():
-    (text,) = re.findall(r"```yaml\n(.*?)```", EXTEND, flags=re.DOTALL)
-    (path,) = SOURCE.rglob("rte.yaml")
+    (text,) = blocks(EXTEND, "yaml")
+    (path,) = (ROOT / "src").rglob("rte.yaml")
     assert yaml.safe_load(text) == yaml.safe_load(path.read_text(encoding="utf-8"))
 
 
@@ -90,17 +119,17 @@ def test_the_architecture_of_the_page_is_packed(folder):
 
 
 def test_the_architecture_page_has_every_package_in_the_order_of_imports():
-    listed = re.findall(r"^\| `(\w+)`.* \|.*\|$", ARCHITECTURE.split("## Six types")[0], flags=re.MULTILINE)
-    packages = {path.parent.name for path in SOURCE.glob("flip_flop/*/__init__.py")}
+    tables = read("docs/architecture.md").split("## Six types")[0]
+    listed = re.findall(r"^\| `(\w+)`.* \|.*\|$", tables, flags=re.MULTILINE)
+    packages = {path.parent.name for path in (ROOT / "src").glob("flip_flop/*/__init__.py")}
     assert packages <= set(listed)
     floors = [FLOOR_OF[name] for name in listed if name in FLOOR_OF]
     assert floors == sorted(floors)
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+@every_page
 def test_links_lead_to_a_file_and_a_heading(path):
-    text = path.read_text(encoding="utf-8")
-    for target, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)#?([^)\s]*)\)", text):
+    for target, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)#?([^)\s]*)\)", read(path)):
         linked = (path.parent / target).resolve() if target else path
         assert linked.exists(), target
         assert not anchor or anchor in anchors(linked), f"{target}#{anchor}"
@@ -108,15 +137,13 @@ def test_links_lead_to_a_file_and_a_heading(path):
 
 def anchors(path):
     """The anchors of the headings of a page, as GitHub and mkdocs make them."""
-    headings = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    headings = re.findall(r"^#+ (.*)$", read(path), flags=re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def test_every_page_is_linked_from_the_readme():
-    linked = {
-        (ROOT / target).resolve() for target in re.findall(r"\]\(([^)#:]+)", PAGES[0].read_text(encoding="utf-8"))
-    }
-    assert set(PAGES) - {PAGES[0]} <= linked
+    linked = {(ROOT / target).resolve() for target in re.findall(r"\]\(([^)#:]+)", README)}
+    assert set(PAGES) - {ROOT / "README.md"} <= linked
 
 
 COMMANDS = {
@@ -125,7 +152,7 @@ COMMANDS = {
         re.split(r"\s#", line.split("flip-flop ", 1)[1])[0].strip(),
     )
     for path in PAGES
-    for line in path.read_text(encoding="utf-8").splitlines()
+    for line in read(path).splitlines()
     if re.match(r"    (\.venv/bin/|PYTHONPATH=\. )?flip-flop ", line)
 }
 
@@ -144,8 +171,7 @@ def test_every_command_of_a_page_is_valid(path, line):
 
 
 def test_the_workflow_for_ci_runs_with_the_demo_model(tmp_path, monkeypatch, flip_flop):
-    page = (ROOT / "docs" / "how-to" / "ci.md").read_text(encoding="utf-8")
-    (workflow,) = (yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", page, flags=re.DOTALL))
+    (workflow,) = map(yaml.safe_load, blocks(read("docs/how-to/ci.md"), "yaml"))
     (job,) = workflow["jobs"].values()
     assert {"runs-on", "timeout-minutes", "steps"} == job.keys()
     actions = [step["uses"].split("@")[0] for step in job["steps"] if "uses" in step]
@@ -159,8 +185,8 @@ def test_the_workflow_for_ci_runs_with_the_demo_model(tmp_path, monkeypatch, fli
     lines = [line for step in steps for line in step.splitlines() if line.startswith("flip-flop ")]
     assert len(lines) == 2
     for line in (stored, *lines):
-        words = shlex.split(line.replace(workflow["env"]["MODEL"], "demo").replace("$MODEL", "demo"))[1:]
-        result = flip_flop(*words)
+        words = shlex.split(line.replace(workflow["env"]["MODEL"], "demo").replace("$MODEL", "demo"))
+        result = flip_flop(*words[1:])
         assert result.code == 0, result.err
     assert {"audit", "junit.xml", "summary.md", "report.html"} <= set(os.listdir("out"))
     assert 'cat out/summary.md >> "$GITHUB_STEP_SUMMARY"' in steps[-1]
@@ -170,13 +196,163 @@ def test_the_workflow_for_ci_runs_with_the_demo_model(tmp_path, monkeypatch, fli
 @pytest.mark.slow
 def test_the_steps_of_the_tutorial_run(tmp_path, monkeypatch, flip_flop):
     monkeypatch.chdir(tmp_path)
-    with (ROOT / "examples" / "reviews" / "labelled.csv").open(encoding="utf-8") as file:
-        rows = [{"text": row["review"], "label": int(row["verdict"] == "positive")} for row in csv.DictReader(file)]
+    reviews = csv.DictReader(read("examples/reviews/labelled.csv").splitlines())
+    rows = [{"text": row["review"], "label": int(row["verdict"] == "positive")} for row in reviews]
     rows += [{"text": row["text"] + " Fine.", "label": None} for row in rows]
     Path("reviews.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     lines = [line for path, line in COMMANDS if path.name == "tutorial.md"]
-    order = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8").index
-    for line in sorted(lines, key=order):
+    for line in sorted(lines, key=read("docs/tutorial.md").index):
         words = shlex.split(line.replace("models/SmolLM2-135M-Instruct", "demo"))
         quick = ["--lr", "3e-4", "--keep-worse"] if words[0] == "train" else []
         assert flip_flop(*words, *quick).code == 0, line
+
+
+def test_the_readme_is_short_and_has_a_command_in_its_first_150_words():
+    assert len(README.splitlines()) <= 150
+    assert len(README.split()) <= 1100
+    assert len(README.split("    make demo")[0].split()) < 150
+
+
+def test_the_task_file_of_the_readme_loads(tmp_path):
+    (tmp_path / "task.yaml").write_text(blocks(README, "yaml")[0])
+    (tmp_path / "labelled.csv").write_text("text,urgent\nThe server is on fire.,1\n")
+    instance = load_task(tmp_path / "task.yaml").instances("test")[0]
+    assert instance.prompts == (
+        "Ticket: The server is on fire.\nIs this urgent?",
+        "The server is on fire.\nTrue or false: this cannot wait.",
+        "The server is on fire.\nThis ticket",
+    )
+    assert instance.label == 1
+
+
+@pytest.mark.slow
+def test_the_python_of_the_readme_runs(tmp_path, monkeypatch, capsys):
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    monkeypatch.chdir(tmp_path)
+    code = blocks(README, "python")[0]
+    assert read("examples/ten_lines.py").endswith('"""\n\n' + code)  # mypy checks this file
+    exec(code, {})
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    # run, P_o, low, to, high, mean F1, ...
+    before, after = (line for line in lines if line[:1] in (["base"], ["f2c"]) and line[1] != "(calibrated)")
+    assert (before[0], after[0]) == ("base", "f2c")
+    assert float(after[1]) > float(before[1]) + 5  # agreement
+    assert float(after[5]) > float(before[5])  # mean F1
+
+
+@pytest.mark.parametrize(("name", "value"), OPTIONS)
+def test_every_option_of_the_release_page_is_a_setting_that_takes_the_value(name, value):
+    setting = getattr(make_config({name: value}), name)
+    assert str(getattr(setting, "value", setting)).lower() == value or float(setting) == float(value)
+
+
+def test_the_release_page_has_both_values_of_every_setting_that_a_protocol_decides():
+    bundles = {item.name: item.metadata for item in fields(F2CConfig) if "release" in item.metadata}
+    values = [(name, bundle["paper"], bundle["release"]) for name, bundle in bundles.items()]
+    listed = {(name, str(value).lower()) for name, *both in values if both[0] != both[1] for value in both}
+    assert listed <= set(OPTIONS)
+
+
+def test_every_metric_and_every_method_has_a_page():
+    assert list(site.METRIC_DEFINITIONS) == list(METRICS)
+    others, table = read("docs/methods/others.md"), read("docs/reference/metrics.md")
+    assert all(f"`{name}`" in others for name in METHODS if name not in site.METHOD_DEFINITIONS)
+    assert all(f"`{name}`" in table for name in METRICS)
+    assert all(page.startswith("# ") for page in site.written_pages().values())
+    assert METRICS["posix"].meaning in site.metric_page("posix")
+    parts = ("```math", "## Differences", "## Validation", "## Results", "## Definition")
+    for path in (f"docs/methods/{name}.md" for name in site.METHOD_DEFINITIONS):
+        page = site.complete(read(path), path)
+        assert all(part in page for part in parts), path
+
+
+def test_the_navigation_has_every_page_once():
+    listed = re.findall(r"[\w/-]+\.md", read("mkdocs.yml").split("\nnav:")[1])
+    assert sorted(listed) == sorted([*site.PAGES.values(), *site.written_pages()])
+
+
+def test_the_reference_has_every_command_and_setting():
+    commands = site.command_sections()
+    for words in ("audit", "templates vary", "study run"):
+        assert f"## flip-flop {words}\n\n```text\nUsage: flip-flop {words} [OPTIONS]" in commands
+    assert "--fail-under METRIC=VALUE" in commands
+    names = re.findall(r"^\| `(\w+)` \|(?:[^|]|\\\|)+\|[^|]+\|[^|]+\|[^|]+\|$", site.setting_rows(), flags=re.MULTILINE)
+    assert names == [item.name for item in fields(TrainingSettings)]
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "expected"),
+    [
+        ("README.md", "[a](docs/how-to/extend.md#add-a-metric)", "[a](how-to/extend.md#add-a-metric)"),
+        ("README.md", "![a](docs/method.svg) [b](examples/reviews)", "![a](method.svg) b"),
+        ("docs/how-to/extend.md", "[a](../../examples), [b](own-data.md)", "a, [b](own-data.md)"),
+        (
+            "docs/evidence.md",
+            "[a](../README.md) [b](../benchmarks/RESULTS.md)",
+            "[a](index.md) [b](benchmarks/results.md)",
+        ),
+        (
+            "benchmarks/RESULTS.md",
+            "[a](README.md) [b](https://aclanthology.org)",
+            "[a](how.md) [b](https://aclanthology.org)",
+        ),
+    ],
+)
+def test_links_between_files_become_links_of_the_site_or_text(path, text, expected):
+    assert site.site_links(text, path) == expected
+
+
+def documented_parameters(thing):
+    section = re.search(r"^Args:\n((?: {4}.*\n?|\n)+)", inspect.getdoc(thing) or "", flags=re.MULTILINE)
+    return re.findall(r"^ {4}(\S.*?)(?: \(.+\))?: ", section[1], flags=re.MULTILINE) if section else []
+
+
+def test_a_documented_parameter_is_in_the_signature():
+    names = [f"{module}.{name}" for module, listed in _MODULES.items() for name in listed]
+    for name in [*names, *(name for listed in DEFINITIONS.values() for name in listed)]:
+        module, _, last = f"flip_flop.{name}".rpartition(".")
+        thing = getattr(importlib.import_module(module), last)
+        if documented := documented_parameters(thing):
+            assert set(documented) <= inspect.signature(thing).parameters.keys(), name
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_text_installs_the_project_by_name_from_an_index(path):
+    installed = re.findall(r"pip install .*", read(path))
+    assert not [line for line in installed if re.search("flip-flop-consistency(?! @)", line)]
+
+
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_the_remedy_for_a_missing_package_installs_the_extra_into_the_running_python(extra):
+    python, *words = shlex.split(install_command(extra))
+    assert python == sys.executable
+    assert words == ["-m", "pip", "install", *EXTRAS[extra]]
+
+
+def test_workflows_call_targets_of_make_that_exist():
+    targets = set(re.findall(r"^(\w[^:]*):", read("Makefile"), flags=re.MULTILINE))
+    workflows = "\n".join(map(read, (ROOT / ".github/workflows").glob("*.yml")))
+    called = set(re.findall(r"run: make (\w+)", workflows))
+    assert called == {"test", "docs", "release"} <= targets
+
+
+# Codes at the beginning of a string: of an error, or of a warning's line.
+RAISED = {code for path in SOURCES for code in re.findall(rf'"({CODE})(?=[":])', read(path))}
+
+
+def test_the_table_of_errors_has_the_codes_of_the_source_with_a_meaning_and_a_fix_in_sentences():
+    assert list(error_table()) == sorted(RAISED)
+    for entry in error_table().values():
+        assert list(entry) == ["what", "fix"]
+        assert all(text.endswith(".") for text in entry.values()), entry
+
+
+def test_the_page_of_errors_has_every_code():
+    path = "docs/reference/errors.md"
+    page = site.complete(read(path), path)
+    assert re.findall(rf"^\| `({CODE})` \| .+ \| .+ \|$", page, flags=re.MULTILINE) == list(error_table())
+
+
+@pytest.mark.parametrize("path", [*SOURCES, *PAGES], ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_code_that_is_mentioned_exists(path):
+    assert set(re.findall(rf"`({CODE}-[A-Z]+)`", read(path))) <= RAISED

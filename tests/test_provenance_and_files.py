@@ -24,15 +24,9 @@ def names(folder):
     return sorted(os.listdir(folder))
 
 
-def test_a_file_is_written_whole_into_folders_made_for_it(tmp_path):
-    write_text(tmp_path / "a" / "b" / "text.txt", "naïve\n")
-    assert (tmp_path / "a" / "b" / "text.txt").read_bytes() == "naïve\n".encode()
-    assert names(tmp_path / "a" / "b") == ["text.txt"]
-
-
-def test_a_write_that_fails_leaves_the_old_file_and_no_other(tmp_path, monkeypatch):
-    file = tmp_path / "file"
-    write_bytes(file, b"old")
+def test_a_write_is_whole_in_new_folders_or_leaves_the_old_file_and_no_other(tmp_path, monkeypatch):
+    file = tmp_path / "a" / "b" / "text.txt"
+    write_text(file, "naïve\n")
 
     def full(descriptor):
         raise OSError(28, "No space left on device")
@@ -41,8 +35,8 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_other(tmp_path, monkeypat
     with pytest.raises(OSError, match="No space") as caught:
         write_bytes(file, b"new")
     assert caught.value.filename == str(file)
-    assert file.read_bytes() == b"old"
-    assert names(tmp_path) == ["file"]
+    assert file.read_bytes() == "naïve\n".encode()
+    assert names(file.parent) == ["text.txt"]
 
 
 def test_json_holds_no_nan(tmp_path):
@@ -99,27 +93,24 @@ def test_a_folder_that_was_moved_away_by_a_killed_writer_comes_back(tmp_path):
     assert names(tmp_path) == ["run"]
 
 
-@pytest.mark.parametrize("secret", ["hf_abcDEF123456789", "sk-proj-abc_DEF-123456", "0123456789" * 4])
-@pytest.mark.parametrize("form", ["{}", "--hub-token={}", "a {}"])
-def test_the_command_of_a_record_keeps_no_token(monkeypatch, secret, form):
-    monkeypatch.setattr(sys, "argv", ["/home/me/.venv/bin/flip-flop", "audit", form.format(secret), "--quiet"])
-    assert shlex.split(command()) == ["flip-flop", "audit", form.format("***"), "--quiet"]
+SECRETS = ("hf_abcDEF123456789", "sk-proj-abc_DEF-123456", "0123456789" * 4)
 
 
-def test_the_command_of_a_record_keeps_no_secret_of_an_unknown_shape(monkeypatch):
-    typed = [
-        "--hub-token",
-        "any words",
-        "--hub_token=any=words",
-        "--api-key",
-        "x",
-        "https://me:word@host/a",
-        "--tokens",
-        "3",
-    ]
-    monkeypatch.setattr(sys, "argv", ["flip-flop", "train", *typed])
-    kept = ["--hub-token", "***", "--hub_token=***", "--api-key", "***", "https://***@host/a", "--tokens", "3"]
-    assert shlex.split(command()) == ["flip-flop", "train", *kept]
+@pytest.mark.parametrize(
+    ("typed", "shown"),
+    [
+        *(([secret], ["***"]) for secret in SECRETS),
+        *(([f"--hub-token={secret}"], ["--hub-token=***"]) for secret in SECRETS),
+        *(([f"a {secret}"], ["a ***"]) for secret in SECRETS),
+        (["--hub-token", "any words"], ["--hub-token", "***"]),
+        (["--hub_token=any=words"], ["--hub_token=***"]),
+        (["--api-key", "x"], ["--api-key", "***"]),
+        (["https://me:word@host/a", "--tokens", "3"], ["https://***@host/a", "--tokens", "3"]),
+    ],
+)
+def test_the_command_of_a_record_keeps_no_secret(monkeypatch, typed, shown):
+    monkeypatch.setattr(sys, "argv", ["/home/me/.venv/bin/flip-flop", "audit", *typed, "--quiet"])
+    assert shlex.split(command()) == ["flip-flop", "audit", *shown, "--quiet"]
 
 
 def test_arrays_with_a_flipped_bit_are_refused_or_are_what_was_written(tmp_path):
@@ -131,12 +122,11 @@ def test_arrays_with_a_flipped_bit_are_refused_or_are_what_was_written(tmp_path)
         damaged[bit // 8] ^= 1 << bit % 8
         path.write_bytes(damaged)
         try:
-            found = read_arrays(path)
+            damage = read_arrays(path)
         except ValueError:
             refused += 1
         else:
-            assert all(np.array_equal(found[name], arrays[name]) for name in found.keys() & arrays.keys())
+            assert all(np.array_equal(damage[name], arrays[name]) for name in damage.keys() & arrays.keys())
     assert refused > 4 * len(whole)
     path.write_bytes(whole)
-    found = read_arrays(path)
-    assert {name: each.tolist() for name, each in found.items()} == {n: each.tolist() for n, each in arrays.items()}
+    np.testing.assert_equal(read_arrays(path), arrays)

@@ -65,8 +65,7 @@ WITH_OPTIONS = AUDIT | {
 
 
 def write(folder, content):
-    text = content if isinstance(content, str) else json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-    (folder / "run.json").write_text(text)
+    (folder / "run.json").write_text(content if isinstance(content, str) else json.dumps(content))
     return folder
 
 
@@ -112,14 +111,13 @@ def test_an_older_record_is_read_with_defaults(tmp_path):
 def test_a_broken_record_says_where_and_what(content, why, tmp_path):
     with pytest.raises(InputError) as caught:
         RunRecord.read(write(tmp_path, content))
-    hint = "Restore it, or run it again into a new folder."
     assert str(caught.value).startswith(f"E-RUN-BROKEN: {tmp_path / 'run.json'} {why}")
-    assert str(caught.value).endswith(hint)
+    assert str(caught.value).endswith("Restore it, or run it again into a new folder.")
 
 
 def test_a_run_that_is_not_there_and_a_run_of_another_kind_are_missing(tmp_path):
-    for folder, why in ((tmp_path / "nowhere", "is not a folder"), (tmp_path, "has no run.json")):
-        with pytest.raises(InputError, match=f"E-RUN-MISSING: {folder} {why}"):
+    for folder, words in ((tmp_path / "nowhere", "is not a folder"), (tmp_path, "has no run.json")):
+        with pytest.raises(InputError, match=f"E-RUN-MISSING: {folder} {words}"):
             RunRecord.read(folder)
     write(tmp_path, TRAINING)
     assert RunRecord.read(tmp_path, "train").kind == "train"

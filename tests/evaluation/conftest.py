@@ -1,12 +1,16 @@
 """A tiny model on disk, and tasks in memory whose axes all differ: 5 instances, 4 templates, 3 labels."""
 
+import json
+
 import pytest
 from transformers.utils import logging as transformers_logging
 
+from flip_flop import audit
 from flip_flop.prompts import Template, TemplateSet
 from flip_flop.scoring import load_model
 from flip_flop.tasks import RowsSource, Task
-from tests.tiny import save_tiny
+from tests.served import serving
+from tests.tiny import save_tiny, with_chat_template
 
 TEMPLATES = (
     Template("plain", "{{ text }} Good, bad or neither?", "Bad ||| Good ||| Neither"),
@@ -40,3 +44,30 @@ def loaded(folder):
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     return load_model(str(folder))
+
+
+@pytest.fixture(scope="session")
+def audited(loaded):
+    return audit(loaded, make_task(), quiet=True)
+
+
+def change_metrics(run, **changes):
+    """Change a run directory as an earlier version wrote it. A value of None removes the key."""
+    metrics = json.loads((run / "metrics.json").read_text()) | changes
+    kept = {name: value for name, value in metrics.items() if name not in changes or value is not None}
+    (run / "metrics.json").write_text(json.dumps(kept))
+    (run / "MANIFEST.json").unlink()
+
+
+@pytest.fixture
+def task():
+    return make_task()
+
+
+@pytest.fixture
+def served(loaded, tmp_path, monkeypatch):
+    """The switches of a server and its name; the store of answers is empty."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("OPENAI_API_KEY", "a-secret")
+    with serving(loaded.model, with_chat_template(loaded.tokenizer)) as pair:
+        yield pair

@@ -1,15 +1,14 @@
 """Which template to use and when to abstain: tables and sentences of an audit."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from flip_flop import audit, load_run
+from flip_flop import load_run
 from flip_flop.metrics import Scores, summarise
 from flip_flop.report import write_report
-from tests.evaluation.conftest import make_task
+from tests.evaluation.conftest import change_metrics
 from tests.report.made_runs import HOSTILE, TEMPLATES, make_scores, write_run
 from tests.report.pages import Page
 
@@ -28,6 +27,23 @@ def scores():
 
 def without_gold(found):
     return replace(found, data=replace(found.data, gold=np.full(len(found.gold), -1)))
+
+
+def with_offsets(found, offsets):
+    """The audit with the metrics of calibrated scores."""
+    shifted = (found.scores + offsets).astype(np.float32)
+    metrics = {
+        **summarise(shifted, found.gold, found.template_names, intervals=False),
+        **{"method": "batch", "label_prior": [0.5, 0.5], "votes_changed": 0.0, "vote_share_drift": 0.0},
+        "offsets": dict(zip(found.template_names, offsets.tolist(), strict=True)),
+    }
+    return replace(found, metrics={**found.metrics, "calibrated": metrics})
+
+
+def report_of(found, tmp_path):
+    page = Page(write_report([found.path], tmp_path / "report.html").read_text(encoding="utf-8"))
+    assert page.faults == []
+    return page
 
 
 def test_templates_are_a_table_best_first(tmp_path, scores):
@@ -61,16 +77,8 @@ def test_sentence_names_the_best_template_and_those_to_drop(tmp_path, scores):
 
 
 def test_calibrated_scores_are_the_reference(tmp_path, scores):
-    values, gold = scores
-    found = make_audit(tmp_path / "run", values, gold)
-    offsets = np.linspace(-1, 1, 16).reshape(8, 2)
-    shifted = (values + offsets).astype(np.float32)
-    metrics = {
-        **summarise(shifted, gold, found.template_names, intervals=False),
-        **{"method": "batch", "label_prior": [0.5, 0.5], "votes_changed": 0.0, "vote_share_drift": 0.0},
-        "offsets": dict(zip(found.template_names, offsets.tolist(), strict=True)),
-    }
-    both = replace(found, metrics={**found.metrics, "calibrated": metrics})
+    found = make_audit(tmp_path / "run", *scores)
+    both = with_offsets(found, np.linspace(-1, 1, 16).reshape(8, 2))
     assert both.template_ranking.f1.tolist() == found.template_ranking.f1.tolist()
     assert both.template_ranking.agreement.tolist() != found.template_ranking.agreement.tolist()
     assert "(predict --calibrate batch --abstain-below" in both.abstention_advice
@@ -114,8 +122,7 @@ def test_generated_answers_have_no_probabilities(tmp_path, scores):
     assert instances["worst_template"].isna().tolist() == (instances["confidence"] == 1).tolist()
     assert set(coverage["by"]) == {"vote share"}
     assert found.template_advice.startswith("Use ")
-    page = Page(write_report([found.path], tmp_path / "report.html").read_text(encoding="utf-8"))
-    assert page.faults == []
+    page = report_of(found, tmp_path)
     assert "Risk against coverage" in page.text
     assert "Reliability of" not in page.text
 
@@ -126,8 +133,7 @@ def test_one_template_has_no_advice_but_a_table(tmp_path):
     assert found.template_advice == found.abstention_advice == ""
     assert found.to_pandas("templates")["agreement"].isna().all()
     assert found.to_pandas("instances")["worst_template"].isna().all()
-    page = Page(write_report([found.path], tmp_path / "report.html").read_text(encoding="utf-8"))
-    assert page.faults == []
+    page = report_of(found, tmp_path)
     assert "Which template?" not in page.text
     assert "Reliability of single templates" in page.text
 
@@ -180,14 +186,7 @@ def test_a_template_is_not_recommended_if_its_calibrated_answers_are_better(tmp_
     values[..., 1] += 0.8  # all templates prefer one label
     found = make_audit(tmp_path / "run", values, gold, TEMPLATES[:4])
     assert found.template_advice.startswith("Use ")
-    offsets = np.tile([0.0, -0.8], (4, 1))
-    shifted = (values + offsets).astype(np.float32)
-    metrics = {
-        **summarise(shifted, gold, found.template_names, intervals=False),
-        **{"method": "batch", "label_prior": [0.5, 0.5], "votes_changed": 0.0, "vote_share_drift": 0.0},
-        "offsets": dict(zip(found.template_names, offsets.tolist(), strict=True)),
-    }
-    both = replace(found, metrics={**found.metrics, "calibrated": metrics})
+    both = with_offsets(found, np.tile([0.0, -0.8], (4, 1)))
     best = both.template_ranking.order[0]
     before, after = (run.template_ranking.f1[best] for run in (found, both.calibrated))
     assert both.template_advice.startswith(
@@ -207,8 +206,7 @@ def test_names_are_escaped_in_sentences(tmp_path, scores):
 
 def test_report_shows_ranking_and_coverage(tmp_path, scores):
     found = make_audit(tmp_path / "run", *scores)
-    page = Page(write_report([found.path], tmp_path / "report.html").read_text(encoding="utf-8"))
-    assert page.faults == []
+    page = report_of(found, tmp_path)
     assert found.template_advice in page.text
     assert found.abstention_advice in page.text
     ranking = [row[0].split()[1] for row in page.table("Template", "Label preference")[1:]]
@@ -218,18 +216,13 @@ def test_report_shows_ranking_and_coverage(tmp_path, scores):
     assert [row[2] for row in page.table("Vote share at least", "Accuracy")[1:]] == expected
 
 
-def test_audit_of_a_model_has_prompt_tokens_that_a_run_keeps(loaded, tmp_path):
-    found = audit(loaded, make_task(), quiet=True)
-    found.write(tmp_path / "run")
+def test_audit_of_a_model_has_prompt_tokens_that_a_run_keeps(audited, tmp_path):
+    audited.write(tmp_path / "run")
     kept = load_run(tmp_path / "run").to_pandas("templates").set_index("template")["prompt_tokens"]
-    assert kept.to_dict() == found.metrics["prompt_tokens_per_template"]
-    path = tmp_path / "run" / "metrics.json"
-    metrics = json.loads(path.read_text())
-    del metrics["prompt_tokens_per_template"], metrics["ece"]
-    path.write_text(json.dumps(metrics))
-    (path.parent / "MANIFEST.json").unlink()  # as an earlier version wrote it
+    assert kept.to_dict() == audited.metrics["prompt_tokens_per_template"]
+    change_metrics(tmp_path / "run", prompt_tokens_per_template=None, ece=None)
     old = load_run(tmp_path / "run")
-    assert old.template_ranking.order == found.template_ranking.order
+    assert old.template_ranking.order == audited.template_ranking.order
     assert old.to_pandas("templates")["prompt_tokens"].isna().all()
 
 

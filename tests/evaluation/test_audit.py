@@ -1,78 +1,86 @@
-"""Metrics of an audit match slow loops over naive scores, and its record is complete."""
+"""Audits of all kinds of models and rows: metrics by slow loops over naive scores, a complete record, label mass."""
 
+import copy
 import json
+import logging
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import SimpleNamespace
 
+import datasets
 import numpy as np
 import pytest
+import torch
 from peft import LoraConfig, get_peft_model
 
-from flip_flop.evaluation.audit import audit
+from flip_flop import (
+    ScoringOptions,
+    Task,
+    audit,
+    load_model,
+    load_run,
+    predict,
+    write_predictions,
+    write_report,
+)
+from flip_flop.errors import InputError
 from flip_flop.metrics import summarise
+from flip_flop.prompts import TemplateSet
 from flip_flop.record import RunRecord, TaskRecord
-from flip_flop.scoring import PromptEncoder, load_model
-from tests.evaluation.conftest import make_rows, make_task
+from flip_flop.scoring import PromptEncoder
+from tests.evaluation.conftest import TEMPLATES, change_metrics, make_rows, make_task
+from tests.report.pages import Page
 from tests.scoring.oracle import naive_scores
-from tests.tiny import byte_bpe
+from tests.tiny import byte_bpe, tiny_model
 
 
-@pytest.fixture(scope="module")
-def found(loaded):
-    return audit(loaded, make_task(), quiet=True)
-
-
-@pytest.fixture(scope="module")
-def naive(loaded):
+def test_scores_match_naive_scores_in_order(loaded, audited):
     encoder = PromptEncoder(byte_bpe())
-    return naive_scores(loaded.model, [encoder.encode(row) for row in make_task().instances("test")])
+    naive = naive_scores(loaded.model, [encoder.encode(row) for row in make_task().instances("test")])
+    assert audited.scores.shape == (5, 4, 3)
+    assert audited.scores.dtype == np.float32
+    np.testing.assert_allclose(audited.scores, naive, rtol=0, atol=2e-6)
+    assert audited.gold.tolist() == [0, 1, 2, 0, 1]
+    assert audited.template_names == ("plain", "truth", "long", "terse")
 
 
-def test_scores_match_naive_scores_in_order(found, naive):
-    assert found.scores.shape == (5, 4, 3)
-    assert found.scores.dtype == np.float32
-    np.testing.assert_allclose(found.scores, naive, rtol=0, atol=2e-6)
-    assert found.gold.tolist() == [0, 1, 2, 0, 1]
-    assert found.template_names == ("plain", "truth", "long", "terse")
+def test_metrics_match_scores(audited):
+    others = [f"{name}_per_template" for name in ("own_label_mass", "preferred_tokens", "prompt_tokens")]
+    expected = summarise(audited.scores, audited.gold, audited.template_names)
+    assert audited.metrics == expected | {name: audited.metrics[name] for name in others}
 
 
-def test_metrics_match_scores(found):
-    mass = {
-        name: found.metrics[f"{name}_per_template"] for name in ("own_label_mass", "preferred_tokens", "prompt_tokens")
-    }
-    expected = summarise(found.scores, found.gold, found.template_names)
-    assert found.metrics == expected | {f"{name}_per_template": values for name, values in mass.items()}
-
-
-def test_prompt_tokens_are_counted_by_the_tokenizer(found):
+def test_prompt_tokens_are_counted_by_the_tokenizer(audited):
     tokenizer, rows = byte_bpe(), make_task().instances("test")
-    for at, name in enumerate(found.template_names):
+    for at, name in enumerate(audited.template_names):
         lengths = [len(tokenizer(row.prompts[at])["input_ids"]) for row in rows]
-        assert found.metrics["prompt_tokens_per_template"][name] == pytest.approx(sum(lengths) / len(lengths))
+        assert audited.metrics["prompt_tokens_per_template"][name] == pytest.approx(sum(lengths) / len(lengths))
 
 
-def test_record_suffices_to_repeat_audit(found, loaded):
-    record = found.record.to_json()
+def test_record_suffices_to_repeat_audit(loaded, audited):
+    record = audited.record.to_json()
     assert (record["kind"], record["name"], record["adapter"], record["training"]) == ("audit", "base", None, None)
     assert record["flip_flop_version"] == record["versions"]["flip_flop"]
-    assert found.record.model == loaded.record
+    assert audited.record.model == loaded.record
     task = record["task"]
     assert (task["name"], task["labels"], task["split"], task["f1"]) == ("moods", [0, 1, 2], "test", "macro")
     assert (task["num_instances"], task["has_gold"]) == (5, True)
-    assert [template["name"] for template in task["templates"]] == list(found.template_names)
+    assert [template["name"] for template in task["templates"]] == list(audited.template_names)
     assert task["templates"][1]["jinja"] == "True, false or maybe: {{ text }}"
     assert {"source", "sha256"} <= task["data"].keys()
     assert {"delimiter", "chat_template", "backend", "boundary_merged", "bos"} <= record["scoring"].keys()
     assert {"python", "torch", "transformers", "peft"} <= record["versions"].keys()
     assert {"machine", "processor", "cpu_count", "gpu"} <= record["hardware"].keys()
     json.dumps(record, allow_nan=False)
-    json.dumps(found.metrics, allow_nan=False)
+    json.dumps(audited.metrics, allow_nan=False)
 
 
-def test_gold_labels_are_optional_and_change_no_score(loaded, found):
+def test_gold_labels_are_optional_and_change_no_score(loaded, audited):
     rows = [row | {"mood": (row["mood"] + 1) % 3} for row in make_rows()]
-    assert np.array_equal(audit(loaded, make_task(rows), quiet=True).scores, found.scores)
+    assert np.array_equal(audit(loaded, make_task(rows), quiet=True).scores, audited.scores)
     rows = [{"text": row["text"]} for row in make_rows()]
     unlabelled = audit(loaded, make_task(rows, labels=None, label_field=None), quiet=True)
-    assert np.array_equal(unlabelled.scores, found.scores)
+    assert np.array_equal(unlabelled.scores, audited.scores)
     assert unlabelled.metrics["mean_f1"] is None
     assert unlabelled.gold.tolist() == [-1] * 5
     assert unlabelled.record.task.has_gold is False
@@ -82,15 +90,266 @@ def test_adapter_audit_has_name_of_method_and_training(loaded, folder, tmp_path)
     adapted = get_peft_model(load_model(str(folder)).model, LoraConfig(task_type="CAUSAL_LM", r=2))
     adapted.save_pretrained(tmp_path / "run" / "adapter")
     task = TaskRecord.from_json(make_task().render("test").record)
-    settings = {"method": "swarm", "lora_r": 2}
-    RunRecord(
-        kind="train", task=task, model=loaded.record, training=settings, seconds=4.5, command="flip-flop train"
-    ).write(tmp_path / "run")
+    settings, more = {"method": "swarm", "lora_r": 2}, {"seconds": 4.5, "command": "flip-flop train"}
+    RunRecord(kind="train", task=task, model=loaded.record, training=settings, **more).write(tmp_path / "run")
     with_adapter = load_model(str(folder), adapter=tmp_path / "run" / "adapter")
-    found = audit(with_adapter, make_task(), quiet=True).record
-    assert (found.name, found.adapter.method) == ("swarm", "swarm")
-    assert found.training == settings | {"seconds": 4.5, "command": "flip-flop train"}
+    record = audit(with_adapter, make_task(), quiet=True).record
+    assert (record.name, record.adapter.method) == ("swarm", "swarm")
+    assert record.training == settings | more
     assert audit(with_adapter, make_task(), name="mine", quiet=True).record.name == "mine"
     (tmp_path / "run" / "run.json").unlink()
     alone = audit(load_model(str(folder), adapter=tmp_path / "run" / "adapter"), make_task(), quiet=True).record
     assert (alone.name, alone.training) == ("adapter", None)
+
+
+TASK_FILE = """\
+name: moods
+data: {test: rows.jsonl}
+label_field: mood
+labels: [0, 1, 2]
+templates:
+"""
+
+
+@pytest.fixture(scope="module")
+def task_file(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("task")
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in make_rows()))
+    templates = "".join(f"  - {json.dumps(asdict(template))}\n" for template in TEMPLATES)
+    (folder / "task.yaml").write_text(TASK_FILE + templates)
+    return folder / "task.yaml"
+
+
+def test_all_kinds_of_models_are_accepted(loaded, folder, audited):
+    task, model, tokenizer = make_task(), loaded.model, loaded.tokenizer
+    trainer = SimpleNamespace(model=model, processing_class=tokenizer)
+    for given in (str(folder), Path(folder), (model, tokenizer), model, trainer):
+        assert np.array_equal(audit(given, task, quiet=True).scores, audited.scores)
+    assert np.array_equal(audit(model, tokenizer, task, quiet=True).scores, audited.scores)
+
+
+def test_rendered_rows_have_no_inputs_without_content(loaded):
+    rows = [asdict(instance) for instance in make_task().instances("test")]
+    with pytest.raises(InputError, match="E-CONTENT-FREE"):
+        audit(loaded, rows, quiet=True, calibrate="contextual")
+
+
+def test_predictions_are_not_written_with_other_rows(loaded, tmp_path):
+    split = make_task().render("test")
+    rows = predict(loaded, split, quiet=True)
+    for suffix in ("csv", "jsonl"):
+        with pytest.raises(InputError, match="E-ROW: There are 4 predictions and 5 rows"):
+            write_predictions(rows[1:], [0, 1, 2], tmp_path / f"out.{suffix}", split.rows)
+
+
+def test_other_tokenizer_is_used(loaded):
+    other = copy.deepcopy(loaded.tokenizer)
+    other.chat_template = "{% for message in messages %}<{{ message.content }}>{% endfor %}"
+    assert audit(loaded, other, make_task(), quiet=True).record.scoring["chat_template"] is True
+
+
+def test_all_kinds_of_rows_are_accepted(loaded, audited, task_file):
+    task = make_task()
+    rows = [asdict(instance) for instance in task.instances("test")]
+    for given in (task, task_file, str(task_file), task.render("test"), rows, datasets.Dataset.from_list(rows)):
+        run = audit(loaded, given, quiet=True)
+        assert np.array_equal(run.scores, audited.scores)
+        assert run.value("mean_f1") == audited.value("mean_f1")
+        assert run.record.task.num_instances == 5
+
+
+def test_all_kinds_of_task_data_are_accepted(loaded, audited, task_file):
+    rows = make_rows()
+    for given in (rows, datasets.Dataset.from_list(rows), task_file.with_name("rows.jsonl"), iter(rows)):
+        task = Task("moods", TemplateSet(TEMPLATES), {"test": given}, labels=[0, 1, 2], label_field="mood")
+        assert np.array_equal(audit(loaded, task, quiet=True).scores, audited.scores)
+        assert task.digest() == make_task().digest()
+    by_split = datasets.DatasetDict({"test": datasets.Dataset.from_list(rows)})
+    listed = Task("moods", list(TEMPLATES), by_split, labels=(0, 1, 2), label_field="mood")
+    assert listed.digest() == make_task().digest()
+    assert listed.instances("test") == make_task().instances("test")
+
+
+def test_predictions_take_rows_without_labels(loaded, task_file):
+    rows = [{"text": row["text"]} for row in make_rows()]
+    answers = predict(loaded, make_task().with_rows(rows), quiet=True)
+    assert [row["id"] for row in answers] == [f"test-{number}" for number in range(1, 6)]
+    from_file = predict((loaded.model, loaded.tokenizer), make_task().with_rows(str(task_file.with_name("rows.jsonl"))))
+    assert [row["vote"] for row in from_file] == [row["vote"] for row in answers]
+
+
+def test_model_object_has_no_digests_or_training(loaded, folder, tmp_path, monkeypatch):
+    adapted = get_peft_model(load_model(folder).model, LoraConfig(task_type="CAUSAL_LM", r=2))
+    (tmp_path / "run.json").write_text("{}")  # next to a folder without an adapter
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    record = audit(adapted, make_task(), quiet=True).record
+    assert (record.name, record.training, record.model.digest) == ("adapter", None, None)
+    assert (record.model.name, record.model.num_parameters) == (str(folder), loaded.record.num_parameters)
+
+
+ROW = asdict(make_task().instances("test")[0])
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([{"prompts": "ab", "choices": [["a", "b"], ["c", "d"]]}], "E-ROW"),
+        ([{"prompts": ["x", "y"], "choices": ["bad", "fun"]}], "E-ROW"),
+        ([{"prompts": ["x", None], "choices": [["a", "b"]] * 2}], "E-ROW"),
+        ([{"prompts": ["x"], "choices": [[1, 2]]}], "E-ROW"),
+        (make_rows(), r"E-ROW: .*task\.with_rows\(rows\)"),
+        ([ROW, ROW], "E-DATA-DUPID"),
+        ([ROW | {"label": 3}], "E-ROW"),
+        ([], "E-DATA-EMPTY"),
+    ],
+)
+def test_unsupported_rows_are_rejected(loaded, rows, words):
+    with pytest.raises(InputError, match=words):
+        audit(loaded, rows, quiet=True)
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (tiny_model("qwen2"), r"E-MODEL-TOKENIZER: .*Give the tokenizer too\."),
+        ((torch.nn.Linear(2, 2), byte_bpe()), "E-MODEL-KIND"),
+    ],
+)
+def test_unsupported_models_are_rejected(model, words):
+    with pytest.raises(InputError, match=words):
+        audit(model, make_task(), quiet=True)
+    with pytest.raises(TypeError, match="0 follow the model"):
+        audit(model)
+
+
+def test_a_limit_takes_the_same_sample_of_a_task_a_split_and_rows(loaded):
+    task = make_task()
+    split = task.render("test")
+    rows = [asdict(instance) for instance in split.instances]
+    ids = [each.id for each in task.instances("test", limit=3, seed=5)]
+    for given in (task, split, rows):
+        assert list(audit(loaded, given, limit=3, seed=5, quiet=True).instance_ids) == ids
+    with pytest.raises(InputError, match=r"E-TASK-KEY: the limit is 0\."):
+        audit(loaded, rows, limit=0)
+
+
+def test_audit_has_line_table_and_frames(audited, tmp_path):
+    assert repr(audited).startswith("Audit(base, ")
+    assert len(repr(audited)) < 400
+    assert "95% interval" in audited._repr_html_()
+    record = replace(audited.record, name="<script>")
+    assert "<script" not in replace(audited, record=record)._repr_html_()
+    metrics = audited.to_pandas().set_index("metric")
+    assert metrics.value["observed_agreement"] == audited.value("observed_agreement")
+    assert (metrics.low["mean_f1"], metrics.high["mean_f1"]) == audited.interval("mean_f1")
+    scores = audited.to_pandas("scores")
+    assert len(scores) == audited.scores.size
+    row = scores[(scores.id == "test-2") & (scores.template == "long") & (scores.label == "1")].iloc[0]
+    assert row.score == audited.scores[1, 2, 1]
+    assert scores.groupby(["id", "template"]).probability.sum().to_numpy() == pytest.approx(1)
+
+
+def test_flips_are_answers_outside_majority(audited, tmp_path):
+    flips = audited.to_pandas("flips")
+    slow = []
+    for row, name in enumerate(audited.instance_ids):
+        answers = [max(range(3), key=lambda label: audited.scores[row, column][label]) for column in range(4)]
+        vote = max(range(3), key=lambda label: (answers.count(label), audited.data.votes[row] == label))
+        slow += [(name, audited.template_names[column]) for column in range(4) if answers[column] != vote]
+    assert list(zip(flips.id, flips.template, strict=True)) == slow
+    assert slow
+    assert (flips.margin >= 0).all()
+    prompts = {row.id: row.prompts for row in audited.instances}
+    assert flips.prompt[0] == prompts[flips.id[0]][audited.template_names.index(flips.template[0])]
+    assert load_run(str(audited.write(str(tmp_path / "run")))).to_pandas("flips").equals(flips)
+
+
+TWO_ROWS = make_task(make_rows(2))
+
+
+@pytest.fixture
+def found(loaded, caplog):
+    caplog.set_level(logging.WARNING)
+    return audit(loaded, TWO_ROWS, quiet=True)
+
+
+@torch.no_grad()
+def next_token_probs(loaded, template):
+    """Mean over the rows of the distribution after the context of the first label."""
+    encoder = loaded.encoder("auto")
+    contexts = [encoder.encode(each).answers[template][0].context for each in TWO_ROWS.instances("test")]
+    logits = [loaded.model(torch.tensor([list(each)])).logits[0, -1] for each in contexts]
+    return torch.stack(logits).softmax(dim=-1).mean(dim=0)
+
+
+def test_mass_is_sum_of_label_probabilities_with_preferred_tokens(loaded, found, caplog):
+    mass = np.exp(found.scores.astype(float) * found.token_counts).sum(axis=2).mean(axis=0)
+    assert found.metrics["own_label_mass_per_template"] == pytest.approx(
+        dict(zip(found.template_names, mass, strict=True))
+    )
+    assert mass.max() < 0.1, "the weights are random"
+    for template, name in enumerate(found.template_names):
+        top = next_token_probs(loaded, template).topk(5).indices.tolist()
+        words = [loaded.tokenizer.decode([each]) for each in top]
+        assert found.metrics["preferred_tokens_per_template"][name] == words
+    audit(loaded, TWO_ROWS, quiet=True)
+    (line,) = [record.getMessage() for record in caplog.records if "W-LABEL-MASS" in record.getMessage()]
+    assert line.startswith("W-LABEL-MASS: under 4 of 4 templates")
+    assert "plain (" in line
+    assert "prefers 'r', 'the', '\\x07'" in line
+
+
+def test_high_mass_has_no_warning(caplog):
+    caplog.set_level(logging.WARNING)
+    metrics = audit("demo", "demo", quiet=True).metrics
+    assert min(metrics["own_label_mass_per_template"].values()) > 0.5
+    assert metrics["preferred_tokens_per_template"] == {}
+    assert "W-LABEL-MASS" not in caplog.text
+
+
+def test_served_model_has_mass_without_tokens(served, found, caplog):
+    pytest.importorskip("openai", reason="the package openai is not installed")
+    caplog.clear()
+    scored = audit(served[1], TWO_ROWS, quiet=True).metrics
+    generated = audit(served[1], TWO_ROWS, quiet=True, scoring=ScoringOptions(by="generation")).metrics
+    mass = found.metrics["own_label_mass_per_template"]
+    assert scored["own_label_mass_per_template"] == pytest.approx(mass, rel=1e-3)
+    assert caplog.text.count("W-LABEL-MASS") == 1
+    assert scored["preferred_tokens_per_template"] == {}
+    assert not [key for key in generated if "label_mass" in key]
+
+
+def test_the_report_shows_mass_and_escapes_tokens(found, tmp_path):
+    tokens = found.metrics["preferred_tokens_per_template"] | {"plain": ["<b>\x1b[31m\u202e\n"]}
+    change_metrics(found.write(tmp_path / "run"), preferred_tokens_per_template=tokens)
+    page = Page(write_report([tmp_path / "run"], tmp_path / "report.html").read_text())
+    assert page.faults == []
+    assert "'<b>\\x1b[31m\\u202e\\n'" in page.text
+    share = 100 * found.metrics["own_label_mass_per_template"]["truth"]
+    assert f"own labels {share:.1f}%" in page.text
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"own_label_mass_per_template": {"plain": 0.1}},
+        {"own_label_mass_per_template": [1]},
+        {"preferred_tokens_per_template": {"plain": "a"}},
+        {"preferred_tokens_per_template": {"plain": [1]}},
+        {"preferred_tokens_per_template": {"other": ["a"]}},
+    ],
+)
+def test_invalid_mass_or_tokens_are_rejected(found, tmp_path, change):
+    change_metrics(found.write(tmp_path / "run"), **change)
+    with pytest.raises(InputError, match="E-RUN-BROKEN: "):
+        load_run(tmp_path / "run")
+
+
+def test_preferred_tokens_use_chat_template(folder):
+    chat = load_model(str(folder))
+    chat.tokenizer.chat_template = "{% for turn in messages %}<user>{{ turn.content }}</user>{% endfor %}"
+    on, off = (
+        audit(chat, TWO_ROWS, quiet=True, scoring=ScoringOptions(chat_template=each)).metrics for each in ("on", "off")
+    )
+    assert on["preferred_tokens_per_template"] != off["preferred_tokens_per_template"]

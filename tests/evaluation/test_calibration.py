@@ -1,28 +1,23 @@
-"""Audits add calibrated metrics to raw metrics, and predictions are calibrated alike."""
+"""Audits add calibrated metrics to raw metrics. Predictions are calibrated alike, and by an adapter's offsets."""
 
 import json
 import logging
+import shutil
 
 import numpy as np
 import pytest
+from peft import LoraConfig, get_peft_model
 
+from flip_flop import audit, load_run, predict
 from flip_flop.errors import InputError
-from flip_flop.evaluation.audit import audit
-from flip_flop.evaluation.predict import predict
-from flip_flop.evaluation.run_directory import load_run
-from flip_flop.metrics import Scores, label_shares_per_template, summarise
+from flip_flop.metrics import Scores, batch_offsets, label_shares_per_template, summarise
 from flip_flop.prompts import Template
 from flip_flop.record import ModelRecord
-from flip_flop.report import (
-    comparison_frame,
-    render_csv,
-    render_text,
-    write_report,
-)
-from flip_flop.scoring import Scorer, score
+from flip_flop.report import comparison_frame, render_csv, render_text, write_report
+from flip_flop.scoring import Scorer, load_model, score, store_calibration
 from flip_flop.scoring.options import DEFAULT_SCORING
 from flip_flop.tasks import prior_from
-from tests.evaluation.conftest import TEMPLATES, make_rows, make_task
+from tests.evaluation.conftest import TEMPLATES, change_metrics, make_rows, make_task
 from tests.metrics import calibration_oracle as oracle
 from tests.report.pages import Page
 
@@ -58,8 +53,7 @@ def test_audit_adds_batch_calibration_by_default_if_it_changes_a_prediction(load
     assert {name: value for name, value in found.metrics.items() if name != "calibrated"} == raw.metrics
     assert found.metrics == audit(loaded, TASK, quiet=True, calibrate="batch").metrics
     assert "calibrated" not in raw.metrics
-    few = audit(loaded, make_task(make_rows(49)), quiet=True)
-    assert "calibrated" not in few.metrics
+    assert "calibrated" not in audit(loaded, make_task(make_rows(49)), quiet=True).metrics
     one_row = audit(loaded, make_task([{"text": "The same.", "mood": 0}] * 60), quiet=True)
     assert len(set(one_row.scores[:, 0].argmax(axis=1))) == 1
     assert "calibrated" in audit(loaded, TASK, quiet=True, label_prior=PRIOR).metrics
@@ -85,9 +79,6 @@ def test_contextual_calibration_uses_first_row_without_content(loaded, raw):
     after = audit(loaded, TASK, quiet=True, calibrate="contextual").metrics["calibrated"]
     offsets = oracle.batch_offsets(content_free.astype(float).tolist())
     np.testing.assert_allclose(list(after["offsets"].values()), offsets, atol=1e-5)
-
-
-def test_contextual_calibration_rejects_answers_per_row(loaded):
     own = Template("own", "{{ text }}", "{{ text }} ||| Good ||| Neither")
     with pytest.raises(InputError, match=r"E-CALIBRATION: .* each row's own"):
         audit(loaded, make_task(templates=(own, *TEMPLATES)), quiet=True, calibrate="contextual")
@@ -127,10 +118,7 @@ def test_tables_and_report_have_raw_and_calibrated_metrics(found, raw, tmp_path)
     ],
 )
 def test_invalid_calibration_is_rejected(found, tmp_path, change, words):
-    path = found.write(tmp_path / "run") / "metrics.json"
-    metrics = json.loads(path.read_text())
-    path.write_text(json.dumps(metrics | {"calibrated": metrics["calibrated"] | change}))
-    (path.parent / "MANIFEST.json").unlink()  # as an earlier version wrote it
+    change_metrics(found.write(tmp_path / "run"), calibrated=found.metrics["calibrated"] | change)
     with pytest.raises(InputError, match=f"E-RUN-BROKEN: .*{words}"):
         load_run(tmp_path / "run")
 
@@ -139,12 +127,10 @@ def test_predictions_are_calibrated_like_audit(loaded, found, tmp_path, caplog):
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(json.dumps({"text": row["text"]}) + "\n" for row in make_rows(60)))
     rows = predict(loaded, TASK.render_file(path), quiet=True, calibrate="prior", label_prior=PRIOR)
-    answers = [[each["label"] for each in row["templates"].values()] for row in rows]
-    assert answers == found.calibrated.predictions.tolist()
     assert [row["vote"] for row in rows] == found.calibrated.data.votes.tolist()
-    for row in rows:
-        for each in row["templates"].values():
-            assert each["probs"][each["label"]] == max(each["probs"])
+    answers = [answer for row in rows for answer in row["templates"].values()]
+    assert [answer["label"] for answer in answers] == found.calibrated.predictions.ravel().tolist()
+    assert all(answer["probs"][answer["label"]] == max(answer["probs"]) for answer in answers)
     caplog.set_level(logging.WARNING)
     predict(loaded, make_task().render("test"), quiet=True, calibrate="batch")
     assert "W-CALIBRATION-ROWS: batch calibration reads 5 instances" in caplog.text
@@ -156,3 +142,88 @@ def test_few_labels_estimate_prior(tmp_path):
     assert prior_from(TASK, path) == (0.3, 0.6, 0.1)
     with pytest.raises(InputError, match=r"E-LABEL-PRIOR: .* no label_field"):
         prior_from(make_task(labels=None, label_field=None), path)
+
+
+@pytest.fixture(scope="module")
+def saved(folder, tmp_path_factory):
+    base, adapter = load_model(str(folder)), tmp_path_factory.mktemp("run") / "adapter"
+    config = LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False, task_type="CAUSAL_LM")
+    get_peft_model(base.model, config).save_pretrained(adapter)
+    return adapter
+
+
+@pytest.fixture
+def adapter(saved, tmp_path):
+    return shutil.copytree(saved, tmp_path / "adapter")
+
+
+@pytest.fixture
+def trained(folder, adapter):
+    return load_model(str(folder), adapter=adapter)
+
+
+def store(trained, adapter, prior=None):
+    table = score(trained, TASK.instances("test"))
+    store_calibration(adapter, table, TASK.templates, prior)
+    return table
+
+
+def test_audit_and_predict_apply_the_stored_offsets_by_template(trained, adapter):
+    table = store(trained, adapter, PRIOR)
+    few = make_task(make_rows(5), templates=TEMPLATES[::-1][:3])
+    run = audit(trained, few, quiet=True, calibrate="stored")
+    after = run.metrics["calibrated"]
+    offsets = dict(zip(TASK.templates.names, batch_offsets(table.scores, PRIOR), strict=True))
+    assert after["method"] == "stored"
+    assert after["label_prior"] == pytest.approx(PRIOR)
+    for name in few.templates.names:
+        np.testing.assert_allclose(after["offsets"][name], offsets[name], atol=1e-9)
+    rows = predict(trained, few, quiet=True, calibrate="stored")
+    assert [row["vote"] for row in rows] == run.calibrated.data.votes.tolist()
+
+
+def test_file_has_method_prior_and_template_digests(trained, adapter):
+    store(trained, adapter)
+    stored = json.loads((adapter / "calibration.json").read_text())
+    assert (stored["method"], stored["num_instances"], stored["chat_template"]) == ("batch", 60, False)
+    assert stored["label_prior"] == [1 / 3] * 3
+    digests = {template.name: template.digest() for template in TASK.templates}
+    assert {template["name"]: template["digest"] for template in stored["templates"]} == digests
+
+
+def rejected(trained, words, task=TASK, **options):
+    for function in (audit, predict):
+        with pytest.raises(InputError, match=rf"E-CALIBRATION-STORED: .*{words}"):
+            function(trained, task, quiet=True, calibrate="stored", **options)
+
+
+def test_stored_offsets_of_other_adapters_and_templates_are_rejected(trained, adapter, loaded):
+    rejected(trained, "calibration.json")
+    rejected(loaded, "no adapter")
+    store(trained, adapter)
+    edited = Template("terse", "{{ text }} So?", "No ||| Yes ||| So")
+    rejected(trained, "'terse'", make_task(templates=(*TEMPLATES[:3], edited)))
+    with pytest.raises(InputError, match=r"E-LABEL-PRIOR: .*--calibrate stored"):
+        predict(trained, TASK, quiet=True, calibrate="stored", label_prior=PRIOR)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"chat_template": True},
+        {"label_prior": [1.0]},
+        {"label_prior": None},
+        {"templates": 1},
+        {"templates": [{"digest": "x"}]},
+        {"templates": [{"digest": each.digest(), "offsets": [0, 0]} for each in TEMPLATES]},
+        {"templates": [{"digest": each.digest(), "offsets": [0, 0, float("nan")]} for each in TEMPLATES]},
+        {"templates": [{"digest": each.digest(), "offsets": "abc"} for each in TEMPLATES]},
+    ],
+)
+def test_an_invalid_file_is_rejected(trained, adapter, change):
+    store(trained, adapter)
+    path = adapter / "calibration.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    rejected(trained, "chat template" if "chat_template" in change else "calibration.json")
+    path.write_text("[" * 100_000)
+    rejected(trained, "calibration.json")

@@ -21,22 +21,17 @@ from tests.evaluation.conftest import make_rows, make_task
 FILES = ["MANIFEST.json", "instances.jsonl.gz", "metrics.json", "run.json", "scores.npz"]
 
 
-@pytest.fixture(scope="module")
-def found(loaded):
-    return audit(loaded, make_task(), quiet=True)
-
-
 def names(folder):
     return sorted(os.listdir(folder))
 
 
-def test_written_run_is_loaded(found, tmp_path):
-    out = found.write(tmp_path / "runs" / "base")
+def test_written_run_is_loaded(audited, tmp_path):
+    out = audited.write(tmp_path / "runs" / "base")
     assert names(out) == FILES
     assert names(tmp_path / "runs") == ["base"]
-    assert json.loads((out / "run.json").read_text()) == json.loads(json.dumps(found.record.to_json()))
-    assert json.loads((out / "metrics.json").read_text()) == json.loads(json.dumps(found.metrics))
-    assert np.array_equal(load_run(out).scores, found.scores)
+    assert json.loads((out / "run.json").read_text()) == json.loads(json.dumps(audited.record.to_json()))
+    assert json.loads((out / "metrics.json").read_text()) == json.loads(json.dumps(audited.metrics))
+    assert np.array_equal(load_run(out).scores, audited.scores)
     with np.load(out / "scores.npz", allow_pickle=False) as file:
         arrays = {name: file[name] for name in file.files}
     described = {name: (array.dtype.str[1:], array.shape) for name, array in arrays.items() if array.dtype.kind != "U"}
@@ -46,14 +41,14 @@ def test_written_run_is_loaded(found, tmp_path):
     assert (arrays["token_counts"] >= 1).all()
 
 
-def test_instances_are_stored_in_chat_template(found, folder, tmp_path):
-    out = found.write(tmp_path / "base")
+def test_instances_are_stored_in_chat_template(audited, folder, tmp_path):
+    out = audited.write(tmp_path / "base")
     with gzip.open(out / "instances.jsonl.gz", "rt", encoding="utf-8") as file:
         lines = [json.loads(line) for line in file]
     assert [line["id"] for line in lines] == [f"test-{number}" for number in range(1, 6)]
     assert lines[0]["prompts"][3] == "The room was good 0."
     assert np.array(lines[0]["choices"]).shape == (4, 3)
-    assert list(load_run(out).instances) == [replace(each, label=None) for each in found.instances]
+    assert list(load_run(out).instances) == [replace(each, label=None) for each in audited.instances]
     chat = load_model(str(folder))
     chat.tokenizer.chat_template = "{% for turn in messages %}<user>{{ turn.content }}</user>{% endfor %}"
     read = load_run(audit(chat, make_task(), quiet=True).write(tmp_path / "chat"))
@@ -62,10 +57,10 @@ def test_instances_are_stored_in_chat_template(found, folder, tmp_path):
 
 @pytest.mark.parametrize("file", FILES)
 @pytest.mark.parametrize("existing", [False, True])
-def test_failed_write_keeps_previous_state(found, tmp_path, monkeypatch, file, existing):
+def test_failed_write_keeps_previous_state(audited, tmp_path, monkeypatch, file, existing):
     out = tmp_path / "base"
     if existing:
-        found.write(out)
+        audited.write(out)
         before = {name: (out / name).read_bytes() for name in FILES}
 
     def fail(self, target):
@@ -76,7 +71,7 @@ def test_failed_write_keeps_previous_state(found, tmp_path, monkeypatch, file, e
     rename = Path.replace
     monkeypatch.setattr(Path, "replace", fail)
     with pytest.raises(OSError, match="No space"):
-        found.write(out)
+        audited.write(out)
     assert names(tmp_path) == (["base"] if existing else [])
     if existing:
         assert {name: (out / name).read_bytes() for name in FILES} == before
@@ -108,24 +103,24 @@ def test_killed_write_keeps_previous_state(tmp_path, existing):
     assert [name for name in names(tmp_path) if not name.startswith(".")] == (["base"] if existing else [])
 
 
-def test_run_replaces_previous_run(found, tmp_path):
+def test_run_replaces_previous_run(audited, tmp_path):
     out = tmp_path / "base"
-    found.write(out)
+    audited.write(out)
     (out / "notes.txt").write_text("of the old run")
-    found.write(out)
+    audited.write(out)
     assert names(out) == FILES
     with pytest.raises(InputError, match=r"E-OUT-USED: .* is not empty\."):
-        found.write(out, overwrite=False)
+        audited.write(out, overwrite=False)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("not of a run")
     with pytest.raises(InputError, match=r"E-OUT-USED: .* is not empty\. Give another --out\.$"):
-        found.write(tmp_path / "mine", overwrite=True)
+        audited.write(tmp_path / "mine", overwrite=True)
     assert names(tmp_path) == ["base", "mine"]
 
 
 def test_report_of_run_without_labels(loaded, tmp_path):
     rows = [{"text": row["text"]} for row in make_rows()]
-    found = audit(loaded, make_task(rows, labels=None, label_field=None), quiet=True)
-    run = load_run(found.write(tmp_path / "unlabelled"))
+    unlabelled = audit(loaded, make_task(rows, labels=None, label_field=None), quiet=True)
+    run = load_run(unlabelled.write(tmp_path / "unlabelled"))
     assert not run.has_gold
     assert run.label_names == ("0", "1", "2")

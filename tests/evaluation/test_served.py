@@ -1,4 +1,4 @@
-"""Served models have the scores and commands of local models."""
+"""Served models have the scores and commands of local models; run.json marks scores that are not exact."""
 
 import base64
 import gzip
@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from flip_flop import ScoringOptions, audit, load_run, predict, write_predictions, write_report
 from flip_flop.errors import InputError
@@ -20,109 +21,153 @@ from tests.tiny import metaspace, tiny_model, with_chat_template
 
 pytest.importorskip("openai", reason="the package openai is not installed")
 GENERATION = ScoringOptions(by="generation")
+CHAT, OFF = ScoringOptions(chat_template="on"), ScoringOptions(chat_template="off")
+# SentencePiece's kind writes a prompt's last space into the answer's token, adds a BOS, and knows few words.
+STRANGE = [
+    {"id": prompt, "prompts": [prompt], "choices": [choices], "label": None}
+    for prompt, *choices in (
+        ("ends in a space ", "Yes", "Yesterday"), ("is Über-hot\n", "é", "Nein"), ("a ba", "d", "dly"),
+    )
+]  # fmt: skip
 
 
-@pytest.fixture
-def served(loaded, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("kind", "options", "api", "tokenizer", "data"),
+    [
+        ("completions", OFF, "echo", "byte_bpe", make_task()),
+        ("completions", OFF, "echo", "metaspace", STRANGE),
+        ("vllm", ScoringOptions(), "prompt_logprobs", "byte_bpe", make_task()),
+        ("vllm", CHAT, "prompt_logprobs", "byte_bpe", make_task()),
+        ("llama", OFF, "grammar", "metaspace", make_task()),
+        ("llama", CHAT, "grammar", "byte_bpe", make_task()),
+        ("llama", OFF, "grammar", "byte_bpe", make_task()),
+    ],
+)
+def test_exact_api_matches_local_scores(loaded, tmp_path, monkeypatch, kind, options, api, tokenizer, data):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("OPENAI_API_KEY", "a-secret")
-    with serving(loaded.model, loaded.tokenizer) as found:
-        yield found
-
-
-@pytest.fixture
-def task():
-    return make_task()
-
-
-def test_served_scores_match_local_scores(served, loaded, task):
-    ours, theirs = audit(loaded, task, quiet=True), audit(served[1], task, quiet=True)
+    pair = loaded.model, with_chat_template(loaded.tokenizer)
+    if tokenizer == "metaspace":  # a token may span prompt and answer
+        pair = tiny_model("llama", vocab_size=len(metaspace())), with_chat_template(metaspace())
+    local = replace(options, chat_template="off" if options == OFF else "on")
+    ours = audit(pair, data, quiet=True, scoring=local)
+    with serving(*pair) as (server, name):
+        server.kind = kind
+        theirs = audit(name, data, quiet=True, scoring=options)
+        num_echoes = sum("echo" in request for request in server.requests)
+        assert api == "echo" or num_echoes <= 1  # an API is probed once
+        votes = [row["vote"] for row in predict(name, data, quiet=True, scoring=options)]
     assert np.abs(theirs.scores - ours.scores).max() < 1e-5
     assert (theirs.token_counts == ours.token_counts).all()
     assert theirs.metrics["observed_agreement"] == ours.metrics["observed_agreement"]
-    assert theirs.record.model.name == "tiny"
-    assert theirs.record.scoring["num_asked"] == len(served[0].requests) == theirs.scores.size
-    assert [row["vote"] for row in predict(served[1], task, quiet=True)] == [
-        row["vote"] for row in predict(loaded, task, quiet=True)
-    ]
-
-
-def test_merged_tokens_are_cut_like_local_tokens(tmp_path, monkeypatch):
-    """Sentencepiece's kind writes a prompt's last space into the answer's token, adds a BOS, and knows few words."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    model, tokenizer = tiny_model("llama", vocab_size=len(metaspace())), metaspace()
-    strange = (("ends in a space ", "Yes", "Yesterday"), ("is Über-hot\n", "é", "Nein"), ("a ba", "d", "dly"))
-    rows = [
-        {"id": f"{number}", "prompts": [prompt], "choices": [choices], "label": None}
-        for number, (prompt, *choices) in enumerate(strange)
-    ]
-    with serving(model, tokenizer) as (_, name):
-        ours, theirs = audit((model, tokenizer), rows, quiet=True), audit(name, rows, quiet=True)
-    assert np.abs(theirs.scores - ours.scores).max() < 1e-5
-    assert (theirs.token_counts == ours.token_counts).all()
-    assert theirs.record.scoring["boundary_merged"] == ours.record.scoring["boundary_merged"]
+    assert votes == [row["vote"] for row in predict(pair, data, quiet=True, scoring=local)]
+    how = theirs.record.scoring
+    assert (how["api"], how["exact"], how["chat_template"]) == (api, True, options != OFF)
+    assert (theirs.record.model.name, how["num_asked"]) == ("tiny", theirs.scores.size)
+    assert how["boundary_merged"] == ours.record.scoring["boundary_merged"]
 
 
 @pytest.mark.parametrize("keys", [{}, {"system": "Be brief.", "assistant_prefix": "My answer:"}])
 def test_chat_template_of_given_tokenizer_is_used(served, loaded, task, keys):
-    task = replace(task, **keys)
-    tokenizer = with_chat_template(loaded.tokenizer)
+    task, tokenizer = replace(task, **keys), served[0].tokenizer
     ours, theirs = audit(loaded, tokenizer, task, quiet=True), audit(served[1], tokenizer, task, quiet=True)
     assert np.abs(theirs.scores - ours.scores).max() < 1e-5
-    assert [each.prompts for each in theirs.instances] == [each.prompts for each in ours.instances]
-    with pytest.raises(InputError, match=r"E-CHAT-TEMPLATE: .* --tokenizer"):
-        audit(served[1], task, quiet=True, scoring=ScoringOptions(chat_template="on", api="echo"))
+    assert [row.prompts for row in theirs.instances] == [row.prompts for row in ours.instances]
 
 
-def test_requests_are_retried_and_key_is_hidden(served, task, tmp_path):
+def first_tokens(model, tokenizer, instances, num_top):
+    """The log-probability of the longest token that begins each answer, among the most probable ones."""
+    expected = np.full((len(instances), len(instances[0].prompts), len(instances[0].choices[0])), np.nan)
+    for row, column in np.ndindex(expected.shape[:2]):
+        turns = [{"role": "user", "content": instances[row].prompts[column]}]
+        text = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+        with torch.no_grad():
+            logits = model(torch.tensor([tokenizer(text)["input_ids"]])).logits[0, -1].double()
+        top = logits.log_softmax(-1).topk(num_top)
+        texts = [text.strip() for text in tokenizer.batch_decode(top.indices[:, None])]
+        pairs = [*zip(texts, top.values.tolist(), strict=True)]
+        for label, choice in enumerate(instances[row].choices[column]):
+            begun = [
+                (len(text.strip()), value) for text, value in pairs if text.strip() and choice.startswith(text.strip())
+            ]
+            expected[row, column, label] = max(begun, default=(0, np.nan))[1]
+    return expected
+
+
+@pytest.mark.parametrize("num_top", [400, 20])
+def test_first_tokens_have_their_score_or_an_upper_bound_or_no_label(served, loaded, task, num_top):
     server, name = served
-    server.fails = [429, 503, 500]
-    found = audit(name, task, quiet=True)
-    assert found.record.scoring["num_asked"] == found.scores.size == len(server.requests) - 3
-    assert set(server.keys) == {"Bearer a-secret"}
-    found.write(tmp_path / "out")
-    server.fails = [401]
-    with pytest.raises(
-        InputError, match=r"E-ENDPOINT-ANSWER: .* tiny at http.* answers 401: .*no: Bearer \*\*\*"
-    ) as told:
-        audit(name, make_task(make_rows(7)), quiet=True)
-    files = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
-    assert not [each for each in [*files, str(told.value).encode()] if b"a-secret" in each]
+    server.kind, server.num_top = "chat", num_top
+    theirs = audit(name, task, quiet=True)
+    expected, exact = (first_tokens(loaded.model, server.tokenizer, [*theirs.instances], n) for n in (num_top, 400))
+    is_listed = np.isfinite(expected)
+    has_label = is_listed.any(axis=2)
+    is_bounded = ~is_listed & has_label[:, :, None]
+    assert np.abs(theirs.scores - expected)[is_listed].max() < 1e-5
+    assert ((theirs.predictions < 0) == ~has_label).all()
+    assert (theirs.scores[is_bounded] >= exact[is_bounded] - 1e-6).all()
+    assert theirs.metrics.get("unmapped_share", 0.0) == pytest.approx(1 - has_label.mean())
+    assert (theirs.record.scoring["api"], theirs.record.scoring["exact"]) == ("top_logprobs", False)
+    assert theirs.record.scoring["num_asked"] == theirs.predictions.size  # one request for all labels
+    if num_top == 400:
+        assert is_listed.all()
+        mass = theirs.metrics["own_label_mass_per_template"]
+        assert list(mass.values()) == pytest.approx(np.exp(expected).sum(axis=2).mean(axis=0))
+    else:
+        assert 0 < has_label.mean() < 1
+
+
+def test_other_text_of_the_chat_template_is_not_scored_as_answer(served, task):
+    """As Qwen3's template, which writes an empty thought before an answer that is in the chat already."""
+    server, name = served
+    server.kind, rendered = "vllm", server.rendered
+    server.rendered = lambda turns: rendered(turns).replace(
+        "<|assistant|>\n", "<|assistant|>\n" + "()" * (len(turns) - 1)
+    )
+    assert audit(name, task, quiet=True).record.scoring["api"] == "top_logprobs"
+
+
+@pytest.mark.parametrize(("model", "warns"), [("tiny", False), ("Tiny-1B-Instruct", True), ("gemma-2-2b-it", True)])
+def test_instruct_model_without_chat_template_is_warned_about(served, caplog, model, warns):
+    audit(served[1].replace("#tiny", f"#{model}"), make_task(make_rows(1)), quiet=True)
+    assert ("W-CHAT-TEMPLATE" in caplog.text) == warns
+
+
+def test_dry_run_estimates_and_writes_nothing(served, flip_flop, tmp_path):
+    before = {*tmp_path.rglob("*")}
+    common = ["--task", "demo", "--limit", "10", "--out", tmp_path / "out", "--dry-run"]
+    result = flip_flop("audit", "--model", served[1], *common, "--price-in", "2", "--price-out", "8")
+    assert result.code == 0, result.err
+    assert all(f"{word}: " in result.out for word in ("requests", "price", "time"))
+    assert "naive" in flip_flop("audit", "--model", "demo", *common).out
+    assert {*tmp_path.rglob("*")} == before
 
 
 def test_interrupted_audit_continues_with_stored_answers(served, task):
     server, name = served
     server.dies_after = 17
-    one_by_one = ScoringOptions(concurrency=1)
     with pytest.raises(InputError, match=r"E-ENDPOINT-ANSWER: .* 17 of 60 answers are stored"):
-        audit(EndpointScorer(name, retries=0), task, quiet=True, scoring=one_by_one)
+        audit(EndpointScorer(name, retries=0), task, quiet=True, scoring=ScoringOptions(concurrency=1))
     server.dies_after = None
-    found = audit(name, task, quiet=True)
-    assert found.record.scoring["num_asked"] == 43
-    texts = [request["prompt"] for request in server.requests]
-    assert len({*texts}) == 60
-    server.model = tiny_model(seed=8)
-    with pytest.raises(InputError, match=r"E-ENDPOINT-ANSWER: .*Remove .*\.jsonl"):
-        audit(name, task, quiet=True)
+    assert audit(name, task, quiet=True).record.scoring["num_asked"] == 43
+    assert len({request["prompt"] for request in server.requests}) == 60
+    num_requests = len(server.requests)
+    audit(name, task, quiet=True)
+    assert len(server.requests) - num_requests == 10  # stored answers that are requested again
+    model = server.model
+    server.model = lambda ids: type("Output", (), {"logits": model(ids).logits * 1.5})
+    with pytest.raises(InputError, match=r"E-ENDPOINT-CHANGED: .*Remove .*\.jsonl"):
+        audit(name, make_task(make_rows(6)), quiet=True)
+    assert len(server.requests) - num_requests <= 20
 
 
-def test_rejected_prompt_is_named_without_hint_to_continue(served, task):
-    served[0].fails = [400] * 3
-    with pytest.raises(
-        InputError, match=r"E-ENDPOINT-ANSWER: Instance 'test-1', template 'plain': .*answers 400"
-    ) as told:
-        audit(served[1], task, quiet=True, scoring=ScoringOptions(concurrency=1))
-    assert "are stored" not in str(told.value)
-
-
-def test_interrupt_does_not_wait_for_replies(served, task, monkeypatch):
+def test_interrupt_does_not_wait_for_replies(served, task):
     """As by Ctrl-C: what interrupts the reading of answers ends it, while the server still thinks."""
     served[0].waits.clear()
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a process of the tests' ignores it
     interrupt = threading.Timer(0.3, lambda: signal.pthread_kill(threading.main_thread().ident, signal.SIGINT))
     answer = threading.Timer(10, served[0].waits.set)
-    for timer in (interrupt, answer):
-        timer.start()
+    interrupt.start()
+    answer.start()
     try:
         with pytest.raises(KeyboardInterrupt):
             audit(served[1], task, quiet=True)
@@ -133,44 +178,27 @@ def test_interrupt_does_not_wait_for_replies(served, task, monkeypatch):
         served[0].waits.set()
 
 
-def test_indistinguishable_answers_are_rejected(served):
-    rows = [{"id": "a", "prompts": ["Is it?"], "choices": [["Yes", "yes"]], "label": None}]
-    with pytest.raises(InputError, match=r"E-ENDPOINT: Generated texts cannot distinguish the answers 'Yes', 'yes'"):
-        audit(served[1], rows, quiet=True, scoring=GENERATION)
-
-
-def test_missing_log_probabilities_suggest_generation(served, task):
-    served[0].log_probs = False
-    with pytest.raises(InputError, match=r"E-ENDPOINT-LOGPROBS: .* Add --by generation"):
-        audit(served[1], task, quiet=True)
-
-
 def test_generated_answers_have_no_probability_metrics(served, task, tmp_path):
     server, name = served
-    server.writes = lambda prompt: (
-        "  good. It was" if "Good, bad" in prompt else "I do not know" if "false" in prompt
-        else "Guaranteed!" if "Verdict" in prompt else "no\nyes"
-    )  # fmt: skip
-    found = audit(name, task, quiet=True, scoring=GENERATION)
-    assert found.predictions.tolist() == [[1, -1, 1, 0]] * 5
-    assert found.metrics["unmapped_share_per_template"] == {"plain": 0.0, "truth": 1.0, "long": 0.0, "terse": 0.0}
-    assert found.metrics["unmapped_share"] == 0.25
-    assert found.metrics["observed_agreement"] == pytest.approx(2 * 1 / (4 * 3))
-    assert found.metrics["label_shares"] == [0.25, 0.5, 0.0]
-    accuracy = [np.mean(found.gold == answer) for answer in (1, -1, 1, 0)]
-    assert list(found.metrics["accuracy_per_template"].values()) == accuracy
-    for metric in ("posix", "ensemble_f1"):
-        assert found.metrics[metric] is None
-    assert "no probabilities" in found.metrics["absent"]["posix"]
-    stored = load_run(found.write(tmp_path / "run"))
-    assert (stored.predictions == found.predictions).all()
-    assert [each.written for each in stored.instances] == [
-        ("good. It was", "I do not know", "Guaranteed!", "no\nyes")
-    ] * 5
+    texts = {"Good, bad": "  good. It was", "false": "I do not know", "Verdict": "Guaranteed!", "": "no\nyes"}
+    server.writes = lambda prompt: next(text for words, text in texts.items() if words in prompt)
+    theirs = audit(name, task, quiet=True, scoring=GENERATION)
+    assert theirs.predictions.tolist() == [[1, -1, 1, 0]] * 5
+    assert theirs.metrics["unmapped_share_per_template"] == {"plain": 0.0, "truth": 1.0, "long": 0.0, "terse": 0.0}
+    assert theirs.metrics["unmapped_share"] == 0.25
+    assert theirs.metrics["observed_agreement"] == pytest.approx(2 * 1 / (4 * 3))
+    assert theirs.metrics["label_shares"] == [0.25, 0.5, 0.0]
+    accuracy = [np.mean(theirs.gold == answer) for answer in (1, -1, 1, 0)]
+    assert list(theirs.metrics["accuracy_per_template"].values()) == accuracy
+    assert theirs.metrics["posix"] is theirs.metrics["ensemble_f1"] is None
+    assert "no probabilities" in theirs.metrics["absent"]["posix"]
+    stored = load_run(theirs.write(tmp_path / "run"))
+    assert (stored.predictions == theirs.predictions).all()
+    written = ("good. It was", "I do not know", "Guaranteed!", "no\nyes")
+    assert [row.written for row in stored.instances] == [written] * 5
     assert stored.unparsed == "truth 5 x 'I do not know'"
-    assert set(found.to_pandas("flips")["label"]) == {"no label", "0"}
-    write_report([tmp_path / "run"], tmp_path / "page.html")
-    page = (tmp_path / "page.html").read_text()
+    assert set(theirs.to_pandas("flips")["label"]) == {"no label", "0"}
+    page = write_report([tmp_path / "run"], tmp_path / "page.html").read_text()
     assert "25.0% of its generated answers match no label" in page
     assert "Most frequent: truth 5 x" in page
     instances = gzip.decompress(base64.b64decode(re.search(r'>\s*"?(H4sI[A-Za-z0-9+/=]+)', page)[1])).decode()
@@ -181,34 +209,6 @@ def test_generated_answers_have_no_probability_metrics(served, task, tmp_path):
     assert (tmp_path / "out.csv").read_text().splitlines()[0].count(": label") == 4
     with pytest.raises(InputError, match=r"E-ENDPOINT: --calibrate batch"):
         audit(name, task, quiet=True, scoring=GENERATION, calibrate="batch")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["audit", "--model", "openai:http://HOST:PORT/v1#x"], "E-ENDPOINT: .* is not an endpoint and model"),
-        (["audit", "--model", "openai:http://[::1/v1#x"], "E-ENDPOINT: .* is not an endpoint and model"),
-        (["audit", "--model", "openai:localhost#x"], "E-ENDPOINT: .* is not an endpoint and model. Write openai:http"),
-        (["audit", "--model", "openai:http://me:pw@h/v1#x"], "E-ENDPOINT: A key does not belong .*OPENAI_API_KEY"),
-        (
-            ["audit", "--model", "openai:http://h/v1#x", "--dtype", "float32"],
-            "E-ENDPOINT: --dtype applies",
-        ),
-        (
-            ["train", "--model", "openai:http://h/v1#x"],
-            "E-ENDPOINT: openai:http://h/v1#x is a served model: .* audit or predict",
-        ),
-        (
-            ["audit", "--model", "demo", "--by", "generation"],
-            "E-ENDPOINT: --by generation applies only to served",
-        ),
-    ],
-)
-def test_options_of_other_models_are_rejected(flip_flop, tmp_path, arguments, words):
-    found = flip_flop(*arguments, "--task", "demo", "--out", tmp_path / "out")
-    assert found.code == 2
-    assert len(found.err.splitlines()) == 1
-    assert re.search(words, found.err)
 
 
 class Constant(Scorer):

@@ -1,32 +1,27 @@
-"""Replies of a server are untrusted: invalid replies end the audit with an error."""
+"""Replies of a server are untrusted: a wrong reply ends the audit with an error, and every request ends in time."""
 
+import contextlib
+import functools
 import json
+import random
+import re
 import time
 
+import numpy as np
 import pytest
 
 from flip_flop import ScoringOptions, audit
 from flip_flop.errors import InputError
+from flip_flop.prompts import Template
 from flip_flop.scoring import EndpointScorer
-from tests.evaluation.conftest import make_rows, make_task
+from tests.evaluation.conftest import TEMPLATES, make_rows, make_task
 from tests.served import serving
 
 pytest.importorskip("openai", reason="the package openai is not installed")
 GENERATION, ECHO = ScoringOptions(by="generation"), ScoringOptions(api="echo")
-NO_RETRY = {"retries": 0, "seconds": 20.0}
-
-
-@pytest.fixture
-def served(loaded, tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("OPENAI_API_KEY", "a-secret")
-    with serving(loaded.model, loaded.tokenizer) as found:
-        yield found
-
-
-@pytest.fixture
-def task():
-    return make_task()
+CHAT = ScoringOptions(by="generation", chat_template="on")
+TOP = ScoringOptions(api="top_logprobs", chat_template="on")
+ONE_BY_ONE = {"retries": 0, "seconds": 20.0}
 
 
 def changed(change):
@@ -37,7 +32,7 @@ def changed(change):
         change(reply)
         return json.dumps(reply)
 
-    return of_text
+    return {"changes": of_text}
 
 
 def with_log_prob(value):
@@ -60,23 +55,80 @@ def without_last_token(reply):
         reply["choices"][0]["logprobs"][name].pop()
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        *(with_log_prob(value) for value in (5, 0.1, True, "-1", [1], -1e300, float("nan"), -float("inf"), {}, None)),
-        *(with_list(name, lambda given: given[:-2]) for name in ("tokens", "token_logprobs")),
-        *(with_list(name, lambda given: [*given, given[-1]]) for name in ("tokens", "token_logprobs")),
-        *(with_list("tokens", change) for change in (lambda given: [*given[:-1], 3], "".join)),
-        with_list("text_offset", lambda given: [0]),
-        *(with_usage(completion_tokens=count) for count in (0, 2, 5)),
-        without_last_token,
-    ],
-)
-def test_inconsistent_log_probabilities_are_rejected(served, task, change):
-    served[0].changes = changed(change)
-    with pytest.raises(InputError, match=r"E-ENDPOINT-LOGPROBS: Instance .*tiny at http") as told:
-        audit(EndpointScorer(served[1], **NO_RETRY), task, quiet=True, scoring=ECHO)
-    assert "--by generation" in told.value.hint
+def with_top(*top):
+    listed = [{"token": token, "logprob": value} for token, value in top]
+    return lambda reply: reply["choices"][0].update(logprobs={"content": [{**listed[0], "top_logprobs": listed}]})
+
+
+def refusing(refusal):
+    """A server that answers 400 with the words that a function of the request returns."""
+
+    def sends(handler, content):
+        words = refusal(handler.asked)
+        body = content if words is None else json.dumps({"error": {"message": words}}).encode()
+        handler.reply(body, 200 if words is None else 400)
+
+    return {"sends": sends}
+
+
+def with_choices(choices):
+    return make_task(templates=[*TEMPLATES[:2], Template("place", "{{ text }}?", choices)])
+
+
+ANSWER, LOG_PROBS = "E-ENDPOINT-ANSWER: Instance", "E-ENDPOINT-LOGPROBS: Instance .*tiny at http"
+ALIKE = r"E-ENDPOINT-LOGPROBS: Template 'place': the answers .* begin alike"
+NO_MODEL = {"message": "no such model: tiny"}
+ERRORS = ({"error": NO_MODEL | {"code": 404}}, {"error": NO_MODEL["message"]}, {"error": NO_MODEL, "choices": []})
+ONE_ROW = {"id": "a", "prompts": ["Is it?"], "choices": [["Yes", "yes"]], "label": None}
+# Switches of the server, options, data, and the error.
+FAULTS = [
+    *(
+        (changed(change), ECHO, None, f"{LOG_PROBS}.*--by generation")
+        for change in (
+            *map(with_log_prob, (5, 0.1, True, "-1", [1], -1e300, float("nan"), -float("inf"), {}, None)),
+            *(with_list(name, lambda values: values[:-2]) for name in ("tokens", "token_logprobs")),
+            *(with_list(name, lambda values: [*values, values[-1]]) for name in ("tokens", "token_logprobs")),
+            with_list("tokens", lambda values: [*values[:-1], 3]),
+            with_list("tokens", "".join),
+            with_list("text_offset", lambda values: [0]),
+            *(with_usage(completion_tokens=count) for count in (0, 2, 5)),
+            without_last_token,
+        )
+    ),
+    *(
+        ({"kind": "chat", **changed(with_top(*top))}, TOP, None, "E-ENDPOINT-LOGPROBS: Instance")
+        for top in ([("<pad>", -9999.0)], [("<pad>", -9999.0)] * 20, [("a", -900.0), ("b", -950.0)])
+    ),
+    *(
+        ({"changes": lambda content, body=body: json.dumps(body)}, scoring, None, f"{ANSWER} .* no such model: tiny")
+        for body in ERRORS
+        for scoring in (CHAT, ScoringOptions(), TOP)
+    ),
+    ({"log_probs": False}, ScoringOptions(), None, "E-ENDPOINT-LOGPROBS: .* Add --by generation"),
+    ({"fails": [400] * 3}, ScoringOptions(), None, f"{ANSWER} 'test-1', template 'plain': .*answers 400"),
+    ({"fails": [401] * 3}, ScoringOptions(), None, rf"{ANSWER} .* tiny at http.* answers 401: .*no: Bearer \*\*\*"),
+    (refusing(lambda asked: "the temperature and max_completion_tokens are wrong"), CHAT, None,
+     "the temperature and max_completion_tokens are wrong"),
+    ({"kind": "llama after"}, ScoringOptions(chat_template="off"), None,
+     r"E-ENDPOINT-LOGPROBS: Instance 'test-1', template 'plain'.* 3\.00"),
+    ({}, ScoringOptions(chat_template="on", api="echo"), None, "E-CHAT-TEMPLATE: --api .* --tokenizer"),
+    ({}, ScoringOptions(chat_template="off", api="top_logprobs"), None, "E-CHAT-TEMPLATE: --api"),
+    ({}, GENERATION, [ONE_ROW], "E-ENDPOINT: Generated texts cannot distinguish the answers 'Yes', 'yes'"),
+    ({"kind": "chat"}, ScoringOptions(), with_choices("New York ||| New Jersey ||| Ohio"), ALIKE),
+    ({"kind": "chat"}, ScoringOptions(), with_choices("Yes ||| Yesterday ||| No"), ALIKE),
+    ({"kind": "chat", **changed(with_top(("S", -0.1), ("Ohio", -3.0)))}, TOP,
+     with_choices("Sports ||| Sci/Tech ||| Ohio"), r"E-ENDPOINT-LOGPROBS: .*template 'place'.* does not identify"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("switches", "scoring", "data", "words"), FAULTS)
+def test_fault_of_a_server_is_one_error(served, task, tmp_path, switches, scoring, data, words):
+    server, name = served
+    vars(server).update(switches)
+    with pytest.raises(InputError, match=words) as error:
+        audit(EndpointScorer(name, **ONE_BY_ONE), task if data is None else data, quiet=True, scoring=scoring)
+    assert not re.search(r"\d answers are stored|longer than its context|a-secret", str(error.value))
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and b"a-secret" in path.read_bytes()]
 
 
 @pytest.mark.parametrize("scoring", [ScoringOptions(concurrency=1), ScoringOptions(by="generation", concurrency=1)])
@@ -92,14 +144,15 @@ def test_inconsistent_log_probabilities_are_rejected(served, task, change):
 )
 def test_invalid_reply_keeps_stored_answers(served, task, scoring, change):
     server, name = served
-    kinds = iter([lambda content: content] * 6)
-    server.changes = lambda content: next(kinds, changed(change))(content)
+    valid = iter(range(6))
+    change_text = changed(change)["changes"]
+    server.changes = lambda content: content if next(valid, None) is not None else change_text(content)
     with pytest.raises(InputError, match=r"E-ENDPOINT-(ANSWER|LOGPROBS): Instance"):
-        audit(EndpointScorer(name, **NO_RETRY), task, quiet=True, scoring=scoring)
+        audit(EndpointScorer(name, **ONE_BY_ONE), task, quiet=True, scoring=scoring)
     server.changes = lambda content: content
-    found = audit(name, task, quiet=True, scoring=scoring)
-    num_questions = found.scores.size if scoring.by == "probability" else found.predictions.size
-    assert found.record.scoring["num_asked"] == num_questions - 6
+    rest = audit(name, task, quiet=True, scoring=scoring)
+    num_questions = rest.scores.size if scoring.by == "probability" else rest.predictions.size
+    assert rest.record.scoring["num_asked"] == num_questions - 6
 
 
 OLD_ANSWER = {"score": -9.0, "tokens": 1, "merged": False, "read": 9, "written": 1}
@@ -121,47 +174,124 @@ def test_damaged_stored_answers_are_requested_again(served, task, tmp_path, dama
     first, *others = filter(None, store.read_text().splitlines())
     lines = [first, *(DAMAGED[damage](line, [first]) for line in others)]
     store.write_text("\n".join(lines), errors="surrogateescape")
-    found = audit(served[1], task, quiet=True, scoring=scoring)
-    assert (found.scores == expected.scores).all()
-    assert found.record.scoring["num_asked"] == len(others)
+    again = audit(served[1], task, quiet=True, scoring=scoring)
+    assert (again.scores == expected.scores).all()
+    assert again.record.scoring["num_asked"] == len(others)
     assert audit(served[1], task, quiet=True, scoring=scoring).record.scoring["num_asked"] == 0
 
 
-def test_ten_stored_answers_are_requested_again(served, task):
+OVERLOADED = ({"code": 429, "message": "wait"}, {"code": "rate_limit_exceeded"}, "Too many requests", {"code": "503"})
+
+
+@pytest.mark.parametrize("bodies", [[], *([json.dumps({"error": error})] * 2 for error in OVERLOADED)])
+def test_overloaded_server_is_asked_again(served, task, bodies):
     server, name = served
-    audit(name, task, quiet=True)
+    expected = audit(name, task, quiet=True)
+    server.fails, rest = ([], iter(bodies)) if bodies else ([429, 503, 500], iter(()))
+    server.changes = lambda content: next(rest, content)
     num_requests = len(server.requests)
-    audit(name, task, quiet=True)
-    assert len(server.requests) - num_requests == 10
-    model = server.model
-    server.model = lambda ids: type("Output", (), {"logits": model(ids).logits * 1.5})
-    with pytest.raises(InputError, match="E-ENDPOINT-ANSWER"):
-        audit(name, make_task(make_rows(6)), quiet=True)
-    assert len(server.requests) - num_requests <= 20
+    theirs = audit(name.replace("#tiny", "#other"), task, quiet=True)
+    assert (theirs.scores == expected.scores).all()
+    assert theirs.record.scoring["num_asked"] == theirs.scores.size
+    assert len(server.requests) - num_requests == theirs.scores.size + (len(bodies) or 3)
+    assert set(server.keys) == {"Bearer a-secret"}
 
 
-def drip(handler, content):
+def like_gpt_5(asked):
+    if "max_tokens" in asked:
+        return (
+            "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
+        )
+    if "temperature" in asked:
+        return "Unsupported value: 'temperature' does not support 0 with this model. Only the default (1) is supported."
+    return None
+
+
+def test_refused_parameters_are_changed_and_recorded(served, task, capsys):
+    server, name = served
+    vars(server).update(refusing(like_gpt_5))
+    theirs = audit(name, task, scoring=CHAT)
+    assert theirs.record.scoring["adapted"] == {"max_tokens": "max_completion_tokens", "temperature": "default"}
+    assert "max_tokens: max_completion_tokens; temperature: default" in capsys.readouterr().err
+    assert len(server.requests) == theirs.predictions.size + 2
+    assert all("max_completion_tokens" in asked and "temperature" not in asked for asked in server.requests[2:])
+    server.writes = lambda prompt: "something else"  # its temperature is not 0
+    assert (audit(name, task, quiet=True, scoring=CHAT).predictions == theirs.predictions).all()
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["'top_logprobs' must be less than or equal to 5.", "Requested logprobs of 20, the maximum is: 5", "5 logprobs"],
+)
+def test_fewer_top_logprobs_are_requested_as_the_server_allows(served, task, words):
+    server, name = served
+    server.kind = "chat"
+    vars(server).update(refusing(lambda asked: words if asked["top_logprobs"] > 5 else None))
+    theirs = audit(name, task, quiet=True, scoring=TOP)
+    server.sends, server.num_top = None, 5
+    silent = audit(name.replace("#tiny", "#silent"), task, quiet=True, scoring=TOP)
+    assert (silent.scores == theirs.scores).all()
+    assert silent.record.scoring["adapted"] == theirs.record.scoring["adapted"] == {"top_logprobs": 5}
+
+
+THOUGHT = {"type": "thinking", "thinking": [{"type": "text", "text": "No complaint."}]}
+
+
+@pytest.mark.parametrize(
+    ("message", "label"),
+    [
+        ({"content": [THOUGHT, {"type": "text", "text": "good"}]}, 1),
+        ({"content": [{"type": "text", "text": "go"}, {"type": "text", "text": "od"}]}, 1),
+        ({"content": [{"type": "output_text", "text": "bad"}]}, 0),
+        ({"content": [THOUGHT]}, -1),
+        ({"content": []}, -1),
+        ({"content": "good", "reasoning_content": "bad"}, 1),
+        ({"content": None, "reasoning_content": "good"}, -1),
+        ({"content": "bad?\n</think>\n\ngood"}, 1),
+        ({"content": "<think>good"}, -1),
+    ],
+)
+def test_answer_of_a_message_is_its_text_after_the_reasoning(served, message, label):
+    change = changed(lambda reply: reply["choices"][0].update(message={"role": "assistant", **message}))
+    vars(served[0]).update(change)
+    task = make_task(make_rows(2)).with_templates(["plain"])
+    assert (audit(served[1], task, quiet=True, scoring=CHAT).predictions == label).all()
+
+
+def drip(handler):
     handler.send_response(200)
     handler.send_header("Content-Length", "1000000")
     handler.end_headers()
-    for _ in range(1200):
+    for _ in range(600):
         handler.wfile.write(b" ")
         time.sleep(0.05)
 
 
-def drip_headers(handler, content):
-    for letter in b"HTTP/1.1 200 OK\r\nX-Long: " + b"x" * 1200:
+def drip_headers(handler):
+    for letter in b"HTTP/1.1 200 OK\r\nX-Long: " + b"x" * 600:
         handler.wfile.write(bytes([letter]))
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("sends", [drip, drip_headers])
-def test_slow_reply_ends_after_a_deadline(served, task, sends):
+@pytest.mark.parametrize(
+    ("kind", "path", "slow", "words"),
+    [
+        ("completions", "/v1/models", drip, "no reply in 1 seconds"),
+        ("completions", "/v1/models", drip_headers, "no reply in 1 seconds"),
+        ("completions", "/v1/completions", drip, "1 seconds.* 12 of 60 answers are stored"),
+        ("completions", "/v1/completions", drip_headers, "1 seconds.* 12 of 60 answers are stored"),
+        ("llama", "/tokenize", drip, "no reply in 1 seconds"),
+        ("llama", "/apply-template", drip, "no reply in 1 seconds"),
+    ],
+)
+def test_slow_reply_ends_after_a_deadline(served, task, kind, path, slow, words):
     server, name = served
-    audit(name, make_task(make_rows(1)), quiet=True)
-    server.sends, started = sends, time.monotonic()
-    with pytest.raises(InputError, match=r"E-ENDPOINT-ANSWER: .* 1 seconds.* 12 of 60 answers are stored"):
-        audit(EndpointScorer(name, seconds=1), task, quiet=True, scoring=ScoringOptions(concurrency=2))
+    server.kind = kind
+    options = ScoringOptions(concurrency=2, chat_template="on" if kind == "llama" else "off")
+    audit(name, make_task(make_rows(1)), quiet=True, scoring=options)
+    server.slow, started = {path: slow}, time.monotonic()
+    with pytest.raises(InputError, match=f"E-ENDPOINT-ANSWER: .*{words}"):
+        audit(EndpointScorer(name, seconds=1), task, quiet=True, scoring=options)
     assert time.monotonic() - started < 10
 
 
@@ -176,10 +306,147 @@ def test_redirect_is_rejected(served, loaded, task, target):
         assert (len(served[0].requests), len(other.requests)) == (1, 0)
 
 
+def test_api_does_not_change_within_an_audit(served, task):
+    scorer = EndpointScorer(served[1])
+    assert audit(scorer, task, quiet=True).record.scoring["api"] == "echo"
+    served[0].kind = "chat"
+    with pytest.raises(InputError, match=r"E-ENDPOINT-ANSWER: .*404"):
+        audit(scorer, make_task(make_rows(6)), quiet=True)
+
+
 @pytest.mark.parametrize("key", ["s3cr3t\ntwo", "s3crët", "s3cr3t\ttwo"])
 def test_key_with_a_line_break_is_rejected(served, task, monkeypatch, key):
     monkeypatch.setenv("OPENAI_API_KEY", key)
-    with pytest.raises(InputError, match=r"E-ENDPOINT: .*OPENAI_API_KEY") as told:
+    with pytest.raises(InputError, match=r"E-ENDPOINT: .*OPENAI_API_KEY") as error:
         audit(served[1], task, quiet=True)
-    assert key.split()[0] not in str(told.value)
+    assert key.split()[0] not in str(error.value)
     assert not served[0].requests
+
+
+@pytest.mark.parametrize(("key", "words"), [("a", "a bad key"), ("no", "no: not a nose"), ("key-0", "monkey-01")])
+def test_short_key_is_not_hidden_inside_words(served, task, monkeypatch, key, words):
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+    vars(served[0]).update(refusing(lambda asked: f"{words}; it is {key}"))
+    with pytest.raises(InputError) as error:
+        audit(served[1], task, quiet=True, scoring=CHAT)
+    assert re.sub(rf"\b{key}\b", "***", words) in str(error.value)
+    assert "it is ***" in str(error.value)
+
+
+# Of each API: the kind of server, its chat template, and the parts of its replies that are changed.
+APIS = {
+    "echo": ("completions", "off", {"text", "tokens", "token_logprobs", "usage", "logprobs", "choices"}),
+    "prompt_logprobs": ("vllm", "on", {"prompt_logprobs", "usage"}),
+    "grammar": ("llama", "on", {"content", "usage", "tokens", "prompt", "choices"}),
+    "top_logprobs": ("chat", "on", {"content", "usage", "choices"}),
+}
+WRONG = (None, "x", -1, 7.5, True, [], {}, 10**400, float("nan"), float("-inf"))
+# These values are numbers in the reply, so another valid number cannot be known as wrong.
+WRONG_LOG_PROBS = (None, "x", 5, True, [], {}, 10**400, float("nan"), float("-inf"), -9999.0)
+LISTS = {
+    "without the first": lambda values: values[1:],
+    "without the last": lambda values: values[:-1],
+    "without the middle": lambda values: values[: len(values) // 2] + values[len(values) // 2 + 1 :],
+    "empty": lambda values: [],
+    "first twice": lambda values: values[:1] + values,
+    "last twice": lambda values: values + values[-1:],
+    "all twice": lambda values: values + values,
+    "with null": lambda values: [*values, None],
+    "in a list": lambda values: [values],
+    "first two swapped": lambda values: [*values[1::-1], *values[2:]],
+    "last two swapped": lambda values: [*values[:-2], *values[:-3:-1]],
+    "reversed": lambda values: values[::-1],
+}
+NUM_CHANGES = 120  # of each API; set it to 10,000 for all
+
+
+def places(value, path=()):
+    """The paths of the parts of a reply. Of a list, only the first, the second and the last item."""
+    yield path
+    keys = value if isinstance(value, dict) else sorted({0, 1, len(value) - 1}) if isinstance(value, list) else ()
+    for key in keys:
+        if isinstance(key, str) or 0 <= key < len(value):
+            yield from places(value[key], (*path, key))
+
+
+def part_of(reply, path):
+    return functools.reduce(lambda value, key: value[key], path, reply)
+
+
+def put(value):
+    return lambda reply, path: part_of(reply, path[:-1]).__setitem__(path[-1], value)
+
+
+def changes_of(reply, parts):
+    """The name, path and function of each change."""
+    for path in places(reply):
+        if not parts & {*path}:
+            continue
+        value = part_of(reply, path)
+        is_log_prob = "token_logprobs" in path or path[-1] == "logprob"
+        yield f"{path} is missing", path, lambda reply, path: part_of(reply, path[:-1]).__delitem__(path[-1])
+        others = WRONG_LOG_PROBS if is_log_prob else WRONG
+        wrong = {f"is {str(other)[:9]}": other for other in others if repr(other) != repr(value)}
+        if isinstance(value, list) and path[-1] != "bytes":
+            wrong |= {
+                name: change(value) for name, change in LISTS.items()
+                if not (is_log_prob and ("swapped" in name or "reversed" in name))
+            }  # fmt: skip
+        if isinstance(value, int) and not isinstance(value, bool):
+            wrong |= {"-1": value - 1, "+1": value + 1}
+        for name, other in wrong.items():
+            yield f"{path} {name}", path, put(other)
+
+
+class Mutating:
+    """Changes all replies that have the path, or one of them."""
+
+    def __init__(self, path, change, which):
+        self.path, self.change, self.which, self.seen = path, change, which, 0
+
+    def __call__(self, content):
+        reply = json.loads(content)
+        try:
+            part_of(reply, self.path)
+        except (KeyError, IndexError, TypeError):
+            return content
+        self.seen += 1
+        if self.which in ("all", self.seen):
+            self.change(reply, self.path)
+        return json.dumps(reply)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("api", APIS)
+def test_changed_reply_is_refused_or_has_the_same_scores(served, api):
+    """A wrong reply never gives another number."""
+    server, name = served
+    kind, chat_template, parts = APIS[api]
+    instances = make_task(make_rows(1)).with_templates(["plain", "truth"]).instances("test")
+    log_probs_of = functools.cache(lambda ids, plain=server.log_probs_of: plain([*ids]))
+    server.kind, server.log_probs_of = kind, lambda ids: log_probs_of((*ids,))
+
+    def asked(number, change):
+        server.changes = change
+        options = ScoringOptions(api=api, chat_template=chat_template, concurrency=1)
+        scorer = EndpointScorer(name.replace("#tiny", f"#tiny{number}"), **ONE_BY_ONE)
+        return scorer.scores(instances, options, names=["plain", "truth"])
+
+    replies, changes, wrong = [], {}, []
+    expected = asked("", lambda content: replies.append(json.loads(content)) or content)
+    for reply in replies:
+        for change_name, path, change in changes_of(reply, parts):
+            changes.setdefault(change_name, (path, change))
+    assert len(changes) >= NUM_CHANGES
+    for number, change_name in enumerate(random.Random(0).sample(sorted(changes), NUM_CHANGES)):
+        path, change = changes[change_name]
+        # An id that every reply gives to the text of another token cannot be known as wrong.
+        which = 1 if path[-1] == "id" else ("all", 1, "all", 2, "all", 3)[number % 6]
+        with contextlib.suppress(InputError):
+            scored = asked(number, Mutating(path, change, which))
+            if (
+                not np.array_equal(scored.scores, expected.scores)
+                or not (scored.token_counts == expected.token_counts).all()
+            ):
+                wrong.append((change_name, which))
+    assert not wrong
