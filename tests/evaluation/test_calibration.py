@@ -18,7 +18,7 @@ from flip_flop.scoring import Scorer, load_model, score, store_calibration
 from flip_flop.scoring.options import DEFAULT_SCORING
 from flip_flop.tasks import prior_from
 from tests.evaluation.conftest import TEMPLATES, change_metrics, make_rows, make_task
-from tests.metrics import calibration_oracle as oracle
+from tests.metrics import oracle
 from tests.report.pages import Page
 
 TASK = make_task(make_rows(60))

@@ -1,8 +1,28 @@
 """The metrics by hand: slow loops over Python numbers, pair by pair, sharing no code with the package."""
 
+import itertools
 import math
 
+import numpy as np
+
+from flip_flop.metrics import Scores
 from tests.method.oracle import softmax
+
+
+def data_of(predictions, gold=None, num_labels=3, average="auto"):
+    """Evaluation data of predictions: the predicted label has nearly all of the probability."""
+    predictions = np.asarray(predictions)
+    scores = np.where(predictions[..., None] == np.arange(num_labels), -0.1, -3.0)
+    return Scores(scores, np.full(len(predictions), -1) if gold is None else np.asarray(gold), average)
+
+
+def random_data(num_instances, num_templates=5, num_labels=3, signal=0.8):
+    """Scores with a signal of the gold label, one number or one for each template."""
+    random = np.random.default_rng([num_instances, num_templates, num_labels])
+    gold = random.integers(num_labels, size=num_instances)
+    scores = random.normal(size=(num_instances, num_templates, num_labels)) - 3
+    scores[np.arange(num_instances), :, gold] += signal
+    return scores, gold
 
 
 def agreement_of_instance(row):
@@ -20,11 +40,8 @@ def template_agreement(predictions, u, v):
 
 
 def no_consensus_share(predictions):
-    lacking = 0
-    for row in predictions:
-        if not any(row.count(label) > len(row) / 2 for label in row):
-            lacking += 1
-    return lacking / len(predictions)
+    lacking = [row for row in predictions if not any(row.count(label) > len(row) / 2 for label in row)]
+    return len(lacking) / len(predictions)
 
 
 def fleiss_kappa(predictions):
@@ -39,11 +56,9 @@ def posix(scores):
     values = []
     for templates in scores:
         moves = []
-        for asking, row in enumerate(templates):
-            for answering, own in enumerate(templates):
-                if asking != answering:
-                    answer = own.index(max(own))
-                    moves.append(abs(math.log(softmax(row)[answer]) - math.log(softmax(own)[answer])))
+        for asking, answering in itertools.permutations(templates, 2):
+            answer = answering.index(max(answering))
+            moves.append(abs(math.log(softmax(asking)[answer]) - math.log(softmax(answering)[answer])))
         values.append(math.fsum(moves) / len(moves))
     return math.fsum(values) / len(values)
 
@@ -76,19 +91,30 @@ def f1(predicted, gold, num_labels):
 
 def majority_vote(scores):
     """One instance: most votes, then the largest sum of probabilities, then the lowest index."""
-    num_labels = len(scores[0])
-    votes, weights = [0] * num_labels, [0.0] * num_labels
-    for row in scores:
-        votes[row.index(max(row))] += 1
-    for label in range(num_labels):
-        weights[label] = math.fsum(softmax(row)[label] for row in scores)
-    best = 0
-    for label in range(1, num_labels):
-        if (votes[label], weights[label]) > (votes[best], weights[best]):
-            best = label
-    return best
+    answers, labels = [row.index(max(row)) for row in scores], range(len(scores[0]))
+    weights = [math.fsum(softmax(row)[label] for row in scores) for label in labels]
+    return max(labels, key=lambda label: (answers.count(label), weights[label], -label))
 
 
 def share(predictions, label):
     cells = [p for row in predictions for p in row]
     return cells.count(label) / len(cells)
+
+
+def batch_offsets(scores, prior=None):
+    """Of each template: log prior less the log of the mean probability, less their mean over the labels."""
+    found = []
+    for template in range(len(scores[0])):
+        offsets = []
+        for label in range(len(scores[0][0])):
+            mean = math.fsum(softmax(row[template])[label] for row in scores) / len(scores)
+            offsets.append((math.log(prior[label]) if prior else 0.0) - math.log(mean))
+        found.append([offset - math.fsum(offsets) / len(offsets) for offset in offsets])
+    return found
+
+
+def quantile_cut(scores, template, share_of_1):
+    """Two labels: which instances a template answers with label 1, the given share of them by score difference."""
+    differences = [row[template][1] - row[template][0] for row in scores]
+    order = sorted(range(len(scores)), key=lambda i: differences[i], reverse=True)
+    return set(order[: round(share_of_1 * len(scores))])

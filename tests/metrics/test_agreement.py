@@ -1,3 +1,5 @@
+"""Agreement, the majority vote, POSIX and collapse equal slow loops."""
+
 import itertools
 
 import numpy as np
@@ -6,14 +8,22 @@ import pytest
 from flip_flop.files import generator
 from flip_flop.metrics import (
     METRICS,
+    Scores,
+    constant_templates,
     instance_agreement,
+    is_collapsed,
+    label_probs,
+    label_shares,
+    label_shares_per_template,
     lacks_consensus,
+    majority_vote,
     observed_agreement,
+    share_drift,
     template_agreement_matrix,
     vote_counts,
 )
 from tests.metrics import oracle
-from tests.metrics.made_data import data_of
+from tests.metrics.oracle import data_of
 
 # Instances, templates, labels: with fewer templates than labels and with more.
 SHAPES = [(7, 4, 3), (7, 3, 4), (1, 2, 3), (30, 15, 2), (11, 8, 4)]
@@ -50,36 +60,28 @@ def test_agreement_equals_counting_every_pair_and_votes_every_label(shape):
     assert METRICS["observed_agreement"].value(data_of(predictions, num_labels=4)) == observed_agreement(predictions)
 
 
-def test_a_single_template_has_no_agreement_and_no_consensus():
-    one = random_predictions(7, 1, 3)
-    assert instance_agreement(one) is None
-    assert lacks_consensus(one) is None
-    assert fleiss_kappa(one) is None
-    assert observed_agreement(one) is None
-    assert no_consensus_share(one) is None
-
-
-def test_no_instances_have_no_agreement():
-    none = np.zeros((0, 4), dtype=int)
-    assert observed_agreement(none) is None
-    assert no_consensus_share(none) is None
-    assert fleiss_kappa(none) is None
-    assert vote_counts(none, 3).shape == (0, 3)
-    with pytest.raises(ValueError, match="without instances"):
-        template_agreement_matrix(none)
+@pytest.mark.parametrize("shape", [(7, 1, 3), (0, 4, 3)])
+def test_a_single_template_and_no_instances_have_no_agreement(shape):
+    predictions = random_predictions(*shape)
+    for measure in (observed_agreement, no_consensus_share, fleiss_kappa):
+        assert measure(predictions) is None
+    if shape[0]:
+        assert instance_agreement(predictions) is lacks_consensus(predictions) is None
+    else:
+        assert vote_counts(predictions, 3).shape == (0, 3)
+        with pytest.raises(ValueError, match="without instances"):
+            template_agreement_matrix(predictions)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_matrix_compares_every_two_templates_and_averages_to_observed_agreement(shape):
     predictions = random_predictions(*shape)
     matrix = template_agreement_matrix(predictions)
-    num_templates = shape[1]
-    for u in range(num_templates):
-        for v in range(num_templates):
-            assert matrix[u, v] == pytest.approx(oracle.template_agreement(predictions.tolist(), u, v))
+    for u, v in np.ndindex(matrix.shape):
+        assert matrix[u, v] == pytest.approx(oracle.template_agreement(predictions.tolist(), u, v))
     assert (matrix == matrix.T).all()
     assert (np.diag(matrix) == 1).all()
-    off_diagonal = matrix[~np.eye(num_templates, dtype=bool)]
+    off_diagonal = matrix[~np.eye(shape[1], dtype=bool)]
     assert off_diagonal.mean() == pytest.approx(observed_agreement(predictions))
 
 
@@ -115,3 +117,157 @@ def test_kappa_is_near_zero_by_chance_too_where_answers_are_no_label():
     predictions[np.random.default_rng(5).random(predictions.shape) < 0.4] = -1
     assert fleiss_kappa(predictions, 2) == pytest.approx(0, abs=0.02)
     assert fleiss_kappa(np.full((3, 4), -1), 2) is None
+
+
+@pytest.mark.parametrize("shape", [(40, 4, 3), (40, 3, 4), (40, 2, 5), (40, 6, 2), (40, 1, 3)])
+def test_the_vote_equals_the_loop(shape):
+    scores = generator(0, "tests/metrics/vote", *shape).normal(size=shape) - 2
+    assert majority_vote(scores).tolist() == [oracle.majority_vote(rows) for rows in scores.tolist()]
+
+
+@pytest.mark.parametrize("shape", [(40, 4, 3), (40, 3, 4), (40, 1, 3)])
+def test_probabilities_and_the_ensemble_equal_the_loop(shape):
+    scores = generator(0, "tests/metrics/ensemble", *shape).normal(size=shape) * 3
+    gold = np.arange(40) % shape[2]
+    assert label_probs(scores).tolist() == [[pytest.approx(oracle.softmax(row)) for row in rows] for rows in scores]
+    answers = [oracle.ensemble(rows) for rows in scores.tolist()]
+    data = Scores(scores, gold)
+    assert data.ensembled.predictions[:, 0].tolist() == answers
+    assert METRICS["ensemble_f1"].value(data) == pytest.approx(oracle.f1(answers, gold.tolist(), shape[2]))
+
+
+def test_a_plurality_wins_without_a_strict_majority():
+    probs = np.array([[[0.4, 0.3, 0.3], [0.4, 0.3, 0.3], [0.1, 0.8, 0.1], [0.05, 0.05, 0.9], [0.0, 0.1, 0.9]]]) + 1e-9
+    assert majority_vote(np.log(probs)).tolist() == [2], "two votes each for labels 0 and 2, and label 2 is surer"
+    assert majority_vote(np.log(probs[:, :4])).tolist() == [0], "two votes of four beat one, sure as it may be"
+
+
+def test_the_sum_decides_only_between_labels_that_are_tied():
+    # Label 2 has the largest sum of probabilities but no vote.
+    probs = np.array([[[0.51, 0.0, 0.49], [0.0, 0.51, 0.49]]])
+    with np.errstate(divide="ignore"):
+        assert majority_vote(np.log(probs)).tolist() == [0]
+
+
+def test_a_tie_of_both_goes_to_the_lowest_index_in_any_order_of_the_templates():
+    # Every label wins once, with the same three probabilities: all sums are equal in spite of rounding.
+    random = generator(0, "tests/metrics/ties")
+    for _ in range(50):
+        row = random.dirichlet([1.0, 1.0, 1.0])
+        scores = np.log([[np.roll(row, shift) for shift in random.permutation(3)]])
+        assert majority_vote(scores).tolist() == [0]
+
+
+def test_extreme_scores_vote_like_any_others():
+    scores = np.array([[[-1e4, -2e4], [-np.inf, -1e4]], [[-np.inf, -np.inf], [-1e4, -3.0]]], dtype=np.float32)
+    assert majority_vote(scores).tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_score_that_is_no_log_probability_is_refused(bad):
+    with pytest.raises(ValueError, match="log-probabilities"):
+        Scores(np.array([[[-1.0, bad]]]), np.array([0]))
+    with pytest.raises(ValueError, match="log-probabilities"):
+        majority_vote(np.array([[[-1.0, bad]]]))
+
+
+def posix(scores):
+    return METRICS["posix"].value(Scores(scores, np.full(len(scores), -1)))
+
+
+@pytest.mark.parametrize("shape", [(9, 4, 3), (9, 2, 2), (1, 5, 4)])
+def test_posix_equals_the_loop_over_pairs(shape):
+    scores = generator(0, "tests/metrics/posix", *shape).normal(size=shape) * 2 - 3
+    assert posix(scores) == pytest.approx(oracle.posix(scores.tolist()), rel=1e-12)
+
+
+def test_there_is_no_posix_of_one_template_nor_with_an_answer_that_a_template_rules_out():
+    assert posix(np.log([[[0.9, 0.1]]])) is None
+    with np.errstate(divide="ignore"):
+        assert posix(np.log([[[1.0, 0.0], [0.0, 1.0]]])) is None
+        assert posix(np.log([[[0.0, 0.0], [0.4, 0.6]]])) is None
+
+
+def predictions_of(*shares, num_templates=4, num_instances=200):
+    """Every template predicts the labels in these shares, each template on different instances."""
+    random = generator(0, "tests/metrics/collapse", *(str(share) for share in shares))
+    counts = np.round(np.array(shares) * num_instances).astype(int)
+    column = np.repeat(np.arange(len(shares)), counts)
+    return np.stack([random.permutation(column) for _ in range(num_templates)], axis=1)
+
+
+def test_label_shares_equal_counting_cells():
+    predictions = generator(0, "tests/metrics/shares").integers(3, size=(7, 4))
+    shares = [label_shares(predictions, 5), *label_shares_per_template(predictions, 5)]
+    parts = [predictions.tolist(), *([[row[v]] for row in predictions.tolist()] for v in range(4))]
+    for found, cells in zip(shares, parts, strict=True):
+        assert found.tolist() == pytest.approx([oracle.share(cells, label) for label in range(5)])
+
+
+def test_a_collapsed_model_has_perfect_agreement_and_is_flagged():
+    predictions, gold = np.ones((60, 4), dtype=int), np.arange(60) % 3
+    assert observed_agreement(predictions) == 1.0
+    assert is_collapsed(predictions, 3)
+    assert is_collapsed(predictions, 3, gold)
+
+
+def test_a_model_that_is_right_about_a_skewed_task_is_not_collapsed():
+    gold = np.array([0] * 96 + [1] * 4)
+    predictions = np.repeat(gold[:, None], 5, axis=1)
+    assert is_collapsed(predictions, 2), "without gold labels it looks like a collapse"
+    assert not is_collapsed(predictions, 2, gold)
+
+
+@pytest.mark.parametrize(
+    ("share", "without_gold", "with_gold"), [(0.85, False, False), (0.92, False, True), (0.97, True, True)]
+)
+def test_gold_labels_lower_the_bar_because_they_rule_out_a_skewed_task(share, without_gold, with_gold):
+    predictions = predictions_of(share, 1 - share)
+    assert is_collapsed(predictions, 2) is without_gold
+    assert is_collapsed(predictions, 2, np.arange(200) % 2) is with_gold
+
+
+def test_a_model_whose_templates_are_all_constant_is_collapsed():
+    """Three templates are always negative and one is always positive, as in a small model under some templates."""
+    predictions = np.tile([0, 0, 0, 1], (20, 1))
+    assert label_shares(predictions, 2).tolist() == [0.75, 0.25]
+    assert constant_templates(predictions).tolist() == [True] * 4
+    for gold in (None, np.arange(20) % 2, np.full(20, -1)):
+        assert is_collapsed(predictions, 2, gold)
+    predictions[0, 3] = 0
+    assert constant_templates(predictions).tolist() == [True, True, True, False]
+    assert not is_collapsed(predictions, 2)
+
+
+@pytest.mark.parametrize(("others", "constant"), [(0, False), (9, False), (10, True), (50, True)])
+def test_a_constant_template_is_right_if_the_gold_labels_are_nearly_all_that_label(others, constant):
+    gold = np.array([0] * (100 - others) + [1] * others)
+    predictions = np.tile([0, 1], (100, 1))
+    assert constant_templates(predictions, gold).tolist() == [constant, True]
+    assert is_collapsed(predictions[:, :1], 2, gold) is constant
+
+
+def test_gold_labels_count_only_where_they_are():
+    predictions = np.zeros((40, 3), dtype=int)
+    unlabelled = np.full(40, -1)
+    assert is_collapsed(predictions, 2, unlabelled), "no gold at all: the bar without gold"
+    skewed = np.where(np.arange(40) < 20, 0, -1)
+    assert not is_collapsed(predictions, 2, skewed)
+    # All labelled instances get label 0 although half are 1; the rest, not judged, are answered evenly.
+    predictions[20:] = np.arange(20)[:, None] % 2
+    judged = np.where(np.arange(40) < 20, np.arange(40) % 2, -1)
+    assert is_collapsed(predictions, 2, judged)
+
+
+def test_nothing_has_not_collapsed():
+    assert not is_collapsed(np.zeros((0, 3), dtype=int), 2)
+    with pytest.raises(ValueError, match="at least one prediction"):
+        label_shares(np.zeros((0, 3), dtype=int), 2)
+
+
+def test_drift_is_the_share_of_predictions_that_must_have_changed():
+    before, after = np.array([0.5, 0.3, 0.2]), np.array([0.4, 0.6, 0.0])
+    assert share_drift(before, after) == pytest.approx(0.3)
+    assert share_drift(after, before) == pytest.approx(0.3)
+    assert share_drift(before, before) == 0.0
+    assert share_drift(np.array([1.0, 0.0]), np.array([0.0, 1.0])) == 1.0

@@ -14,7 +14,7 @@ from flip_flop.metrics import (
     paired_bootstrap_interval,
 )
 from tests.metrics import oracle
-from tests.metrics.made_data import data_of
+from tests.metrics.oracle import data_of
 
 AGREEMENT = mean_statistic(instance_agreement)  # of predictions
 
@@ -188,31 +188,22 @@ def test_a_number_without_known_extremes_has_an_interval_from_50_instances_on():
     assert METRICS["observed_agreement"].interval(data[:5]) is not None
 
 
-def test_a_statistic_without_any_value_is_refused():
-    one_template, _ = table(9, 1)
-    for statistic in (observed_agreement, AGREEMENT):
-        with pytest.raises(ValueError, match="no value on any resample"):
-            bootstrap_interval(statistic, one_template)
+PREDICTIONS, GOLD = table()
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("function", "data", "settings", "words"),
     [
-        ({"confidence": 0.0}, "confidence is 0.0"),
-        ({"confidence": 1.0}, "confidence is 1.0"),
-        ({"resamples": 0}, "resamples is 0"),
+        (bootstrap_interval, [AGREEMENT, PREDICTIONS], {"confidence": 0.0}, "confidence is 0.0"),
+        (bootstrap_interval, [AGREEMENT, PREDICTIONS], {"confidence": 1.0}, "confidence is 1.0"),
+        (bootstrap_interval, [AGREEMENT, PREDICTIONS], {"resamples": 0}, "resamples is 0"),
+        (bootstrap_interval, [AGREEMENT, PREDICTIONS, GOLD[1:]], {}, r"same instances; they have \[49, 50\]"),
+        (bootstrap_interval, [AGREEMENT, PREDICTIONS[:0]], {}, "no instances"),
+        (paired_bootstrap_interval, [AGREEMENT, [PREDICTIONS], [PREDICTIONS[:-1]]], {}, "same instances"),
+        (bootstrap_interval, [AGREEMENT, PREDICTIONS[:, :1]], {}, "no value on any resample"),
+        (bootstrap_interval, [observed_agreement, PREDICTIONS[:, :1]], {}, "no value on any resample"),
     ],
 )
-def test_settings_out_of_range_are_refused_by_name(changes, words):
+def test_invalid_settings_and_data_are_refused(function, data, settings, words):
     with pytest.raises(ValueError, match=words):
-        bootstrap_interval(AGREEMENT, table()[0], **changes)
-
-
-def test_arrays_of_different_instances_are_refused():
-    predictions, gold = table()
-    with pytest.raises(ValueError, match=r"same instances; they have \[49, 50\]"):
-        bootstrap_interval(lambda a, b: 0.0, predictions, gold[1:])
-    with pytest.raises(ValueError, match="same instances"):
-        paired_bootstrap_interval(AGREEMENT, [predictions], [predictions[:-1]])
-    with pytest.raises(ValueError, match="no instances"):
-        bootstrap_interval(AGREEMENT, predictions[:0])
+        function(*data, **settings)

@@ -19,7 +19,7 @@ from flip_flop.metrics import (
     prior_offsets,
     vote_changes,
 )
-from tests.metrics import calibration_oracle as oracle
+from tests.metrics import oracle
 
 
 @st.composite

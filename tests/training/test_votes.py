@@ -17,7 +17,7 @@ from flip_flop.training import make_config, train
 from flip_flop.training.data import KeyedSampler
 from flip_flop.training.votes import VoteTable
 from tests.exact import ROUNDED, in_float64
-from tests.metrics import calibration_oracle as oracle
+from tests.metrics import oracle
 from tests.tiny import save_tiny, tiny_model
 from tests.training.conftest import adapter_bytes, load_tiny, log_of, make_task, record_of, settings, signal_in
 from tests.training.naive_step import WEIGHTS, distance, slow_step, step

@@ -1,4 +1,4 @@
-"""The ranking of templates equals slow loops, and does not depend on the order of the templates."""
+"""Risk against coverage, calibration error and the ranking of templates equal slow loops."""
 
 import math
 
@@ -10,18 +10,86 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from flip_flop.files import generator
-from flip_flop.metrics import Scores, calibrated, rank_templates
+from flip_flop.metrics import (
+    METRICS,
+    Scores,
+    calibrated,
+    calibration_error_per_template,
+    rank_templates,
+    reliability,
+    risk_coverage,
+    vote_margin,
+    vote_share,
+)
 from tests.method.oracle import softmax
 from tests.metrics import oracle
-from tests.metrics.made_data import data_of
+from tests.metrics.oracle import data_of, random_data
 
 
-def made(num_instances=61, num_templates=5, num_labels=3, seed=0):
-    random = generator(seed, "tests/metrics/ranking", num_labels)
-    gold = random.integers(num_labels, size=num_instances)
-    scores = random.normal(size=(num_instances, num_templates, num_labels)) - 3
-    scores[np.arange(num_instances), :, gold] += np.linspace(2.5, 0.2, num_templates)
-    return scores, gold
+def slow_risk_coverage(confidence, wrong):
+    points = []
+    for threshold in sorted(set(confidence), reverse=True):
+        kept = [error for own, error in zip(confidence, wrong, strict=True) if own >= threshold]
+        points.append([threshold, len(kept) / len(wrong), sum(kept) / len(kept)])
+    return points
+
+
+def slow_calibration_error(scores, gold, template, num_bins=10):
+    bins = [[] for _ in range(num_bins)]
+    for rows, label in zip(scores, gold, strict=True):
+        probs = softmax(rows[template])
+        confidence = max(probs)
+        number = next(number for number in range(num_bins) if confidence <= (number + 1) / num_bins)
+        bins[number].append((confidence, probs.index(confidence) == label))
+    gaps = [abs(math.fsum(c for c, _ in pairs) - sum(right for _, right in pairs)) for pairs in bins]
+    return math.fsum(gaps) / len(gold)
+
+
+@pytest.mark.parametrize("num_labels", [2, 3])
+def test_confidence_equals_slow_loops(num_labels):
+    data = Scores(*random_data(83, num_labels=num_labels))
+    for rows, share, margin in zip(data.scores.tolist(), vote_share(data), vote_margin(data), strict=True):
+        vote = oracle.majority_vote(rows)
+        assert share == sum(row.index(max(row)) == vote for row in rows) / len(rows)
+        means = [math.fsum(softmax(row)[label] for row in rows) / len(rows) for label in range(num_labels)]
+        assert margin == pytest.approx(means[vote] - max(means[:vote] + means[vote + 1 :]), abs=1e-12)
+
+
+@pytest.mark.parametrize("measure", [vote_share, vote_margin])
+def test_risk_coverage_equals_slow_loop(measure):
+    data = Scores(*random_data(83))
+    confidence, wrong = measure(data), data.votes != data.gold
+    expected = slow_risk_coverage(confidence.tolist(), wrong.tolist())
+    np.testing.assert_allclose(risk_coverage(confidence, wrong), expected, rtol=0, atol=1e-12)
+
+
+@given(st.lists(st.tuples(st.sampled_from([0.2, 0.4, 0.5, 1.0]), st.booleans()), min_size=1), st.randoms())
+@settings(max_examples=60, deadline=None)
+def test_full_coverage_has_the_error_rate_as_risk_and_order_has_no_influence(pairs, random):
+    confidence, wrong = (np.array(each) for each in zip(*pairs, strict=True))
+    found = risk_coverage(confidence, wrong)
+    assert found[-1, 1] == 1
+    assert found[-1, 2] == pytest.approx(1 - (~wrong).mean())
+    assert (np.diff(found[:, 1]) > 0).all()
+    random.shuffle(pairs)
+    assert risk_coverage(*(np.array(each) for each in zip(*pairs, strict=True))).tolist() == found.tolist()
+
+
+@pytest.mark.parametrize("num_labels", [2, 3])
+def test_calibration_error_equals_slow_loop(num_labels):
+    data = Scores(*random_data(83, num_labels=num_labels))
+    scores, gold = data.scores.tolist(), data.gold.tolist()
+    expected = [slow_calibration_error(scores, gold, template) for template in range(5)]
+    assert calibration_error_per_template(data) == pytest.approx(expected, abs=1e-12)
+    assert METRICS["ece"].value(data) == pytest.approx(np.mean(expected))
+    assert reliability(data)[..., 0].sum(axis=1).tolist() == [83] * 5
+
+
+def test_calibration_error_has_no_value_without_labels_or_probabilities():
+    data = Scores(*random_data(83))
+    assert METRICS["ece"].value(Scores(data.scores, np.full(83, -1))) is None
+    certain = np.where(data.predictions[..., None] == np.arange(3), 0.0, -np.inf)
+    assert METRICS["ece"].value(Scores(certain, data.gold)) is None
 
 
 def slow_agreement(scores, peers):
@@ -46,7 +114,7 @@ def slow_preference(scores):
 @pytest.mark.parametrize(("num_templates", "num_labels"), [(2, 2), (5, 2), (4, 3)])
 @pytest.mark.parametrize("with_gold", [True, False])
 def test_ranking_equals_slow_loops(num_templates, num_labels, with_gold):
-    scores, gold = made(num_templates=num_templates, num_labels=num_labels)
+    scores, gold = random_data(61, num_templates, num_labels, np.linspace(2.5, 0.2, num_templates))
     shifted = calibrated(scores, np.linspace(-0.4, 0.4, num_templates * num_labels).reshape(num_templates, -1))
     data = Scores(scores, gold if with_gold else np.full_like(gold, -1))
     found = rank_templates(data, Scores(shifted, gold))

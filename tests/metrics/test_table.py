@@ -1,0 +1,193 @@
+"""F1 and accuracy equal scikit-learn and slow loops; the summary has all metrics."""
+
+import json
+
+import numpy as np
+import pytest
+from sklearn.metrics import accuracy_score, f1_score
+
+from flip_flop.files import generator
+from flip_flop.metrics import (
+    METRICS,
+    accuracy_per_template,
+    bootstrap_interval,
+    f1_per_template,
+    mean_statistic,
+    resolve_average,
+    summarise,
+)
+from tests.metrics import oracle
+from tests.metrics.oracle import data_of, random_data
+
+
+def value(name, predictions, gold, num_labels=2):
+    return METRICS[name].value(data_of(predictions, gold, num_labels))
+
+
+def table(*keys, num_labels, absent=()):
+    """Predictions of 4 templates and gold of 9 instances, some without gold, some labels absent from both."""
+    random = generator(0, "tests/metrics/f1", *keys)
+    labels = [label for label in range(num_labels) if label not in absent]
+    gold = random.choice(labels, size=9)
+    gold[random.random(9) < 0.2] = -1
+    return random.choice(labels, size=(9, 4)), gold
+
+
+def by_sklearn(predictions, gold, num_labels, average):
+    known = gold != -1
+    labels = [1] if average == "binary" else list(range(num_labels))
+    return [
+        f1_score(gold[known], column[known], labels=labels, average="macro", zero_division=0)
+        for column in predictions.T
+    ]
+
+
+@pytest.mark.parametrize("num_labels", [2, 3, 5])
+def test_f1_equals_scikit_learn_and_the_loop(num_labels):
+    for draw in range(25):
+        predictions, gold = table(draw, num_labels=num_labels, absent=(0,) if draw % 5 == 0 else ())
+        average = "binary" if num_labels == 2 else "macro"
+        f1 = f1_per_template(predictions, gold, num_labels=num_labels)
+        assert f1.tolist() == pytest.approx(by_sklearn(predictions, gold, num_labels, average), abs=1e-12)
+        expected = [oracle.f1(column, gold.tolist(), num_labels) for column in predictions.T.tolist()]
+        assert f1.tolist() == pytest.approx(expected, abs=1e-12)
+        macro = f1_per_template(predictions, gold, num_labels=num_labels, average="macro")
+        assert macro.tolist() == pytest.approx(by_sklearn(predictions, gold, num_labels, "macro"), abs=1e-12)
+        assert value("mean_f1", predictions, gold, num_labels) == f1.mean()
+        assert value("macro_f1", predictions, gold, num_labels) == macro.mean()
+
+
+def test_instances_without_gold_are_ignored():
+    predictions, gold = table("ignored", num_labels=3)
+    known = gold != -1
+    assert not known.all()
+    for function in (lambda p, g: f1_per_template(p, g, num_labels=3), accuracy_per_template):
+        assert function(predictions, gold).tolist() == function(predictions[known], gold[known]).tolist()
+
+
+def test_accuracy_equals_scikit_learn():
+    predictions, gold = table("accuracy", num_labels=4)
+    known = gold != -1
+    expected = [accuracy_score(gold[known], column[known]) for column in predictions.T]
+    assert accuracy_per_template(predictions, gold).tolist() == pytest.approx(expected)
+    assert value("accuracy", predictions, gold, 4) == pytest.approx(np.mean(expected))
+
+
+def test_the_spread_of_a_single_template_has_no_answer():
+    for name in ("f1_std", "f1_spread"):
+        assert value(name, [[0], [1]], [0, 1]) is None
+        assert value(name, [[0, 0], [1, 1]], [0, 1]) == 0.0
+        assert METRICS[name].interval(data_of([[0, 0], [1, 0]], [0, 1], 2)) is None, "resampling adds to a spread"
+
+
+def test_binary_f1_of_three_labels_is_refused():
+    predictions, gold = table("binary", num_labels=3)
+    assert resolve_average("macro", 2) == resolve_average("auto", 3) == "macro"
+    assert resolve_average("auto", 2) == "binary"
+    with pytest.raises(ValueError, match="no 'binary' F1 of 3 labels"):
+        f1_per_template(predictions, gold, num_labels=3, average="binary")
+
+
+@pytest.mark.parametrize(
+    ("prediction", "gold", "words"), [(2, 0, "Predictions"), (-2, 0, "Predictions"), (0, 2, "Gold")]
+)
+def test_what_is_no_labels_index_is_refused(prediction, gold, words):
+    with pytest.raises(ValueError, match=words):
+        f1_per_template(np.array([[prediction]]), np.array([gold]), num_labels=2)
+
+
+AGAINST_GOLD = [
+    "mean_f1", "f1_std", "macro_f1", "accuracy", "f1_per_template", "accuracy_per_template",
+    "vote_f1", "vote_accuracy", "f1_spread", "ensemble_f1", "ece",
+]  # fmt: skip
+KEYS = {
+    *AGAINST_GOLD, "observed_agreement", "no_consensus_share", "fleiss_kappa", "posix",
+    "label_shares", "label_shares_per_template",
+    "collapsed", "constant_templates", "num_instances", "num_templates", "num_labels", "intervals",
+}  # fmt: skip
+NAMES = ["plain", "formal", "reversed", "terse"]
+
+
+def run(num_instances=40, num_templates=4, num_labels=3):
+    scores, gold = random_data(num_instances, num_templates, num_labels, 1.0)
+    return scores.astype(np.float32), gold
+
+
+@pytest.mark.parametrize("num_labels", [2, 3])
+def test_every_number_equals_the_loop(num_labels):
+    scores, gold = run(num_labels=num_labels)
+    gold[5] = -1
+    predictions = scores.argmax(axis=2)
+    votes = [oracle.majority_vote(rows) for rows in scores.tolist()]
+    columns = predictions.T.tolist()
+    f1 = [oracle.f1(column, gold.tolist(), num_labels) for column in columns]
+    known = [i for i in range(40) if i != 5]
+    found = summarise(scores, gold, NAMES)
+    accuracies = [sum(column[i] == gold[i] for i in known) / 39 for column in columns]
+    expected = {
+        "observed_agreement": oracle.observed_agreement(predictions.tolist()),
+        "no_consensus_share": oracle.no_consensus_share(predictions.tolist()),
+        "mean_f1": sum(f1) / 4,
+        "f1_std": (sum((value - sum(f1) / 4) ** 2 for value in f1) / 4) ** 0.5,
+        "accuracy": sum(accuracies) / 4,
+        "vote_f1": oracle.f1(votes, gold.tolist(), num_labels),
+        "vote_accuracy": sum(votes[i] == gold[i] for i in known) / 39,
+        "collapsed": False,
+        "num_instances": 40,
+        "num_templates": 4,
+        "num_labels": num_labels,
+    }
+    assert {name: found[name] for name in expected} == pytest.approx(expected)
+    assert found["f1_per_template"] == pytest.approx(dict(zip(NAMES, f1, strict=True)))
+    assert found["accuracy_per_template"] == pytest.approx(dict(zip(NAMES, accuracies, strict=True)))
+    assert found["label_shares"] == pytest.approx([oracle.share(predictions.tolist(), c) for c in range(num_labels)])
+    shares = [columns[1].count(label) / 40 for label in range(num_labels)]
+    assert found["label_shares_per_template"]["formal"] == pytest.approx(shares)
+
+
+def test_the_keys_are_those_of_metrics_json_and_the_values_are_plain_json():
+    found = summarise(*run(), NAMES)
+    assert set(found) == KEYS
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    for name, metric in METRICS.items():
+        assert type(found[name]) is float
+        assert 0 <= found[name] <= 1 or not metric.in_percent
+
+
+def test_intervals_hold_every_metric_but_the_spread_and_contain_it():
+    scores, gold = run(50)
+    found = summarise(scores, gold, NAMES)
+    assert set(found["intervals"]) == {
+        "observed_agreement", "no_consensus_share",
+        "mean_f1", "macro_f1", "accuracy", "vote_f1", "vote_accuracy", "fleiss_kappa", "posix", "ensemble_f1",
+    }  # fmt: skip
+    for name, (low, high) in found["intervals"].items():
+        assert low <= found[name] <= high, name
+    hits = (scores.argmax(axis=2) == gold[:, None]).mean(axis=1)
+    mean = mean_statistic(lambda values: values, bounds=(0.0, 1.0))
+    assert found["intervals"]["accuracy"] == pytest.approx(bootstrap_interval(mean, hits, seed=0), abs=1e-12)
+    assert summarise(scores, gold, NAMES, seed=1)["intervals"] != found["intervals"]
+    assert summarise(scores, gold, NAMES, intervals=False)["intervals"] == {}
+
+
+def test_a_single_template_has_f1_but_no_agreement():
+    scores, gold = run(num_templates=1)
+    found = summarise(scores, gold, ["plain"])
+    assert set(found) == KEYS
+    for name in ("observed_agreement", "no_consensus_share", "fleiss_kappa", "posix"):
+        assert found[name] is None
+        assert found["intervals"][name] is None
+    assert found["f1_std"] is found["f1_spread"] is None
+    assert found["mean_f1"] == found["vote_f1"] == found["f1_per_template"]["plain"]
+
+
+def test_names_that_do_not_fit_no_instances_or_a_nan_are_refused():
+    scores, gold = run()
+    for names in ("abc", "abcc", "abcde"):
+        with pytest.raises(ValueError, match="unique name"):
+            summarise(scores, gold, names)
+    with pytest.raises(ValueError, match="set of instances is empty"):
+        summarise(scores[:0], gold[:0], NAMES)
+    scores[0, 0, 0] = np.nan
+    with pytest.raises(ValueError, match="NaN"):
+        summarise(scores, gold, NAMES)
