@@ -14,6 +14,7 @@ from flip_flop.cli.main import COMMANDS
 from flip_flop.evaluation.audit import audit as audit_function
 from flip_flop.method import METHODS
 from tests.cli.project import errors_of, one_line, record
+from tests.tiny import byte_bpe, save_tiny, with_chat_template
 
 # The package gives its function the module's name.
 AUDITING = sys.modules[audit_function.__module__]
@@ -79,46 +80,57 @@ def test_help_imports_no_torch():
     assert all(f"\n  {verb} " in done.stdout for verb in NAMES)
 
 
+TRAIN = ("train", "--model", "demo", "--task", "demo", "--out", "out")
+TYPED_WRONG = [
+    (("audit", "-m", "demo", "-t", "ticket.yaml", "-o", "out"), "E-TASK-FILE: "),
+    (("audit", "-m", "demo", "-t", "tickets.yaml", "-o", "out", "--fail-under", "mean_f2=1"), "E-FAIL-UNDER: "),
+    (("audit", "-m", "owner/name", "-t", "tickets.yaml", "-o", "out"), "E-MODEL-FILE: "),
+    (("audit", "-m", "demo", "-t", "tickets.yaml", "-o", "out", "--adapter", "none"), "E-ADAPTER-FILE: "),
+    (("predict", "-m", "./none", "-t", "tickets.yaml", "-i", "test.csv", "-o", "out.csv"), "E-MODEL-FILE: "),
+    (("report", "none", "-o", "out.html"), "E-RUN-MISSING: "),
+    ((*TRAIN, "--report-to", "trackio"), "E-CONFIG-VALUE: "),
+    ((*TRAIN, "--learning-rat", "3"), "E-CONFIG-KEY: Unknown setting '--learning-rat' in the command line."),
+    ((*TRAIN, "--config", "c.yaml"), "E-CONFIG-KEY: Unknown setting 'learning_rat' in c.yaml"),
+    (("study", "plan", "smoke", "--set", "learning_rat=3"), "E-CONFIG-KEY: Unknown setting 'learning_rat' in --set"),
+    (("study", "run", "smoke", "--sed", "3"), "Error: No such option '--sed'"),
+    (("audit", "--modl", "demo"), "Error: No such option '--modl'"),
+    (("predict", "--modl", "demo"), "Error: No such option '--modl'"),
+    (("report", "--ot", "x"), "Error: No such option '--ot'"),
+    (("templates", "lint", "--ot", "x"), "Error: No such option '--ot'"),
+    (("vary",), "Error: No such command 'vary'."),
+    (("audti",), "Error: No such command 'audti'. Did you mean 'audit'?"),
+]
+
+
 def test_what_is_typed_wrong_is_told_before_torch_is_imported(project):
-    mistakes = [
-        ["audit", "-m", "demo", "-t", "ticket.yaml", "-o", "out"],
-        ["audit", "-m", "demo", "-t", "tickets.yaml", "-o", "out", "--fail-under", "mean_f2=1"],
-        ["audit", "-m", "owner/name", "-t", "tickets.yaml", "-o", "out"],
-        ["audit", "-m", "demo", "-t", "tickets.yaml", "-o", "out", "--adapter", "none"],
-        ["predict", "-m", "./none", "-t", "tickets.yaml", "-i", "test.csv", "-o", "out.csv"],
-        ["report", "none", "-o", "out.html"],
-        ["train", "--model", "demo", "--task", "demo", "--report-to", "trackio", "-o", "out"],
-        ["vary"],
-        ["audti"],
-    ]
+    """In a moment, without the seconds of imports."""
+    (project / "c.yaml").write_text("learning_rat: 3\n")
     code = (
-        "import sys\nfrom flip_flop.cli.main import main\n"
-        f"for words in {mistakes!r}:\n"
+        "import resource, sys\nfrom flip_flop.cli.main import main\n"
+        f"for words in {[words for words, _ in TYPED_WRONG]!r}:\n"
         "    sys.argv = ['flip-flop', *words]\n"
         "    try:\n        main()\n    except SystemExit as stop:\n        assert stop.code == 2, words\n"
-        "sys.exit('torch is imported' if 'torch' in sys.modules else 0)"
+        "used = resource.getrusage(resource.RUSAGE_SELF)\n"
+        "print('torch' in sys.modules, used.ru_utime + used.ru_stime)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    *lines, last = done.stderr.splitlines()
-    assert [line.split(":")[0] for line in lines if line.startswith("E-")] == [
-        *("E-TASK-FILE", "E-FAIL-UNDER", "E-MODEL-FILE", "E-ADAPTER", "E-MODEL-FILE"),
-        *("E-RUN-MISSING", "E-CONFIG"),
-    ]
-    assert last == "Error: No such command 'audti'. Did you mean 'audit'?"
-    assert sorted(os.listdir(".")) == ["test.csv", "tickets.yaml", "train.jsonl", "validation.csv"]
+    lines = [line for line in done.stderr.splitlines() if line.startswith(("E-", "Error: "))]
+    for line, (words, start) in zip(lines, TYPED_WRONG, strict=True):
+        assert line.startswith(start), words
+    has_torch, seconds = done.stdout.split()
+    assert has_torch == "False"
+    assert float(seconds) < 5
+    assert sorted(os.listdir(".")) == ["c.yaml", "test.csv", "tickets.yaml", "train.jsonl", "validation.csv"]
 
 
 def test_an_audit_prints_a_table_and_leaves_a_run(audit, model):
     result = audit()
     assert result.code == 0
     assert result.out.startswith("tickets, test, 4 templates, 9 instances\n")
-    assert "base" in result.out
-    assert "next, flip-flop report out" in result.out
+    assert all(words in result.out for words in ("base", "next, flip-flop report out", "\nIn percent. P_o: how likely"))
     assert errors_of(result) == f"loading {model}\n"
-    assert "\nIn percent. P_o: how likely" in result.out
-    assert record("out")["model"]["name"] == str(model)
-    assert record("out")["model"]["is_demo"] is False
+    assert (record("out")["model"]["name"], record("out")["model"]["is_demo"]) == (str(model), False)
     assert record("out")["command"].startswith(f"flip-flop audit --model {model} ")
     with np.load("out/scores.npz") as file:
         assert file["scores"].shape == (9, 4, 2)
@@ -155,14 +167,29 @@ def test_help_names_the_methods_that_there_are(flip_flop):
     assert set(names.replace(" (default)", "").split(", ")) == set(METHODS)
 
 
-def test_a_full_disk_is_one_line_and_leaves_nothing(audit, monkeypatch):
-    def full(self, target):
-        if target.name == "scores.npz":
-            raise OSError(28, "No space left on device", str(target))
-        return replace(self, target)
+@pytest.fixture
+def compare(flip_flop, project, tmp_path):
+    chat = save_tiny(tmp_path / "chat", tokenizer=with_chat_template(byte_bpe()))
 
-    replace = Path.replace
-    monkeypatch.setattr(Path, "replace", full)
-    result = audit("-q")
-    one_line(result, "E-OS", "No space left on device", "scores.npz")
-    assert sorted(os.listdir(".")) == ["test.csv", "tickets.yaml", "train.jsonl", "validation.csv"]
+    def run(*more, model=chat):
+        return flip_flop("audit", "-m", model, "-t", "tickets.yaml", "-o", "out", "--compare-chat", *more)
+
+    return run
+
+
+def test_both_runs_are_in_one_table_and_in_two_folders(compare, flip_flop):
+    shown = compare("--fail-under", "agreement=0")
+    assert shown.code == 0, shown.err
+    assert [line.split("  ")[0] for line in shown.out.splitlines()[3:5]] == ["base (chat-on)", "base (chat-off)"]
+    assert shown.out.count("tickets, test, 4 templates, 9 instances") == 1
+    assert "next, flip-flop report out/chat-on out/chat-off --out report.html" in shown.out
+    assert [record(f"out/chat-{choice}")["scoring"]["chat_template"] for choice in ("on", "off")] == [True, False]
+    assert sorted(os.listdir("out")) == ["chat-off", "chat-on"]
+    one_line(compare(), "E-OUT-USED", "out/chat-on", "--overwrite")
+    assert compare("--overwrite", "--quiet", "--calibrate", "batch").out.count("(calibrated)") == 2
+    assert flip_flop("report", "out/chat-on", "out/chat-off", "--out", "report.md").code == 0
+
+
+def test_a_model_without_chat_template_is_rejected_before_scoring(compare, model):
+    one_line(compare("--quiet", model=model), "E-CHAT-TEMPLATE", "no chat template")
+    assert not os.path.exists("out/chat-on")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from tests.cli.project import one_line, record
+from tests.cli.project import csv_of, one_line, record, ticket
 from tests.training.conftest import signal_in
 
 CONFIG = """\
@@ -107,15 +107,35 @@ def test_a_few_labelled_rows_calibrate_audit_training_and_predictions(flip_flop,
     shown = flip_flop("audit", *common, "--calibrate", "prior", "--out", "runs/base")
     assert (shown.code, shown.err.count("W-CALIBRATION-ROWS")) == (0, 1)
     assert [line.split("  ")[0] for line in shown.out.splitlines()[3:]] == ["base", "base (calibrated)"]
-    found = json.loads(read("runs/base/metrics.json"))["calibrated"]
-    assert found["label_prior"] == pytest.approx([6 / 11, 5 / 11])
-    assert found["label_shares"] == pytest.approx([5 / 9, 4 / 9])
+    after = json.loads(read("runs/base/metrics.json"))["calibrated"]
+    assert after["label_prior"] == pytest.approx([6 / 11, 5 / 11])
+    assert after["label_shares"] == pytest.approx([5 / 9, 4 / 9])
     assert flip_flop("predict", *common, "--calibrate", "contextual", "--input", "test.csv", "--out", "a.csv").code == 0
     calibrated = ("--vote-calibration", "batch", "--few-labels", "test.csv", "--votes", "frozen", "--max-steps", "1")
     assert train(*calibrated, "--quiet").code == 0
     assert record("runs/f2c")["training"]["label_prior"] == pytest.approx([6 / 11, 5 / 11])
     for file in ("html", "csv"):
         assert flip_flop("report", "runs/base", "--out", f"report.{file}").code == 0
+
+
+TEXTS = ["@staff =1+1", "- a dash", 'two\nlines, "quoted"', "'tis good", "+1", "\u202ered", "=SUM(A1)", "room\rservice"]
+
+
+def test_only_the_few_labels_are_read_in_training(train, project):
+    rows = [{**ticket(number), "urgent": 1} for number in range(200, 212)]
+    (project / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (project / "few.csv").write_text(csv_of(range(203, 206)))
+    more = ("--supervised-weight", "1", "--max-steps", "1", "--quiet")
+    for out, few_labels, share in (("few", ["--few-labels", "few.csv"], 0.75), ("all", [], 0.0)):
+        done = train(*more, *few_labels, out=out)
+        assert done.code == 0
+        assert ("3 training instances are labelled, by 3 rows of few.csv." in done.err) == (out == "few")
+        log = [json.loads(line) for line in read(f"{out}/log.jsonl").splitlines()]
+        assert [entry["no_gold"] for entry in log if "no_gold" in entry] == [share]
+    (project / "train.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
+    refused = train(*more, out="none")
+    assert refused.err.splitlines()[-1].startswith("E-NO-GOLD: none of the 8")
+    assert not os.path.exists("none/run.json")
 
 
 def test_changed_rows_are_one_warning_and_a_changed_adapter_is_refused(flip_flop, model, project, train):
@@ -151,20 +171,11 @@ def test_a_signal_stops_with_143_and_resume_gives_the_whole_runs_adapter(train, 
 def test_an_adapter_that_is_worse_than_its_base_takes_a_word(flip_flop, model, project):
     (project / "f2c.yaml").write_text(CONFIG)
     common = ("train", "--model", model, "--task", "tickets.yaml", "--config", "f2c.yaml", "--out", "out", "--quiet")
-    refused = (
-        *common,
-        "--select-by",
-        "vote_agreement",
-        "--max-share-drift",
-        "0",
-        "--protocol",
-        "paper",
-        "--method",
-        "swarm",
-    )
-    found = flip_flop(*refused)
-    assert (found.code, found.out) == (1, "")
-    assert found.err.splitlines()[-1].startswith(("W-COLLAPSE: the predictions", "W-WORSE: the selected checkpoint's"))
+    settings = "--select-by vote_agreement --max-share-drift 0 --protocol paper --method swarm"
+    refused = (*common, *settings.split())
+    result = flip_flop(*refused)
+    assert (result.code, result.out) == (1, "")
+    assert result.err.splitlines()[-1].startswith(("W-COLLAPSE: the predictions", "W-WORSE: the selected checkpoint's"))
     assert not os.path.exists("out/adapter")
     assert flip_flop(*refused, "--resume", "--keep-worse").code == 0
     assert os.path.exists("out/adapter")

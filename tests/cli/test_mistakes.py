@@ -32,6 +32,13 @@ def task(old, new):
     return write(tickets__yaml=TASK.replace(old, new))
 
 
+FEW_LABELS = (*PREDICT, "--out", "o.csv", "--calibrate", "prior", "--few-labels")
+
+
+def served(address):
+    return (*AUDIT, "--model", f"openai:http://{address}")
+
+
 ROWS = "text,urgent\ngood room,1\n"
 
 # One for each thing that a command reads; how each may be wrong is in the tests of what reads it.
@@ -119,6 +126,43 @@ MISTAKES = {
     "few labels without calibration": (
         None, (*TRAIN, "--few-labels", "test.csv", "--vote-calibration", "none"), "E-CONFIG",
         ["vote-calibration"],
+    ),
+    **{
+        f"few labels: {name}": (write(few__csv=text), (*FEW_LABELS, file), code, words)
+        for name, text, file, code, words in (
+            ("unknown label", "text,urgent\nroom,1\nfood,2\n", "few.csv", "E-LABEL-UNDECLARED", ["few.csv line 3"]),
+            ("missing column", "text,label\nroom,1\n", "few.csv", "E-DATA-COLUMN", ["'urgent'"]),
+            ("no label", "text,urgent\nroom,\n", "few.csv", "E-LABEL-PRIOR", ["few.csv has no labels"]),
+            ("no file", "text,urgent\nroom,1\n", "fw.csv", "E-DATA-FILE", ["fw.csv"]),
+        )
+    },
+    "few labels: missing text": (
+        write(few__csv="txt,urgent\nroom,1\n"), (*TRAIN, "--supervised-weight", "0.5", "--few-labels", "few.csv"),
+        "E-TPL-UNDEFINED", ["few.csv line 2"],
+    ),
+    "few labels: no match": (
+        write(few__csv="text,urgent\nroom,1\n"), (*TRAIN, "--supervised-weight", "0.5", "--few-labels", "few.csv"),
+        "E-DATA-UNMATCHED", ["few.csv line 2 is not a row of the training data"],
+    ),
+    "negative weight": (None, (*TRAIN, "--supervised-weight", "-1"), "E-CONFIG-VALUE", ["--supervised-weight is -1"]),
+    "endpoint without a port": (None, served("HOST:PORT/v1#x"), "E-ENDPOINT", ["is not an endpoint and model"]),
+    "endpoint of brackets": (None, served("[::1/v1#x"), "E-ENDPOINT", ["is not an endpoint and model"]),
+    "endpoint without http": (
+        None, (*AUDIT, "--model", "openai:localhost#x"), "E-ENDPOINT",
+        ["is not an endpoint and model. Write openai:http"],
+    ),
+    "key in an endpoint": (
+        None, served("me:pw@h/v1#x"), "E-ENDPOINT", ["A key does not belong ", "OPENAI_API_KEY"],
+    ),
+    "dtype of a served model": (
+        None, (*served("h/v1#x"), "--dtype", "float32"), "E-ENDPOINT", ["--dtype applies"],
+    ),
+    "training of a served model": (
+        None, (*TRAIN, "--model", "openai:http://h/v1#x"), "E-ENDPOINT",
+        ["openai:http://h/v1#x is a served model: ", " audit or predict"],
+    ),
+    "generation by a local model": (
+        None, (*AUDIT, "--by", "generation"), "E-ENDPOINT", ["--by generation applies only to served"],
     ),
     "report of no run": (None, ("report", "runs", "--out", "out.html"), "E-RUN-MISSING", ["runs"]),
     "report of a foreign folder": (None, ("report", ".", "--out", "out.html"), "E-RUN-MISSING", ["run.json"]),

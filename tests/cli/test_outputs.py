@@ -35,7 +35,6 @@ FILES = {
     "export": ("study", "run", "smoke", "--export"),
 }
 SUFFIXES = {"predict": ".csv", "report": ".html", "latex": ".tex", "init": ".yaml", "vary": ".yaml"}
-OPTIONS = [(name, True) for name in FOLDERS] + [(name, False) for name in FILES]
 SECONDS = 60
 
 
@@ -77,49 +76,35 @@ def run(flip_flop, model):
 
 def nodes(folder):
     """The type and device of each entry, and where a link leads."""
-    found = {}
-    for path in folder.rglob("*"):
-        state = path.lstat()
-        link = os.readlink(path) if path.is_symlink() else None
-        found[str(path.relative_to(folder))] = (stat.S_IFMT(state.st_mode), state.st_rdev, state.st_ino, link)
-    return found
+    states = {path: path.lstat() for path in folder.rglob("*")}
+    links = {path: os.readlink(path) for path in states if path.is_symlink()}
+    return links, {path: (stat.S_IFMT(state.st_mode), state.st_rdev, state.st_ino) for path, state in states.items()}
 
 
-def check_refused(run, project, name, is_folder, out):
-    command = (FOLDERS if is_folder else FILES)[name]
+PLACES = {
+    **NODES,
+    "folder": lambda path: path.mkdir(),
+    "loop": lambda path: path.symlink_to(path.name),
+    "link to a pipe": lambda path: (os.mkfifo(path.with_name("node")), path.symlink_to("node")),
+    "below a file": None,
+    "long name": None,
+}
+OUTS = {"below a file": "test.csv/below", "long name": "x" * 300}
+# A folder never replaces a special file, and a file never replaces a socket, a disk or a folder.
+REFUSED = [
+    *((name, place) for name in FOLDERS for place in (*NODES, "link to a pipe", "loop", *OUTS)),
+    *((name, place) for name in FILES for place in ("socket", "block device", "folder", "loop", *OUTS)),
+]
+
+
+@pytest.mark.parametrize(("name", "place"), REFUSED)
+def test_an_output_that_cannot_be_written_is_refused_before_anything_is_computed(run, project, name, place):
+    out = OUTS.get(place, "out") + SUFFIXES.get(name, "")
+    if PLACES[place] is not None:
+        PLACES[place](project / out)
     before, contents = nodes(project), files(project)
-    one_line(run(command, out), "E-OUT-PATH", str(out))
+    one_line(run((FOLDERS | FILES)[name], out), "E-OUT-PATH", out)
     assert (nodes(project), files(project)) == (before, contents)
-
-
-@pytest.mark.parametrize("node", NODES)
-@pytest.mark.parametrize("name", FOLDERS)
-def test_a_folder_never_replaces_a_special_file(run, project, name, node):
-    NODES[node](project / "node")
-    (project / "link").symlink_to("node")
-    check_refused(run, project, name, True, "link")
-
-
-@pytest.mark.parametrize("node", ["socket", "block device"])
-@pytest.mark.parametrize("name", FILES)
-def test_a_file_never_replaces_a_socket_or_a_disk(run, project, name, node):
-    NODES[node](project / f"node{SUFFIXES.get(name, '')}")
-    check_refused(run, project, name, False, f"node{SUFFIXES.get(name, '')}")
-
-
-@pytest.mark.parametrize(("name", "is_folder"), OPTIONS)
-@pytest.mark.parametrize("place", ["loop", "test.csv/below", "x" * 300])
-def test_a_path_that_cannot_exist_is_refused_before_anything_is_computed(run, project, name, is_folder, place):
-    suffix = SUFFIXES.get(name, "")
-    out = f"{place}{suffix}"
-    (project / (out if place == "loop" else "loop")).symlink_to(out if place == "loop" else "loop")
-    check_refused(run, project, name, is_folder, out)
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_a_file_never_replaces_a_folder(run, project, name):
-    (project / f"out{SUFFIXES.get(name, '')}").mkdir()
-    check_refused(run, project, name, False, f"out{SUFFIXES.get(name, '')}")
 
 
 # Commands that write quickly and need no model.

@@ -18,10 +18,9 @@ def cache(tmp_path, monkeypatch):
 
 
 def test_missing_templates_name_the_fetch_command(flip_flop):
-    for verb in ("list", "show", "lint"):
-        result = flip_flop("templates", verb, "rte")
-        assert result.code == 2
-        assert result.err.endswith("Run `flip-flop templates fetch`.\n")
+    results = [flip_flop("templates", verb, "rte") for verb in ("list", "show", "lint")]
+    assert all(result.err.endswith("Run `flip-flop templates fetch`.\n") for result in results)
+    assert [result.code for result in results] == [2, 2, 2]
 
 
 def test_search_finds_sets_and_templates_and_hints_at_the_nearest_set(flip_flop, tmp_path, monkeypatch):
@@ -68,10 +67,7 @@ def test_show_prints_every_prompt_with_its_answers_and_marks_the_gold_one(flip_f
 @pytest.mark.parametrize("instance", ["0", "10", "test-10", "x"])
 def test_show_rejects_an_unknown_instance(instance, flip_flop, project):
     result = flip_flop("templates", "show", "tickets.yaml", "--instance", instance)
-    assert result.code == 2
-    assert result.err == (
-        f"E-TASK-UNKNOWN: tickets, test, has no instance '{instance}'. Give a number from 1 to 9, or an id.\n"
-    )
+    one_line(result, "E-TASK-UNKNOWN", f"tickets, test, has no instance '{instance}'. Give a number from 1 to 9, or an")
 
 
 LEAK = '  - {name: leak, jinja: "{{ text }} {{ urgent }}", answer_choices: "No ||| Yes"}\n'
@@ -99,9 +95,7 @@ def test_lint_continues_after_a_broken_file(flip_flop, project):
     assert result.code == 2
     assert result.err.startswith("E-TPL-SYNTAX: ")
     assert "tickets.yaml: 4 templates, 28 rows, 0 errors" in result.out
-    alone = flip_flop("templates", "lint", "other.yaml")
-    assert (alone.code, alone.out) == (2, "")
-    assert alone.err.startswith("E-TPL-SYNTAX: ")
+    one_line(flip_flop("templates", "lint", "other.yaml"), "E-TPL-SYNTAX")
 
 
 def test_lint_compares_answers_in_a_models_tokens(flip_flop, project, tmp_path):

@@ -31,17 +31,14 @@ def audit(flip_flop, model, project):
 @pytest.fixture
 def train(flip_flop, model, project):
     (project / "validation.csv").write_text(with_long(range(100, 107)))
-    lines = [
-        json.dumps({"text": text}) + "\n" for text in ("bad " * 300, *(ticket(n)["text"] for n in range(200, 212)))
-    ]
-    (project / "train.jsonl").write_text("".join(lines))
+    texts = ("bad " * 300, *(ticket(number)["text"] for number in range(200, 212)))
+    (project / "train.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     settings = ("--max-steps", "2", "--per-device-train-batch-size", "4", "--lora-r", "2", "--keep-worse", "--quiet")
     return lambda *more: flip_flop("train", "-m", model, "-t", "tickets.yaml", "--out", "out", *settings, *more)
 
 
 def table(path):
-    with open(path, newline="") as file:
-        return list(csv.DictReader(file))
+    return list(csv.DictReader(Path(path).read_text().splitlines()))
 
 
 def test_an_audit_names_how_many_and_lists_all_in_a_file_beside_out(audit):
@@ -49,9 +46,8 @@ def test_an_audit_names_how_many_and_lists_all_in_a_file_beside_out(audit):
     one_line(result, "E-TOO-LONG", "2 of 11 instances", "256 tokens", "'test-2'", "'test-5'", "runs/out.too_long.csv")
     assert os.listdir("runs") == ["out.too_long.csv"]
     rows = table("runs/out.too_long.csv")
-    assert [(row["id"], row["template"]) for row in rows[:4]] == [
-        ("test-2", name) for name in ("plain", "truth", "long", "terse")
-    ]
+    too_long = [("test-2", name) for name in ("plain", "truth", "long", "terse")]
+    assert [(row["id"], row["template"]) for row in rows[:4]] == too_long
     assert {row["id"] for row in rows[4:]} == {"test-5"}
     assert len(rows[4:]) < 4
     assert {row["limit"] for row in rows} == {"256"}
@@ -62,16 +58,16 @@ def test_an_audit_that_skips_leaves_them_out_of_every_template_and_counts_them(a
     result = audit("--too-long", "skip")
     assert result.code == 0
     assert result.err.startswith("W-TOO-LONG: skipped: 2 of 11 instances")
-    found, task = load_run("runs/out"), record("runs/out")["task"]
+    run, task = load_run("runs/out"), record("runs/out")["task"]
     assert (task["num_too_long"], task["num_instances"]) == (2, 9)
     assert {row["id"] for row in table("runs/out/too_long.csv")} == {"test-2", "test-5"}
-    assert found.scores.shape == (9, 4, 2)
-    assert found.instance_ids == tuple(f"test-{number}" for number in (1, 3, 4, 6, 7, 8, 9, 10, 11))
-    page = write_report([found.write(tmp_path / "skipped")], tmp_path / "report.html").read_text()
+    assert run.scores.shape == (9, 4, 2)
+    assert run.instance_ids == tuple(f"test-{number}" for number in (1, 3, 4, 6, 7, 8, 9, 10, 11))
+    page = write_report([run.write(tmp_path / "skipped")], tmp_path / "report.html").read_text()
     assert "leaves out 2 instances: longer than the model" in page
     Path("test.csv").write_text(csv_of(range(9)))
     assert audit("--overwrite").code == 0
-    assert (load_run("runs/out").scores == found.scores).all()
+    assert (load_run("runs/out").scores == run.scores).all()
     assert record("runs/out")["task"]["num_too_long"] == 0
     assert not os.path.exists("runs/out/too_long.csv")
 
