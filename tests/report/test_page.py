@@ -1,14 +1,19 @@
+"""The HTML report: its numbers, changes of instances, several models, and untrusted names."""
+
 import base64
 import gzip
 import hashlib
+import itertools
 import json
 import re
 
 import numpy as np
 import pytest
 
-from flip_flop.console import percent
-from flip_flop.report import write_report
+from flip_flop.console import percent, points
+from flip_flop.metrics import f1_per_template, observed_agreement
+from flip_flop.report import load_run, write_report
+from flip_flop.report.changes import answer_counts, find_changes, state_counts, transition_counts
 from tests.report.made_runs import HOSTILE
 from tests.report.pages import Page
 
@@ -157,3 +162,75 @@ def test_the_report_shows_commands_digests_and_templates(demo_page):
 
 def test_the_same_runs_give_the_same_bytes(demo, demo_page, tmp_path):
     assert write_report(demo, tmp_path / "again.html").read_text(encoding="utf-8") == demo_page
+
+
+def pair(make_run):
+    return load_run(make_run(num_instances=90)), load_run(make_run("f2c", num_instances=90, pull=0.7))
+
+
+def test_every_instance_has_one_state_before_and_one_after(make_run, hostile):
+    for before, after in (pair(make_run), map(load_run, hostile)):
+        table = np.array(transition_counts(before, after))
+        assert table.sum() == 90
+        assert table.sum(axis=1).tolist() == state_counts(before)
+        assert table.sum(axis=0).tolist() == state_counts(after)
+        assert {change.kind.tone for change in find_changes(before, after)} <= {"better", "worse", "other"}
+
+
+def test_corrected_minus_broken_answers_equal_the_gain_in_accuracy(make_run):
+    before, after = pair(make_run)
+    (_, turned_right), (turned_wrong, _) = counts = answer_counts(before, after)
+    gain = (turned_right - turned_wrong) / (90 * 8)
+    assert np.isclose(gain, after.metrics["accuracy"] - before.metrics["accuracy"])
+    assert np.sum(counts) == 90 * 8
+
+
+@pytest.fixture
+def models(make_run):
+    """Two models, and the toy."""
+
+    def make(folder, model, digest, **options):
+        return make_run(folder=folder, model=model, model_digest=digest * 64, num_instances=120, **options)
+
+    return [
+        make("first", "org/Alpha-1B", "a", is_demo=False),
+        make("second", "/models/Beta-2B/", "b", is_demo=False, pull=0.5),
+        make("third", "demo", "c", pull=0.2),
+    ]
+
+
+@pytest.mark.parametrize("number", [2, 3])
+def test_models_are_compared_by_name_and_never_as_before_and_after(models, tmp_path, number):
+    page = report_of(tmp_path, *models[:number])
+    assert page.faults == []
+    title = "demo_reviews: Alpha-1B against Beta-2B" + " and demo" * (number == 3)
+    assert page.text.startswith(f"Consistency report {title} Models org/Alpha-1B, /models/Beta-2B/")
+    report = page.text.split("Provenance The command")[0]
+    assert not re.search(r"\b(before|after|base|first|second|third)\b", report.split("Instances Clear filters")[0])
+    assert "Baseline without training" not in report
+    assert [row[0].split()[0] for row in page.table("Run", "Macro-F1")[1:]] == ["Alpha-1B", "Beta-2B", "demo"][:number]
+
+
+def test_each_pair_has_its_difference_and_paired_interval(models, tmp_path):
+    page = report_of(tmp_path, *models)
+    runs = [load_run(run) for run in models]
+    rows = np.random.default_rng(0).integers(120, size=(1000, 120))
+    tables = [table for table in page.tables if table[0] == ["Row minus column", "Alpha-1B", "Beta-2B", "demo"]]
+    assert "Agreement Pₒ Row minus column" in page.text
+    assert "Macro-F1 Row minus column" in page.text
+    for metric, table in zip((agreement, macro_f1), tables, strict=True):
+        assert [table[1 + i][1 + i] for i in range(3)] == ["·"] * 3
+        for i, j in itertools.permutations(range(3), 2):
+            gain, low, high = re.findall(r"[+−±][\d.]+", table[1 + i][1 + j])
+            assert points(metric(runs[i]) - metric(runs[j])) == gain
+            resampled = [metric(runs[i], sample) - metric(runs[j], sample) for sample in rows[:200]]
+            ends = 100 * np.quantile(resampled, [0.025, 0.975])
+            assert [float(end.replace("−", "-")) for end in (low, high)] == pytest.approx(ends, abs=2)
+
+
+def macro_f1(run, rows=slice(None)):
+    return f1_per_template(run.predictions[rows], run.gold[rows], num_labels=2, average="macro").mean()
+
+
+def agreement(run, rows=slice(None)):
+    return observed_agreement(run.predictions[rows])

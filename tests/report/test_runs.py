@@ -1,5 +1,6 @@
 import base64
 import gzip
+import io
 import json
 import re
 import tracemalloc
@@ -37,37 +38,70 @@ def test_a_missing_folder_or_file_is_named(make_run, tmp_path, name):
     assert name in error.message
 
 
-@pytest.mark.parametrize("name", ["run.json", "metrics.json", "scores.npz", "instances.jsonl.gz"])
-@pytest.mark.parametrize("content", [None, b"PK\x03\x04", b"\x93NUMPY\x01\x00", b"text"])
-def test_a_truncated_or_foreign_file_is_broken(make_run, name, content):
+def cut_or(content):
+    return lambda path: path.write_bytes(content or path.read_bytes()[:-9])
+
+
+def change(**changes):
+    return lambda path: change_json(path, **changes)
+
+
+def change_arrays(changes):
+    def damage(path):
+        arrays = dict(np.load(path))
+        with path.open("wb") as file:
+            np.savez(file, **arrays | changes(arrays))
+
+    return damage
+
+
+def change_lines(changes):
+    def damage(path):
+        lines = gzip.decompress(path.read_bytes()).splitlines(keepends=True)
+        path.write_bytes(gzip.compress(b"".join(changes(lines))))
+
+    return damage
+
+
+FILES = ("run.json", "metrics.json", "scores.npz", "instances.jsonl.gz")
+CODE = np.array([{"run": "code"}] * 40, dtype=object)  # opening it would run code
+DAMAGES = [
+    *((file, cut_or(content)) for file in FILES for content in (None, b"PK\x03\x04", b"\x93NUMPY\x01\x00", b"text")),
+    ("metrics.json", change(mean_f1="<b>")),
+    ("metrics.json", change(observed_agreement=True)),
+    ("metrics.json", change(f1_std=[0.1])),
+    ("metrics.json", change(label_shares=[0.5])),
+    ("metrics.json", change(label_shares_per_template={"plain": [0.5, 0.5]})),
+    ("metrics.json", change(f1_per_template=None)),
+    ("metrics.json", change(intervals={"mean_f1": [0.1]})),
+    ("run.json", change(task="absent")),
+    ("run.json", change(model="absent")),
+    ("run.json", change(scoring="absent")),
+    ("run.json", change(task={"name": "x"})),
+    ("scores.npz", change_arrays(lambda arrays: {"gold": CODE})),
+    (
+        "scores.npz",
+        change_arrays(lambda arrays: {"scores": np.where(arrays["scores"] == arrays["scores"].max(), np.nan, -1)}),
+    ),
+    ("scores.npz", lambda path: path.write_bytes(of_single_array())),
+    ("instances.jsonl.gz", change_lines(lambda lines: lines[::-1])),
+    ("instances.jsonl.gz", change_lines(lambda lines: [*lines[:3], b"x" * 100])),
+]
+
+
+def of_single_array():
+    file = io.BytesIO()
+    np.save(file, np.full((40, 8, 2), -1.0, np.float32))
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(("file", "damage"), DAMAGES)
+def test_a_damaged_file_of_a_run_is_broken(make_run, file, damage):
     run = make_run()
-    whole = (run / name).read_bytes()
-    (run / name).write_bytes(content or whole[:-9])
+    damage(run / file)
     error = refused(run)
     assert error.code == "E-RUN-BROKEN"
-    assert name in error.message
-
-
-@pytest.mark.parametrize(
-    ("name", "changes"),
-    [
-        ("metrics.json", {"mean_f1": "<b>"}),
-        ("metrics.json", {"observed_agreement": True}),
-        ("metrics.json", {"f1_std": [0.1]}),
-        ("metrics.json", {"label_shares": [0.5]}),
-        ("metrics.json", {"label_shares_per_template": {"plain": [0.5, 0.5]}}),
-        ("metrics.json", {"f1_per_template": None}),
-        ("metrics.json", {"intervals": {"mean_f1": [0.1]}}),
-        ("run.json", {"task": "absent"}),
-        ("run.json", {"model": "absent"}),
-        ("run.json", {"scoring": "absent"}),
-        ("run.json", {"task": {"name": "x"}}),
-    ],
-)
-def test_invalid_metrics_and_incomplete_records_are_broken(make_run, name, changes):
-    run = make_run()
-    change_json(run / name, **changes)
-    assert refused(run).code == "E-RUN-BROKEN"
+    assert file in error.message
 
 
 def write_newlines(run):
@@ -119,21 +153,6 @@ def test_untrusted_run_is_rejected_before_it_fills_memory(make_run, file, expand
         tracemalloc.stop()
 
 
-PICKLED, ALONE, NAN = "pickled array", "single array", "score is NaN"
-
-
-@pytest.mark.parametrize("what", [PICKLED, ALONE, NAN])
-def test_invalid_arrays_are_broken(make_run, what):
-    run = make_run()
-    arrays = dict(np.load(run / "scores.npz"))
-    if what == PICKLED:  # opening it would run code
-        arrays["gold"] = np.array([{"run": "code"}] * 40, dtype=object)
-    arrays["scores"][3, 1, 0] = np.nan if what == NAN else -1
-    with (run / "scores.npz").open("wb") as file:
-        np.save(file, arrays["scores"]) if what == ALONE else np.savez(file, **arrays)
-    assert refused(run).code == "E-RUN-BROKEN"
-
-
 def test_runs_are_compared_on_the_same_task_split_templates_and_instances(make_run):
     same = [make_run(), make_run("f2c", pull=0.9)]
     fewer_templates = make_run("few", num_templates=5)
@@ -165,42 +184,38 @@ def test_runs_of_two_models_or_data_types_are_not_before_and_after(make_run):
 
 def embedded_prompts(page):
     data = re.search(r'id="g1-data">([^<]+)<', page).group(1)
-    return json.loads(gzip.decompress(base64.b64decode(data)))["prompts"]
+    instances = json.loads(gzip.decompress(base64.b64decode(data)))
+    return [text for texts in instances["prompts"] for text in texts]
 
 
 def with_texts(run, start, answer):
     """Write the run again, with other prompts, and with a generated answer to each of them."""
-    found = load_run(run)
+    stored, written = load_run(run), tuple(f"{answer} {index}" for index in range(8))
     instances = [
-        replace(
-            each,
-            prompts=tuple(start + prompt for prompt in each.prompts),
-            written=tuple(f"{answer} {at}" for at in range(len(each.prompts))) if answer else (),
-        )
-        for each in found.instances
+        replace(instance, prompts=tuple(start + prompt for prompt in instance.prompts), written=written)
+        for instance in stored.instances
     ]
-    replace(found, data=replace(found.data, instances=instances)).write(run)
+    replace(stored, data=replace(stored.data, instances=instances)).write(run)
 
 
 def test_a_report_of_two_runs_has_the_prompts_and_the_texts_of_both(make_run, tmp_path):
     base, trained = make_run(), make_run("f2c", pull=0.8)
     page = write_report([base, trained], tmp_path / "report.html").read_text(encoding="utf-8")
-    assert not any("[prompt of" in text for texts in embedded_prompts(page) for text in texts)
+    assert not any("[prompt of" in text for text in embedded_prompts(page))
 
     with_texts(base, "", "It is")
     with_texts(trained, "", "I say")
     page = write_report([base, trained], tmp_path / "report.html").read_text(encoding="utf-8")
-    for texts in embedded_prompts(page):
-        for text in texts:
-            prompt, *answers = text.rsplit("\n", 2)
-            assert "kettle" in prompt
-            number = answers[0][-1]
-            assert answers == [f"[base wrote] It is {number}", f"[f2c wrote] I say {number}"]
+    for text in embedded_prompts(page):
+        prompt, *answers = text.rsplit("\n", 2)
+        assert "kettle" in prompt
+        number = answers[0][-1]
+        assert answers == [f"[base wrote] It is {number}", f"[f2c wrote] I say {number}"]
     assert "[f2c wrote] I say 3" in Page(page).text
 
     with_texts(trained, "<|user|>", "I say")
     page = write_report([base, trained], tmp_path / "report.html").read_text(encoding="utf-8")
-    for text in (text for texts in embedded_prompts(page) for text in texts):
+    for text in embedded_prompts(page):
         first, second = text.split("\n\n[prompt of f2c]\n")
         assert first.startswith("[prompt of base]\n")
         assert "[base wrote] It is" in first
@@ -208,13 +223,3 @@ def test_a_report_of_two_runs_has_the_prompts_and_the_texts_of_both(make_run, tm
         assert "[f2c wrote] I say" in second
         assert "[base wrote]" not in second
     assert "[prompt of f2c] <|user|>" in Page(page).text
-
-
-def test_unordered_or_truncated_instances_are_broken(make_run):
-    run = make_run()
-    with gzip.open(run / "instances.jsonl.gz") as file:
-        lines = file.readlines()
-    for content in (lines[::-1], [*lines[:3], b"x" * 100]):
-        with gzip.open(run / "instances.jsonl.gz", "wb") as file:
-            file.writelines(content)
-        assert refused(run).code == "E-RUN-BROKEN"
