@@ -11,7 +11,6 @@ from flip_flop.errors import InputError
 from flip_flop.metrics import (
     batch_offsets,
     check_prior,
-    contextual_offsets,
     find_offsets,
     label_shares_per_template,
     majority_vote,
@@ -36,7 +35,7 @@ def scores_and_prior(draw):
 def test_batch_calibration_is_that_of_slow_loops(drawn):
     scores, prior = drawn
     np.testing.assert_allclose(batch_offsets(scores), oracle.batch_offsets(scores.tolist()), atol=1e-9)
-    found = contextual_offsets(scores[:3], prior)
+    found = batch_offsets(scores[:3], prior)
     np.testing.assert_allclose(found, oracle.batch_offsets(scores[:3].tolist(), prior), atol=1e-9)
     np.testing.assert_allclose(batch_offsets(scores, [1 / len(prior)] * len(prior)), batch_offsets(scores), atol=1e-12)
 

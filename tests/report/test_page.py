@@ -13,7 +13,7 @@ import pytest
 from flip_flop.console import percent, points
 from flip_flop.metrics import f1_per_template, observed_agreement
 from flip_flop.report import load_run, write_report
-from flip_flop.report.changes import answer_counts, find_changes, state_counts, transition_counts
+from flip_flop.report.instances import answer_counts, find_changes, state_counts, transition_counts
 from tests.report.made_runs import HOSTILE
 from tests.report.pages import Page
 

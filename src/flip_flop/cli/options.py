@@ -11,7 +11,9 @@ import click
 
 from flip_flop.console import echo, is_first_process
 from flip_flop.errors import InputError
+from flip_flop.hub import DEMO, check_model_name, endpoint_of, is_cached, is_endpoint, is_local_name
 from flip_flop.method.settings import Protocol
+from flip_flop.metrics import check_calibration, check_prior
 from flip_flop.metrics.calibration import CalibrationChoice
 from flip_flop.outputs import check_output
 from flip_flop.scoring.options import DEFAULT_SCORING, DeviceMap, LoadIn, ScoringOptions
@@ -115,14 +117,10 @@ class BaseModelOptions:
 
     def check(self) -> None:
         """Refuse an invalid model name, revision, dtype or device before torch is imported."""
-        from flip_flop.hub import check_model_name
-
         check_model_name(self.model, self.revision, dtype=self.dtype, device=self.device)
 
     def load(self, *, quiet: bool = False) -> "LoadedModel":
         """Load the model and its adapter, if any, and report it on standard error."""
-        from flip_flop.hub import DEMO, is_cached, is_local_name
-
         if not quiet:
             is_here = self.model == DEMO or is_local_name(self.model) or is_cached(self.model, self.revision)
             echo(f"loading {self.model}{'' if is_here else ': it is downloaded from the hub first'}", err=True)
@@ -149,16 +147,12 @@ class ModelOptions(BaseModelOptions):
 
     def check(self, scoring: ScoringOptions = DEFAULT_SCORING) -> None:
         """Refuse missing adapter files, options that exclude each other, and options of the other kind of model."""
-        from flip_flop.hub import check_model_name, endpoint_of, is_endpoint
         from flip_flop.record import check_adapter_folder
 
         if is_endpoint(self.model):
             endpoint_of(self.model)
-            own, given = (
-                ("model", "tokenizer"),
-                [item for item in fields(self) if getattr(self, item.name) != item.default],
-            )
-            if other := next((item.name for item in given if item.name not in own), None):
+            local = (item for item in fields(self) if item.name not in ("model", "tokenizer"))
+            if other := next((item.name for item in local if getattr(self, item.name) != item.default), None):
                 flag = f"--{other.replace('_', '-')}"
                 raise InputError("E-ENDPOINT", f"{flag} applies only to local models, but {self.model} is served.")
             if self.tokenizer is not None:
@@ -183,7 +177,6 @@ class ModelOptions(BaseModelOptions):
 
     def scorer(self, *, quiet: bool = False) -> "Scorer":
         """Return the scorer of a local or served model. Each process of a launcher loads the model."""
-        from flip_flop.hub import is_endpoint
         from flip_flop.scoring import CausalLMScorer, EndpointScorer
         from flip_flop.scoring.distributed import join_processes
 
@@ -270,7 +263,6 @@ class CalibrationOptions:
             InputError: ``E-LABEL-PRIOR`` if they are invalid, given twice, missing or without effect; or an error of
                 the file's.
         """
-        from flip_flop.metrics import check_calibration, check_prior
         from flip_flop.tasks import prior_from
 
         if self.label_prior is not None and self.few_labels is not None:

@@ -1,6 +1,7 @@
-"""The audit: consistency and accuracy of a model across the templates of a task."""
+"""The audit: consistency and accuracy of a model across the templates of a task, and an estimate of its cost."""
 
 import logging
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from flip_flop.console import today, versions
+from flip_flop.console import count, duration, today, versions
 from flip_flop.errors import InputError
 from flip_flop.evaluation.result import LOW_MASS
 from flip_flop.evaluation.run_directory import Audit
@@ -26,8 +27,9 @@ from flip_flop.metrics import (
     vote_changes,
 )
 from flip_flop.metrics.calibration import CalibrationChoice
+from flip_flop.prompts import RenderedInstance
 from flip_flop.record import AdapterRecord, RunRecord, TaskRecord, this_process
-from flip_flop.scoring import ModelGiven, Scorer, as_scorer
+from flip_flop.scoring import CausalLMScorer, EndpointScorer, ModelGiven, Scorer, as_scorer
 from flip_flop.scoring.adapters import stored_calibration
 from flip_flop.scoring.options import DEFAULT_SCORING, ScoringOptions
 from flip_flop.scoring.served_answers import unread
@@ -36,6 +38,7 @@ from flip_flop.tasks import Data, RenderedSplit, as_split, log_findings, log_lab
 from flip_flop.tasks.task import instances_digest
 
 log = logging.getLogger("flip_flop")
+NUM_TIMED = {True: 16, False: 4}  # instances of a local or served model that an estimate scores
 NUM_TEXTS, MAX_TEXT = 3, 80  # generated texts to list per template, and their characters
 
 
@@ -228,3 +231,57 @@ def _training(adapter: AdapterRecord | None) -> Mapping[str, Any] | None:
     allowed = {"allowed_changes": list(run.allowed_changes)} if run.allowed_changes else {}
     training = {name: value for name, value in (run.training or {}).items() if name != "validation"}
     return {**training, "seconds": run.seconds, "command": run.command, **allowed}
+
+
+def estimate(
+    scorer: Scorer,
+    split: RenderedSplit,
+    options: ScoringOptions,
+    *,
+    price_in: float | None = None,
+    price_out: float | None = None,
+) -> str:
+    """Score a few instances and return lines about the cost of all. The run directory and the store stay unchanged.
+
+    Prices are per million tokens. A served model answers the requests of the sample. Answers that are stored
+    already are counted too.
+
+    Raises:
+        InputError: As :meth:`~flip_flop.scoring.Scorer.scores`.
+    """
+    instances, is_local = split.instances, isinstance(scorer, CausalLMScorer)
+    sample = instances[:: max(1, len(instances) // NUM_TIMED[is_local])][: NUM_TIMED[is_local]]
+    names = split.task.templates.names
+    with tempfile.TemporaryDirectory() as folder:
+        # The first instance finds the API of a server or warms up a local model.
+        for name, timed in (("first", sample[:1]), ("timed", sample)):
+            if isinstance(scorer, EndpointScorer):
+                scorer.store = Path(folder) / name
+            started = time.perf_counter()
+            scores = ScoredRows.of_scorer(scorer.scores(timed, options, names=names))
+            seconds = time.perf_counter() - started
+    lines = [f"dry run: {count(len(instances), 'instance')}, {count(len(names), 'template')}; nothing is written"]
+    if isinstance(scorer, CausalLMScorer):
+        encoded, too_long, _ = scorer.loaded.encoder(options.chat_template).encode_all(instances)
+        sizes = {instance.id: len(instance.trie) for instance in encoded}
+        naive = sum(
+            len(one.context) + len(one.tokens)
+            for instance in encoded
+            for answers in instance.answers
+            for one in answers
+        )
+        factor = sum(sizes.values()) / sum(sizes[instance] for instance in scores.ids)
+        lines.append(f"tokens: {naive:,} naive, {sum(sizes.values()):,} packed; {len(too_long):,} prompts too long")
+    else:
+        settings, factor = scores.settings, _length(instances) / _length(sample)
+        asked = settings["num_asked"] * len(instances) // len(sample)
+        read, written = (round(settings[f"tokens_{kind}"] * factor) for kind in ("read", "written"))
+        lines.append(f"requests: {asked:,} by {settings['api']}; tokens: {read:,} in, {written:,} out")
+        if price_in is not None or price_out is not None:
+            lines.append(f"price: {(read * (price_in or 0) + written * (price_out or 0)) / 1e6:.2f}")
+    lines.append(f"time: {duration(seconds * factor)}, estimated from {count(len(sample), 'instance')}")
+    return "\n".join(lines)
+
+
+def _length(instances: Sequence[RenderedInstance]) -> int:
+    return sum(len(prompt) for instance in instances for prompt in instance.prompts)

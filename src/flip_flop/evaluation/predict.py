@@ -5,7 +5,7 @@ import io
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -115,12 +115,9 @@ def write_predictions(
     inputs_of_rows = [{}] * len(predictions) if inputs is None else [{"input": fields} for fields in inputs]
     cells = list(_table(predictions, labels)) if out.suffix == ".csv" else []
     table = cells if rows is None or not cells else map(list.__add__, cells, _input_cells(rows, cells[0]))
-    _write(out, ({**row, **more} for row, more in zip(predictions, inputs_of_rows, strict=True)), table)
-
-
-def _write(out: Path, lines: Iterable[Mapping[str, Any]], table: Iterable[Sequence[Any]]) -> None:
     buffer = io.StringIO()
     if out.suffix == ".jsonl":
+        lines = ({**row, **more} for row, more in zip(predictions, inputs_of_rows, strict=True))
         buffer.writelines(json.dumps(line, ensure_ascii=False, default=str) + "\n" for line in lines)
     else:
         # The writer does not quote a text with a carriage return, which ends a row, so all texts are quoted.

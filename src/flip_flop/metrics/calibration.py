@@ -110,16 +110,6 @@ def batch_offsets(
     return _centred(found)
 
 
-def contextual_offsets(
-    content_free: Float[np.ndarray, "inputs templates labels"], prior: Sequence[float] | None = None
-) -> Float[np.ndarray, "templates labels"]:
-    """Contextual calibration: :func:`batch_offsets` of inputs without content, such as "N/A", instead of instances.
-
-    Zhao et al., "Calibrate Before Use: Improving Few-Shot Performance of Language Models", ICML 2021.
-    """
-    return batch_offsets(content_free, prior)
-
-
 def prior_offsets(
     scores: Float[np.ndarray, "instances templates labels"], prior: Sequence[float]
 ) -> Float[np.ndarray, "templates labels"]:
@@ -200,7 +190,7 @@ def find_offsets(
         InputError: ``E-LABEL-PRIOR`` for an invalid or missing prior.
     """
     if method == "contextual":
-        return contextual_offsets(content_free(), prior)
+        return batch_offsets(content_free(), prior)  # Zhao et al., "Calibrate Before Use", ICML 2021
     if len(scores) < MIN_INSTANCES:
         message = "W-CALIBRATION-ROWS: %s calibration reads %d instances; below %d its offsets are mostly chance."
         log.warning(message, method, len(scores), MIN_INSTANCES)

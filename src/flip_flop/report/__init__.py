@@ -10,8 +10,8 @@ from flip_flop.report.compare import (
     what_differs,
 )
 from flip_flop.report.page import render_page, report_groups, write_figures, write_report
+from flip_flop.report.sections import caveats
 from flip_flop.report.tables import legend, render_csv, render_latex, render_markdown, render_text, table_caveats
-from flip_flop.report.verdict import caveats
 
 __all__ = [
     "caveats",

@@ -17,9 +17,8 @@ from flip_flop.errors import InputError
 from flip_flop.evaluation.run_directory import Audit, load_run
 from flip_flop.files import new_folder, write_text
 from flip_flop.metrics import METRICS
-from flip_flop.report.changes import margins
 from flip_flop.report.compare import AuditComparison, data_differences, group_runs, require_comparable
-from flip_flop.report.instances import PAGE_SIZE
+from flip_flop.report.instances import PAGE_SIZE, margins
 from flip_flop.report.sections import chart_section, report_section
 from flip_flop.report.tables import assumption, constant_count, table_caption
 
