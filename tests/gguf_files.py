@@ -33,25 +33,28 @@ def write_gguf(path, model=None, *, architecture="llama", chat_template=CHAT_TEM
     model, tokenizer = model or tiny_model("llama"), byte_bpe()
     config = model.config
     writer = gguf.GGUFWriter(path, architecture)
-    writer.add_block_count(config.num_hidden_layers if layers is None else layers)
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_rope_freq_base(10000.0)
-    writer.add_rope_dimension_count(config.hidden_size // config.num_attention_heads)
-    writer.add_vocab_size(config.vocab_size)
     tokens = sorted(tokenizer.get_vocab(), key=tokenizer.get_vocab().get)
     merges = json.loads(tokenizer.backend_tokenizer.to_str())["model"]["merges"]
-    writer.add_tokenizer_model("gpt2")
-    writer.add_token_list(tokens)
-    writer.add_token_types([gguf.TokenType.CONTROL, *[gguf.TokenType.NORMAL] * (len(tokens) - 1)])
-    writer.add_token_merges([" ".join(merge) for merge in merges])
-    writer.add_eos_token_id(tokenizer.eos_token_id)
-    if chat_template:
-        writer.add_chat_template(chat_template)
+    metadata = {
+        "block_count": config.num_hidden_layers if layers is None else layers,
+        "context_length": config.max_position_embeddings,
+        "embedding_length": config.hidden_size,
+        "feed_forward_length": config.intermediate_size,
+        "head_count": config.num_attention_heads,
+        "head_count_kv": config.num_key_value_heads,
+        "layer_norm_rms_eps": config.rms_norm_eps,
+        "rope_freq_base": 10000.0,
+        "rope_dimension_count": config.hidden_size // config.num_attention_heads,
+        "vocab_size": config.vocab_size,
+        "tokenizer_model": "gpt2",
+        "token_list": tokens,
+        "token_types": [gguf.TokenType.CONTROL, *[gguf.TokenType.NORMAL] * (len(tokens) - 1)],
+        "token_merges": [" ".join(merge) for merge in merges],
+        "eos_token_id": tokenizer.eos_token_id,
+        **({"chat_template": chat_template} if chat_template else {}),
+    }
+    for name, value in metadata.items():
+        getattr(writer, f"add_{name}")(value)
     if add:
         add(writer)
     for name, array in {**llama_tensors(model), **dict(more)}.items():

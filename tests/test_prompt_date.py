@@ -28,9 +28,9 @@ def on(monkeypatch):
     return set_clock
 
 
-def chat_tokenizer(chat_template=DATED):
+def chat_tokenizer():
     tokenizer = with_chat_template(byte_bpe())
-    tokenizer.chat_template = chat_template
+    tokenizer.chat_template = DATED
     return tokenizer
 
 
@@ -40,23 +40,20 @@ def model(tmp_path_factory):
 
 
 def test_audits_of_two_days_differ_and_say_so(model, on, tmp_path):
-    task, runs = make_audit_task(), {}
-    for name, day, scoring in (
-        ("first", FIRST, {}),
-        ("second", SECOND, {}),
-        ("again", SECOND, {"prompt_date": FIRST}),
-        ("off", SECOND, {"chat_template": "off"}),
-    ):
+    def run(name, day, **scoring):
         on(day)
-        runs[name] = audit(str(model), task, name=name, quiet=True, scoring=ScoringOptions(**scoring))
-        runs[name] = load_run(runs[name].write(tmp_path / name))
-    first, second, again, off = runs.values()
-    assert [run.record.scoring["prompt_date"] for run in runs.values()] == [FIRST, SECOND, FIRST, SECOND]
+        result = audit(str(model), make_audit_task(), name=name, quiet=True, scoring=ScoringOptions(**scoring))
+        return load_run(result.write(tmp_path / name))
+
+    first, second = run("first", FIRST), run("second", SECOND)
+    again, off = run("again", SECOND, prompt_date=FIRST), run("off", SECOND, chat_template="off")
+    runs = (first, second, again, off)
+    assert [run.record.scoring["prompt_date"] for run in runs] == [FIRST, SECOND, FIRST, SECOND]
     prompts = [next(iter(run.instances)).prompts[0] for run in (first, second)]
     assert [text.partition("\n")[0] for text in prompts] == ["Today: 30 Mar 2026, 00:00", "Today: 31 Mar 2026, 00:00"]
     assert not np.array_equal(first.scores, second.scores)
     assert np.array_equal(first.scores, again.scores)
-    digests = [run.record.scoring["prompts_digest"] for run in runs.values()]
+    digests = [run.record.scoring["prompts_digest"] for run in runs]
     assert digests[0] == digests[2]
     assert len({*digests}) == 3
     assert compare(first, again).other_prompts == compare(first, off).other_prompts == []
@@ -77,18 +74,14 @@ def test_prediction_has_the_given_date(model, on):
     assert predict(str(model), task, quiet=True, scoring=ScoringOptions(prompt_date=FIRST)) == expected
 
 
-def chat_model():
-    return replace(load_tiny(), tokenizer=chat_tokenizer())
-
-
 RUN = {"eval_strategy": "steps", "eval_steps": 2, "num_train_epochs": -1, "max_steps": 5}
 
 
 @pytest.mark.slow
 def test_training_resumed_on_another_day_keeps_its_date(on, tmp_path, monkeypatch):
     def run(name, resume=False, **changes):
-        config = settings(**RUN, **changes)
-        train(chat_model(), make_task(), config, tmp_path / name, resume=resume, quiet=True, keep_worse=True)
+        model, config = replace(load_tiny(), tokenizer=chat_tokenizer()), settings(**RUN, **changes)
+        train(model, make_task(), config, tmp_path / name, resume=resume, quiet=True, keep_worse=True)
 
     def crash():
         raise RuntimeError("crash")
