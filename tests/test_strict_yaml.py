@@ -34,7 +34,7 @@ def path(tmp_path):
 )
 def test_tags_aliases_duplicate_keys_and_invalid_values_are_rejected(text, words, path):
     path.write_text(text)
-    with pytest.raises(InputError, match=rf"^E-TASK-YAML: .*task.yaml.*{words}"):
+    with pytest.raises(InputError, match=rf"^E-TASK-FILE: .*task.yaml.*{words}"):
         read_yaml(path)
 
 

@@ -130,7 +130,7 @@ MISTAKES = {
     **{
         f"few labels: {name}": (write(few__csv=text), (*FEW_LABELS, file), code, words)
         for name, text, file, code, words in (
-            ("unknown label", "text,urgent\nroom,1\nfood,2\n", "few.csv", "E-LABEL-UNDECLARED", ["few.csv line 3"]),
+            ("unknown label", "text,urgent\nroom,1\nfood,2\n", "few.csv", "E-LABEL", ["few.csv line 3"]),
             ("missing column", "text,label\nroom,1\n", "few.csv", "E-DATA-COLUMN", ["'urgent'"]),
             ("no label", "text,urgent\nroom,\n", "few.csv", "E-LABEL-PRIOR", ["few.csv has no labels"]),
             ("no file", "text,urgent\nroom,1\n", "fw.csv", "E-DATA-FILE", ["fw.csv"]),
@@ -138,13 +138,13 @@ MISTAKES = {
     },
     "few labels: missing text": (
         write(few__csv="txt,urgent\nroom,1\n"), (*TRAIN, "--supervised-weight", "0.5", "--few-labels", "few.csv"),
-        "E-TPL-UNDEFINED", ["few.csv line 2"],
+        "E-TPL-RENDER", ["few.csv line 2"],
     ),
     "few labels: no match": (
         write(few__csv="text,urgent\nroom,1\n"), (*TRAIN, "--supervised-weight", "0.5", "--few-labels", "few.csv"),
-        "E-DATA-UNMATCHED", ["few.csv line 2 is not a row of the training data"],
+        "E-DATA-ROWS", ["few.csv line 2 is not a row of the training data"],
     ),
-    "negative weight": (None, (*TRAIN, "--supervised-weight", "-1"), "E-CONFIG-VALUE", ["--supervised-weight is -1"]),
+    "negative weight": (None, (*TRAIN, "--supervised-weight", "-1"), "E-CONFIG", ["--supervised-weight is -1"]),
     "endpoint without a port": (None, served("HOST:PORT/v1#x"), "E-ENDPOINT", ["is not an endpoint and model"]),
     "endpoint of brackets": (None, served("[::1/v1#x"), "E-ENDPOINT", ["is not an endpoint and model"]),
     "endpoint without http": (

@@ -130,7 +130,7 @@ def test_all_kinds_of_models_are_accepted(loaded, folder, audited):
 
 def test_rendered_rows_have_no_inputs_without_content(loaded):
     rows = [asdict(instance) for instance in make_task().instances("test")]
-    with pytest.raises(InputError, match="E-CONTENT-FREE"):
+    with pytest.raises(InputError, match="E-CALIBRATION"):
         audit(loaded, rows, quiet=True, calibrate="contextual")
 
 
@@ -138,7 +138,7 @@ def test_predictions_are_not_written_with_other_rows(loaded, tmp_path):
     split = make_task().render("test")
     rows = predict(loaded, split, quiet=True)
     for suffix in ("csv", "jsonl"):
-        with pytest.raises(InputError, match="E-ROW: There are 4 predictions and 5 rows"):
+        with pytest.raises(InputError, match="E-DATA-ROWS: There are 4 predictions and 5 rows"):
             write_predictions(rows[1:], [0, 1, 2], tmp_path / f"out.{suffix}", split.rows)
 
 
@@ -194,14 +194,14 @@ ROW = asdict(make_task().instances("test")[0])
 @pytest.mark.parametrize(
     ("rows", "words"),
     [
-        ([{"prompts": "ab", "choices": [["a", "b"], ["c", "d"]]}], "E-ROW"),
-        ([{"prompts": ["x", "y"], "choices": ["bad", "fun"]}], "E-ROW"),
-        ([{"prompts": ["x", None], "choices": [["a", "b"]] * 2}], "E-ROW"),
-        ([{"prompts": ["x"], "choices": [[1, 2]]}], "E-ROW"),
-        (make_rows(), r"E-ROW: .*task\.with_rows\(rows\)"),
-        ([ROW, ROW], "E-DATA-DUPID"),
-        ([ROW | {"label": 3}], "E-ROW"),
-        ([], "E-DATA-EMPTY"),
+        ([{"prompts": "ab", "choices": [["a", "b"], ["c", "d"]]}], "E-DATA-ROWS"),
+        ([{"prompts": ["x", "y"], "choices": ["bad", "fun"]}], "E-DATA-ROWS"),
+        ([{"prompts": ["x", None], "choices": [["a", "b"]] * 2}], "E-DATA-ROWS"),
+        ([{"prompts": ["x"], "choices": [[1, 2]]}], "E-DATA-ROWS"),
+        (make_rows(), r"E-DATA-ROWS: .*task\.with_rows\(rows\)"),
+        ([ROW, ROW], "E-DATA-ROWS"),
+        ([ROW | {"label": 3}], "E-DATA-ROWS"),
+        ([], "E-DATA-ROWS"),
     ],
 )
 def test_unsupported_rows_are_rejected(loaded, rows, words):
@@ -212,7 +212,7 @@ def test_unsupported_rows_are_rejected(loaded, rows, words):
 @pytest.mark.parametrize(
     ("model", "words"),
     [
-        (tiny_model("qwen2"), r"E-MODEL-TOKENIZER: .*Give the tokenizer too\."),
+        (tiny_model("qwen2"), r"E-MODEL-FILE: .*Give the tokenizer too\."),
         ((torch.nn.Linear(2, 2), byte_bpe()), "E-MODEL-KIND"),
     ],
 )

@@ -193,7 +193,7 @@ def test_file_has_method_prior_and_template_digests(trained, adapter):
 
 def rejected(trained, words, task=TASK, **options):
     for function in (audit, predict):
-        with pytest.raises(InputError, match=rf"E-CALIBRATION-STORED: .*{words}"):
+        with pytest.raises(InputError, match=rf"E-CALIBRATION: .*{words}"):
             function(trained, task, quiet=True, calibrate="stored", **options)
 
 
