@@ -25,38 +25,42 @@ def scores():
     return make_scores(1, 120, 8, 2, 0.4)
 
 
-def without_gold(found):
-    return replace(found, data=replace(found.data, gold=np.full(len(found.gold), -1)))
+@pytest.fixture
+def run(tmp_path, scores):
+    return make_audit(tmp_path / "run", *scores)
 
 
-def with_offsets(found, offsets):
+def without_gold(run):
+    return replace(run, data=replace(run.data, gold=np.full(len(run.gold), -1)))
+
+
+def with_offsets(run, offsets):
     """The audit with the metrics of calibrated scores."""
-    shifted = (found.scores + offsets).astype(np.float32)
+    shifted = (run.scores + offsets).astype(np.float32)
     metrics = {
-        **summarise(shifted, found.gold, found.template_names, intervals=False),
+        **summarise(shifted, run.gold, run.template_names, intervals=False),
         **{"method": "batch", "label_prior": [0.5, 0.5], "votes_changed": 0.0, "vote_share_drift": 0.0},
-        "offsets": dict(zip(found.template_names, offsets.tolist(), strict=True)),
+        "offsets": dict(zip(run.template_names, offsets.tolist(), strict=True)),
     }
-    return replace(found, metrics={**found.metrics, "calibrated": metrics})
+    return replace(run, metrics={**run.metrics, "calibrated": metrics})
 
 
-def report_of(found, tmp_path):
-    page = Page(write_report([found.path], tmp_path / "report.html").read_text(encoding="utf-8"))
+def report_of(run, tmp_path):
+    page = Page(write_report([run.path], tmp_path / "report.html").read_text(encoding="utf-8"))
     assert page.faults == []
     return page
 
 
-def test_templates_are_a_table_best_first(tmp_path, scores):
-    found = make_audit(tmp_path / "run", *scores)
-    table = found.to_pandas("templates")
-    assert table["template"].tolist() == [found.template_names[at] for at in found.template_ranking.order]
-    assert table["f1"].tolist() == [found.metrics["f1_per_template"][name] for name in table["template"]]
+def test_templates_are_a_table_best_first(run):
+    table = run.to_pandas("templates")
+    assert table["template"].tolist() == [run.template_names[index] for index in run.template_ranking.order]
+    assert table["f1"].tolist() == [run.metrics["f1_per_template"][name] for name in table["template"]]
     assert table["f1"].is_monotonic_decreasing
     assert table["rank"].tolist() == list(range(1, 9))
     assert table["difference"].isna().tolist() == [True] + [False] * 7
     assert table["ece"].between(0, 1).all()
     assert table["prompt_tokens"].isna().all()  # the run is older than the value
-    free = without_gold(found).to_pandas("templates")
+    free = without_gold(run).to_pandas("templates")
     assert free["agreement"].is_monotonic_decreasing
     assert free[["f1", "ece"]].isna().all(axis=None)
 
@@ -64,50 +68,44 @@ def test_templates_are_a_table_best_first(tmp_path, scores):
 def test_sentence_names_the_best_template_and_those_to_drop(tmp_path, scores):
     values, gold = scores
     values[:, 2] = np.log([0.9, 0.1])
-    found = make_audit(tmp_path / "run", values, gold)
-    best = found.to_pandas("templates")["template"][0]
-    assert found.template_advice.startswith(
-        f"Use {best}: F1 {100 * max(found.template_ranking.f1):.1f} on 120 labelled"
-    )
-    assert "; drop good_bad (constant)" in found.template_advice
-    assert without_gold(found).template_advice == (
+    run = make_audit(tmp_path / "run", values, gold)
+    best = run.to_pandas("templates")["template"][0]
+    assert run.template_advice.startswith(f"Use {best}: F1 {100 * max(run.template_ranking.f1):.1f} on 120 labelled")
+    assert "; drop good_bad (constant)" in run.template_advice
+    assert without_gold(run).template_advice == (
         "No template is recommended: this takes 50 labelled instances, and the audit has 0; drop good_bad (constant)."
     )
-    assert without_gold(found).abstention_advice == ""
+    assert without_gold(run).abstention_advice == ""
 
 
-def test_calibrated_scores_are_the_reference(tmp_path, scores):
-    found = make_audit(tmp_path / "run", *scores)
-    both = with_offsets(found, np.linspace(-1, 1, 16).reshape(8, 2))
-    assert both.template_ranking.f1.tolist() == found.template_ranking.f1.tolist()
-    assert both.template_ranking.agreement.tolist() != found.template_ranking.agreement.tolist()
+def test_calibrated_scores_are_the_reference(run):
+    both = with_offsets(run, np.linspace(-1, 1, 16).reshape(8, 2))
+    assert both.template_ranking.f1.tolist() == run.template_ranking.f1.tolist()
+    assert both.template_ranking.agreement.tolist() != run.template_ranking.agreement.tolist()
     assert "(predict --calibrate batch --abstain-below" in both.abstention_advice
     assert "; drop " not in both.template_advice
 
 
-def test_abstention_has_the_numbers_of_the_coverage_table(tmp_path, scores):
-    found = make_audit(tmp_path / "run", *scores)
-    table = found.to_pandas("coverage")
+def test_abstention_has_the_numbers_of_the_coverage_table(run):
+    table = run.to_pandas("coverage")
     shares = table[table["by"] == "vote share"]
     assert shares["coverage"].iloc[-1] == 1
-    assert shares["accuracy"].iloc[-1] == pytest.approx(found.value("vote_accuracy"))
+    assert shares["accuracy"].iloc[-1] == pytest.approx(run.value("vote_accuracy"))
     point = min(shares[:-1].itertuples(), key=lambda row: abs(row.coverage - 0.8))
-    assert f"Abstain on {100 * (1 - point.coverage):.1f} % " in found.abstention_advice
+    assert f"Abstain on {100 * (1 - point.coverage):.1f} % " in run.abstention_advice
     assert (
-        f"vote {100 * point.accuracy:.1f} instead of {100 * shares['accuracy'].iloc[-1]:.1f}" in found.abstention_advice
+        f"vote {100 * point.accuracy:.1f} instead of {100 * shares['accuracy'].iloc[-1]:.1f}" in run.abstention_advice
     )
 
 
-def test_instances_have_a_confidence_and_their_worst_template(tmp_path, scores):
-    values, gold = scores
-    found = make_audit(tmp_path / "run", values, gold)
-    table = found.to_pandas("instances")
+def test_instances_have_a_confidence_and_their_worst_template(run):
+    table = run.to_pandas("instances")
     for row, rows, predictions, vote in zip(
-        table.itertuples(), values.astype(float), found.predictions, found.data.votes, strict=True
+        table.itertuples(), run.scores.astype(float), run.predictions, run.data.votes, strict=True
     ):
         assert row.confidence == (predictions == vote).mean()
         assert row.vote == LABELS[vote]
-        worst = min(range(8), key=lambda at: rows[at, vote] - rows[at, 1 - vote])
+        worst = min(range(8), key=lambda template: rows[template, vote] - rows[template, 1 - vote])
         assert (row.worst_template, row.worst_label) == (TEMPLATES[worst][0], LABELS[predictions[worst]])
 
 
@@ -115,34 +113,34 @@ def test_generated_answers_have_no_probabilities(tmp_path, scores):
     values, gold = scores
     certain = np.where(values == values.max(axis=2, keepdims=True), 0, -np.inf).astype(np.float32)
     certain[3, 1] = -np.inf
-    found = make_audit(tmp_path / "run", certain, gold)
-    templates, instances, coverage = (found.to_pandas(table) for table in TABLES)
+    run = make_audit(tmp_path / "run", certain, gold)
+    templates, instances, coverage = (run.to_pandas(table) for table in TABLES)
     assert templates[["label_preference", "preferred_label", "ece"]].isna().all(axis=None)
     assert instances["margin"].isna().all()
     assert instances["worst_template"].isna().tolist() == (instances["confidence"] == 1).tolist()
     assert set(coverage["by"]) == {"vote share"}
-    assert found.template_advice.startswith("Use ")
-    page = report_of(found, tmp_path)
+    assert run.template_advice.startswith("Use ")
+    page = report_of(run, tmp_path)
     assert "Risk against coverage" in page.text
     assert "Reliability of" not in page.text
 
 
 def test_one_template_has_no_advice_but_a_table(tmp_path):
     values, gold = make_scores(1, 60, 1, 2, 0.4)
-    found = make_audit(tmp_path / "run", values, gold, TEMPLATES[:1])
-    assert found.template_advice == found.abstention_advice == ""
-    assert found.to_pandas("templates")["agreement"].isna().all()
-    assert found.to_pandas("instances")["worst_template"].isna().all()
-    page = report_of(found, tmp_path)
+    run = make_audit(tmp_path / "run", values, gold, TEMPLATES[:1])
+    assert run.template_advice == run.abstention_advice == ""
+    assert run.to_pandas("templates")["agreement"].isna().all()
+    assert run.to_pandas("instances")["worst_template"].isna().all()
+    page = report_of(run, tmp_path)
     assert "Which template?" not in page.text
     assert "Reliability of single templates" in page.text
 
 
 def test_all_templates_constant_have_none_to_use(tmp_path):
     values = np.tile(np.log([0.9, 0.1]), (60, 3, 1)).astype(np.float32)
-    found = make_audit(tmp_path / "run", values, np.arange(60) % 2, TEMPLATES[:3])
-    assert found.template_advice == "No template is recommended: all are constant."
-    assert found.abstention_advice == ""
+    run = make_audit(tmp_path / "run", values, np.arange(60) % 2, TEMPLATES[:3])
+    assert run.template_advice == "No template is recommended: all are constant."
+    assert run.abstention_advice == ""
 
 
 @pytest.mark.parametrize("number", [1, 3, 4, 49])
@@ -150,8 +148,8 @@ def test_fewer_than_fifty_labels_recommend_no_template(tmp_path, scores, number)
     values, gold = scores
     gold[number:] = -1
     for rows in (slice(None), slice(number)):
-        found = make_audit(tmp_path / "run", values[rows], gold[rows])
-        assert found.template_advice.startswith(
+        run = make_audit(tmp_path / "run", values[rows], gold[rows])
+        assert run.template_advice.startswith(
             f"No template is recommended: this takes 50 labelled instances, and the audit has {number}"
         )
 
@@ -160,59 +158,56 @@ def test_templates_that_guess_are_not_recommended(tmp_path):
     random = np.random.default_rng(0)
     for name, num_labels in (("two", 2), ("five", 5)):
         labels, choices = tuple("abcde"[:num_labels]), " ||| ".join("abcde"[:num_labels])
-        templates = [(f"t{at}", "{{ text }}", choices) for at in range(8)]
+        templates = [(f"t{number}", "{{ text }}", choices) for number in range(8)]
         gold = random.integers(num_labels, size=60)
         guesses = np.log(random.dirichlet(np.ones(num_labels), size=(60, 8))).astype(np.float32)
-        found = load_run(write_run(tmp_path / name, "base", guesses, gold, templates, labels=labels))
-        assert "No template is recommended: F1 " in found.template_advice
+        run = load_run(write_run(tmp_path / name, "base", guesses, gold, templates, labels=labels))
+        assert "No template is recommended: F1 " in run.template_advice
         share = (gold == 1).mean()
         chance = 100 * (2 * share / (1 + share) if num_labels == 2 else 0.2)
         sentence = f", the best, is not clearly above {chance:.1f}, the F1 of answers that ignore the input"
-        assert sentence in found.template_advice
+        assert sentence in run.template_advice
         right = guesses + 9 * (np.arange(num_labels) == gold[:, None, None])
-        found = load_run(write_run(tmp_path / f"{name} right", "base", right, gold, templates, labels=labels))
-        assert found.template_advice.startswith("Use t0: F1 100.0 on 60 labelled instances")
+        run = load_run(write_run(tmp_path / f"{name} right", "base", right, gold, templates, labels=labels))
+        assert run.template_advice.startswith("Use t0: F1 100.0 on 60 labelled instances")
 
 
 def test_a_label_that_is_always_answered_has_an_f1_no_higher_than_chance(tmp_path):
     gold = np.arange(100) % 10 > 0
     values = np.tile(np.log([0.1, 0.9]), (100, 3, 1)).astype(np.float32)
-    found = make_audit(tmp_path / "run", values, gold.astype(int), TEMPLATES[:3])  # F1 94.7, as gold is 90 % label 1
-    assert "No template is recommended: F1 94.7 of plain, the best, is not clearly above 94.7" in found.template_advice
+    run = make_audit(tmp_path / "run", values, gold.astype(int), TEMPLATES[:3])  # F1 94.7, as gold is 90 % label 1
+    assert "No template is recommended: F1 94.7 of plain, the best, is not clearly above 94.7" in run.template_advice
 
 
 def test_a_template_is_not_recommended_if_its_calibrated_answers_are_better(tmp_path):
     values, gold = make_scores(1, 300, 4, 2, 0.8)
     values[..., 1] += 0.8  # all templates prefer one label
-    found = make_audit(tmp_path / "run", values, gold, TEMPLATES[:4])
-    assert found.template_advice.startswith("Use ")
-    both = with_offsets(found, np.tile([0.0, -0.8], (4, 1)))
+    run = make_audit(tmp_path / "run", values, gold, TEMPLATES[:4])
+    assert run.template_advice.startswith("Use ")
+    both = with_offsets(run, np.tile([0.0, -0.8], (4, 1)))
     best = both.template_ranking.order[0]
-    before, after = (run.template_ranking.f1[best] for run in (found, both.calibrated))
+    before, after = (run.template_ranking.f1[best] for run in (run, both.calibrated))
     assert both.template_advice.startswith(
-        f"No template is recommended: F1 {100 * before:.1f} of {found.template_names[best]}, the best, is "
+        f"No template is recommended: F1 {100 * before:.1f} of {run.template_names[best]}, the best, is "
         f"{100 * after:.1f} with calibration"
     )
 
 
 def test_names_are_escaped_in_sentences(tmp_path, scores):
-    templates = [(f"{HOSTILE}{at}", "{{ text }}", "no ||| yes") for at in range(8)]
-    found = make_audit(tmp_path / "run", *scores, templates)
-    for text in (found.template_advice, without_gold(found).template_advice):
-        assert "\u202e" not in text
-        assert "\x1b" not in text
-        assert "\n" not in text
+    templates = [(f"{HOSTILE}{number}", "{{ text }}", "no ||| yes") for number in range(8)]
+    run = make_audit(tmp_path / "run", *scores, templates)
+    texts = run.template_advice + without_gold(run).template_advice
+    assert not {"\u202e", "\x1b", "\n"} & {*texts}
 
 
-def test_report_shows_ranking_and_coverage(tmp_path, scores):
-    found = make_audit(tmp_path / "run", *scores)
-    page = report_of(found, tmp_path)
-    assert found.template_advice in page.text
-    assert found.abstention_advice in page.text
+def test_report_shows_ranking_and_coverage(run, tmp_path):
+    page = report_of(run, tmp_path)
+    assert run.template_advice in page.text
+    assert run.abstention_advice in page.text
     ranking = [row[0].split()[1] for row in page.table("Template", "Label preference")[1:]]
-    assert ranking == found.to_pandas("templates")["template"].tolist()
-    shares = found.to_pandas("coverage").query("by == 'vote share'")
-    expected = [f"{100 * each:.1f}" for each in shares["accuracy"]]
+    assert ranking == run.to_pandas("templates")["template"].tolist()
+    shares = run.to_pandas("coverage").query("by == 'vote share'")
+    expected = [f"{100 * value:.1f}" for value in shares["accuracy"]]
     assert [row[2] for row in page.table("Vote share at least", "Accuracy")[1:]] == expected
 
 
@@ -229,8 +224,8 @@ def test_audit_of_a_model_has_prompt_tokens_that_a_run_keeps(audited, tmp_path):
 def test_scores_need_no_gold_label_for_every_instance(tmp_path, scores):
     values, gold = scores
     gold[::2] = -1
-    found = make_audit(tmp_path / "run", values, gold)
-    assert "on 60 labelled instances" in found.template_advice
+    run = make_audit(tmp_path / "run", values, gold)
+    assert "on 60 labelled instances" in run.template_advice
     labelled = Scores(values[1::2], gold[1::2])
-    last = found.to_pandas("coverage").query("by == 'margin'").iloc[-1]
+    last = run.to_pandas("coverage").query("by == 'margin'").iloc[-1]
     assert last["accuracy"] == pytest.approx((labelled.votes == labelled.gold).mean())
