@@ -134,7 +134,10 @@ def test_only_the_few_labels_are_read_in_training(train, project):
         assert [entry["no_gold"] for entry in log if "no_gold" in entry] == [share]
     (project / "train.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
     refused = train(*more, out="none")
-    assert refused.err.splitlines()[-1].startswith("E-NO-GOLD: none of the 8")
+    last = refused.err.splitlines()[-1]
+    assert last.startswith(
+        "E-NO-GOLD: supervised_weight uses gold labels, but none of the 8 training instances has one."
+    )
     assert not os.path.exists("none/run.json")
 
 

@@ -19,19 +19,19 @@ LABELS = ("angry", "calm", "glad")
 
 
 def write_rows(path, rows):
-    if path.suffix == ".csv":
-        with path.open("w", newline="") as file:
-            writer = csv.DictWriter(file, rows[0].keys())
-            writer.writeheader()
-            writer.writerows(rows)
-    else:
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
+
+
+def read_rows(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
 
 
 @pytest.fixture
 def source(tmp_path):
-    return write_rows(tmp_path / "rows.csv", [{"text": row["text"]} for row in make_rows()])
+    (tmp_path / "rows.csv").write_text("text\n" + "".join(f"{row['text']}\n" for row in make_rows()))
+    return tmp_path / "rows.csv"
 
 
 @pytest.fixture
@@ -81,8 +81,8 @@ def test_template_with_label_is_rejected(loaded, tmp_path, labelled):
 def test_ids_come_from_id_field(loaded, tmp_path):
     rows = [{"text": row["text"], "number": f"T-{number}"} for number, row in enumerate(make_rows())]
     task = make_task(labels=LABELS, id_field="number")
-    found = predict(loaded, task.render_file(write_rows(tmp_path / "rows.csv", rows)), quiet=True)
-    assert [row["id"] for row in found] == [f"T-{number}" for number in range(5)]
+    answered = predict(loaded, task.render_file(write_rows(tmp_path / "rows.jsonl", rows)), quiet=True)
+    assert [row["id"] for row in answered] == [f"T-{number}" for number in range(5)]
 
 
 def test_task_without_labels_predicts_label_numbers(loaded, source):
@@ -97,8 +97,7 @@ def test_jsonl_has_a_row_per_instance(predictions, tmp_path):
 
 def test_csv_has_a_column_per_template_and_label(predictions, tmp_path):
     write_predictions(predictions, LABELS, tmp_path / "deep" / "out.csv")
-    with (tmp_path / "deep" / "out.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = read_rows(tmp_path / "deep" / "out.csv")
     assert list(rows[0])[:6] == ["id", "vote", "confidence", "consensus", "plain: p(angry)", "plain: p(calm)"]
     assert len(rows[0]) == 4 + 4 * 3
     for row, found in zip(rows, predictions, strict=True):
@@ -112,8 +111,7 @@ def test_input_columns_are_written_and_taken_names_renamed(loaded, task, tmp_pat
     answered = task.render_file(write_rows(tmp_path / "rows.jsonl", rows))
     found = predict(loaded, answered, quiet=True)
     write_predictions(found, LABELS, tmp_path / "out.csv", answered.rows)
-    with (tmp_path / "out.csv").open(newline="") as file:
-        table = list(csv.DictReader(file))
+    table = read_rows(tmp_path / "out.csv")
     assert list(table[0])[-4:] == ["text", "input: vote", "mood", "tags"]
     for line, row, prediction in zip(table, rows, found, strict=True):
         assert (line["text"], line["input: vote"], line["mood"]) == (row["text"], "theirs", "?")
@@ -132,8 +130,8 @@ def test_cells_are_not_formulas(loaded, tmp_path, start):
     found = predict(loaded, task.render_file(write_rows(tmp_path / "rows.jsonl", rows)), quiet=True)
     found[0]["vote"] = bad
     write_predictions(found, task.labels, tmp_path / "out.csv")
-    with (tmp_path / "out.csv").open(newline="") as file:
-        cells = [cell for row in csv.reader(file) for cell in row]
+    rows = read_rows(tmp_path / "out.csv")
+    cells = [*rows[0], *(cell for row in rows for cell in row.values())]
     assert not [cell for cell in cells if cell.startswith(("=", "+", "-", "@", "\t", "\r"))]
     assert cells.count(f"'{bad}") >= 1
     write_predictions(found, task.labels, tmp_path / "out.jsonl")
