@@ -377,6 +377,10 @@ def put(value):
     return lambda reply, path: part_of(reply, path[:-1]).__setitem__(path[-1], value)
 
 
+def replaced(change):
+    return lambda reply, path: put(change(part_of(reply, path)))(reply, path)
+
+
 def changes_of(reply, parts):
     """The name, path and function of each change."""
     for path in places(reply):
@@ -384,18 +388,18 @@ def changes_of(reply, parts):
             continue
         value = part_of(reply, path)
         is_log_prob = "token_logprobs" in path or path[-1] == "logprob"
-        yield f"{path} is missing", path, lambda reply, path: part_of(reply, path[:-1]).__delitem__(path[-1])
+        changes = {"is missing": lambda reply, path: part_of(reply, path[:-1]).__delitem__(path[-1])}
         others = WRONG_LOG_PROBS if is_log_prob else WRONG
-        wrong = {f"is {str(other)[:9]}": other for other in others if repr(other) != repr(value)}
+        changes |= {f"is {str(other)[:9]}": put(other) for other in others if repr(other) != repr(value)}
         if isinstance(value, list) and path[-1] != "bytes":
-            wrong |= {
-                name: change(value) for name, change in LISTS.items()
+            changes |= {
+                name: replaced(change) for name, change in LISTS.items()
                 if not (is_log_prob and ("swapped" in name or "reversed" in name))
             }  # fmt: skip
         if isinstance(value, int) and not isinstance(value, bool):
-            wrong |= {"-1": value - 1, "+1": value + 1}
-        for name, other in wrong.items():
-            yield f"{path} {name}", path, put(other)
+            changes |= {"-1": put(value - 1), "+1": put(value + 1)}
+        for name, change in changes.items():
+            yield f"{path} {name}", path, change
 
 
 class Mutating:
