@@ -6,7 +6,7 @@ import pytest
 
 from flip_flop.paper.data import promptsource
 from tests.cli.project import TASK, one_line
-from tests.paper.test_archive import unpack
+from tests.paper.test_promptsource import unpack
 from tests.tiny import metaspace, save_tiny
 
 

@@ -95,6 +95,12 @@ def write_rows(path, rows):
     pyarrow.parquet.write_table(pa.Table.from_pylist(rows), path)
 
 
+def change_rows(made, path, change):
+    """Write ``change(rows)`` into the file of a split."""
+    file = made.mirror / f"{path}.parquet"
+    write_rows(file, change(pyarrow.parquet.read_table(file).to_pylist()))
+
+
 def rows_of(name):
     """The rows of the two official splits, which have none in common."""
     numbers = range(NUM_TRAIN), range(1000, 1000 + NUM_TEST)

@@ -1,13 +1,12 @@
 """The paper's datasets by name, on made rows in the hub's schemas: these tests run anywhere."""
 
-import pyarrow.parquet as pq
 import pytest
 
 from flip_flop.errors import InputError
 from flip_flop.metrics import resolve_average
 from flip_flop.paper.data.catalog import catalog_data, catalog_entry, catalog_names, compare
 from flip_flop.tasks import TaskRequest, load_task
-from tests.paper.made_datasets import CSV_FILES, write_rows, write_story_cloze
+from tests.paper.made_datasets import CSV_FILES, change_rows, write_story_cloze
 
 NAMES = catalog_names()
 
@@ -18,11 +17,6 @@ def load(made, name, seed=0):
 
 def load_data(made, name):
     return catalog_data(TaskRequest(name=name, hub_mirror=made.mirror))
-
-
-def change_rows(made, path, change):
-    file = made.mirror / f"{path}.parquet"
-    write_rows(file, change(pq.read_table(file).to_pylist()))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -94,7 +88,7 @@ def test_the_check_of_all_rows_is_cached(made, monkeypatch, tmp_path):
     assert first.task.templates.names == ("other", "which")
     assert [name for name, _ in first.task.dropped_templates] == ["causes"]
     with monkeypatch.context() as patch:
-        patch.setattr("flip_flop.paper.data.row_checks.filter_templates", lambda *_, **__: pytest.fail("again"))
+        patch.setattr("flip_flop.paper.data.catalog.filter_templates", lambda *_, **__: pytest.fail("again"))
         assert load_data(made, "copa") == first
     (file,) = (tmp_path / "cache").rglob("copa-*.json")
     for damaged in ("", "[]", '{"kept": ["gone"], "dropped": [], "duplicates": {}}', '{"kept": ['):

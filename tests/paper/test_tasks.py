@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from peft import PeftConfig
 
 from tests.paper.made_datasets import templates_yaml
@@ -17,20 +18,26 @@ def test_list_shows_the_papers_table_without_reading_anything(flip_flop, monkeyp
     assert len(lines.keys() - {"task", "next:"}) == 11
 
 
-def test_show_prints_source_and_templates(flip_flop, made):
-    result = flip_flop("tasks", "show", "copa", "--hub-mirror", made.mirror)
-    assert result.code == 0
-    assert "aps/super_glue (copa): train (400 rows), validation (100 rows)" in result.out
-    assert "labels:    label: 0 choice1, 1 choice2" in result.out
-    assert "  which\n" in result.out
-    assert "  not causes: row 1: the prompt is empty" in result.out
-
-
-def test_show_works_without_rows(flip_flop, made):
-    result = flip_flop("tasks", "show", "storycloze")
-    assert result.code == 0
-    assert "labels:    answer_right_ending: 1 sentence_quiz1, 2 sentence_quiz2" in result.out
-    assert "E-DATA-FILE" in result.out
+@pytest.mark.parametrize(
+    ("arguments", "texts"),
+    [
+        (
+            ["copa"],
+            [
+                "aps/super_glue (copa): train (400 rows), validation (100 rows)",
+                "labels:    label: 0 choice1, 1 choice2",
+                "  which\n",
+                "  not causes: row 1: the prompt is empty",
+            ],
+        ),
+        # Without rows.
+        (["storycloze"], ["labels:    answer_right_ending: 1 sentence_quiz1, 2 sentence_quiz2", "E-DATA-FILE"]),
+        (["rte", "--protocol", "release"], ["in each official split, rows that repeat a prompt are excluded"]),
+    ],
+)
+def test_show_prints_source_labels_splits_and_templates(flip_flop, made, arguments, texts):
+    result = flip_flop("tasks", "show", *arguments, "--hub-mirror", made.mirror)
+    assert (result.code, [text for text in texts if text not in result.out]) == (0, [])
 
 
 def test_check_succeeds_if_differences_have_reasons(flip_flop, made):
@@ -47,18 +54,19 @@ def test_check_reads_story_cloze_if_given(flip_flop, made):
     assert len(result.out.split("\n\n")[0].splitlines()) == 12
 
 
-def test_a_dataset_by_name_is_audited(flip_flop, made, model, tmp_path):
+def test_a_dataset_by_name_is_audited_under_a_protocol(flip_flop, made, model, tmp_path):
     out = tmp_path / "run"
-    result = flip_flop(
-        "audit", "-m", model, "-t", "hellaswag", "--hub-mirror", made.mirror, "--limit", 5, "-o", out, "-q"
-    )
+    options = ["--protocol", "release", "--hub-mirror", made.mirror, "--limit", 5, "-o", out, "-q"]
+    result = flip_flop("audit", "-m", model, "-t", "hellaswag", *options)
     assert result.code == 0, result.err
     task = json.loads((out / "run.json").read_text())["task"]
     assert [template["name"] for template in task["templates"]] == ["drawn", "ends", "numbered"]
     assert task["num_instances"] == 5
-    assert task["data"]["split_sizes"] == {"train": 54, "validation": 6, "test": 23}
-    assert len(task["data"]["split_ids_sha256"]["train"]) == 64
-    assert task["data"]["templates"]["promptsource"] == "hellaswag"
+    data = task["data"]
+    assert data["split_sizes"] == {"train": 54, "validation": 6, "test": 23}
+    assert len(data["split_ids_sha256"]["train"]) == 64
+    assert (data["splits"], data["split_seed"], data["prompt_value_limit"]) == ("release", 42, 2048)
+    assert data["templates"]["promptsource"] == "hellaswag"
 
 
 def test_a_dataset_by_name_is_trained_on(flip_flop, made, model, tmp_path):
@@ -92,17 +100,3 @@ def test_check_compares_both_protocols_with_their_sizes_and_names_reasons(flip_f
     result = flip_flop("tasks", "check", "rte", "--protocol", "release", "--hub-mirror", made.mirror)
     assert "protocol release: the authors' release" in result.out
     assert "protocol paper" not in result.out
-
-
-def test_show_describes_the_splits_of_a_protocol(flip_flop, made):
-    result = flip_flop("tasks", "show", "rte", "--protocol", "release", "--hub-mirror", made.mirror)
-    assert "in each official split, rows that repeat a prompt are excluded" in result.out
-
-
-def test_an_audit_records_the_protocol(flip_flop, made, model, tmp_path):
-    out = tmp_path / "run"
-    options = ["--protocol", "release", "--hub-mirror", made.mirror, "--limit", 2, "-o", out, "-q"]
-    result = flip_flop("audit", "-m", model, "-t", "cb", *options)
-    assert result.code == 0, result.err
-    data = json.loads((out / "run.json").read_text())["task"]["data"]
-    assert (data["splits"], data["split_seed"], data["prompt_value_limit"]) == ("release", 42, 2048)

@@ -23,7 +23,7 @@ from flip_flop.scoring.options import ScoringOptions
 from flip_flop.training.card import model_card
 from tests.cli.project import make_project
 from tests.gguf_files import QUANTIZED, llama_tensors, write_gguf
-from tests.studies.plans import plan
+from tests.studies.small_studies import plan
 from tests.tiny import byte_bpe, tiny_model, with_chat_template
 from tests.training.conftest import make_task
 

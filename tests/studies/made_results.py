@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from flip_flop.files import sha256_text
+from flip_flop.files import sha256_text, write_json
 from flip_flop.method import BASE, METHODS
 from flip_flop.paper.frame import KEPT, TEMPLATE_F1, make_frame
 from flip_flop.paper.plan import Cell, Plan, Setup
@@ -17,14 +17,6 @@ from tests.report.made_runs import make_scores, write_run
 
 PULLS = {"base": 0.0, "swarm": 0.3, "cce": 0.7, "f2c": 0.8}
 MODEL = "Qwen/Qwen2.5-3B-Instruct"
-
-
-def make_training(folder: Path, method: str) -> None:
-    folder.mkdir(parents=True)
-    task = {"name": "made", "labels": [], "digest": "", "split": "train", "templates": []}
-    record = {"kind": "train", "task": task, "model": {"name": MODEL}, "training": {"method": method}}
-    record["adapter"] = {"digest": "9e" * 32}  # the made audits'
-    (folder / "run.json").write_text(json.dumps(record))
 
 
 class Maker:
@@ -47,9 +39,12 @@ class Maker:
         source, training = None if method == "base" else source or task, None
         if source:
             training = self._cell("train", method, source, source, seed, held_out, _names(k, 0), None)
-            if not self.folder.run(training).exists():
-                make_training(self.folder.run(training), method)
-                self.folder.finish(training)
+            record = {"kind": "train", "task": {"name": "made", "labels": [], "split": "train", "templates": []}}
+            record |= {"model": {"name": MODEL}, "training": {"method": method}}
+            write_json(
+                self.folder.run(training) / "run.json", record | {"adapter": {"digest": "9e" * 32}}
+            )  # the audits'
+            self.folder.finish(training)
         cell = self._cell("audit", method, task, source, seed, held_out, _names(*shown), training)
         if more.get("is_done", True):
             own, pull = sum(map(ord, task)), more.get("pull", PULLS.get(method, 0.5))

@@ -4,11 +4,12 @@ import contextlib
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import time
 from pathlib import Path
+
+import psutil
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scontrol", "scancel")
 
@@ -84,34 +85,23 @@ class Cluster:
 
     def start(self) -> None:
         """Start everything, and wait until the nodes are idle."""
-        paths = {"socket": "munge.socket", "key-file": "munge.key", "log-file": "munged.log", "pid-file": "munged.pid"}
-        self._start(
-            "munged",
-            "munged",
-            "-F",
-            "--force",
-            *(f"--{flag}={self.folder / file}" for flag, file in paths.items()),
-            f"--seed-file={self.folder / 'munge.seed'}",
-        )
+        files = {"socket": "munge.socket", "key-file": "munge.key", "log-file": "munged.log", "pid-file": "munged.pid"}
+        flags = [f"--{flag}={self.folder / file}" for flag, file in (files | {"seed-file": "munge.seed"}).items()]
+        self._start("munged", "-F", "--force", *flags)
         self._wait(lambda: (self.folder / "munge.socket").exists(), "munged")
-        self._start("slurmctld", "slurmctld", "-D", "-i", "-f", str(self.folder / "slurm.conf"))
-        for node in self.nodes:
-            self.start_node(node)
-        self._wait(lambda: self.states().count("idle") == len(self.nodes), "the nodes")
-
-    def start_node(self, node: str) -> None:
-        self._start(node, "slurmd", "-D", "-N", node, "-f", str(self.folder / "slurm.conf"))
+        self._start("slurmctld", "-D", "-i", "-f", str(self.folder / "slurm.conf"))
+        self.revive()
 
     @property
     def client(self) -> dict[str, str]:
         return {name: self.environment[name] for name in ("SLURM_CONF", "PATH")}
 
     def revive(self) -> None:
-        """Start the daemons that were killed again, and wait for all nodes."""
+        """Start the nodes that do not run, and wait for all of them."""
         for node in self.nodes:
             if node not in self._daemons:
-                self.start_node(node)
-        self._wait(lambda: self.states().count("idle") == len(self.nodes), "the nodes")
+                self._start("slurmd", "-D", "-N", node, "-f", str(self.folder / "slurm.conf"), name=node)
+        self._wait(lambda: self.states() == ["idle"] * len(self.nodes), "the nodes")
 
     def job_of(self, root: Path, unit: str) -> str:
         for path in (root / "slurm").glob("*.json"):
@@ -127,10 +117,10 @@ class Cluster:
         """Jobs that were queued again. Slurm lets them wait for two minutes, which they need not."""
         lines = self.ask("squeue", "-h", "-r", "-t", "PD", "-o", "%i %r").splitlines()
         reasons = dict(line.split(maxsplit=1) for line in lines)
-        found = [job for job, reason in reasons.items() if "BeginTime" in reason or "Requeue" in reason]
-        for job in found:
+        jobs = [job for job, reason in reasons.items() if "BeginTime" in reason or "Requeue" in reason]
+        for job in jobs:
             self.ask("scontrol", "update", f"JobId={job}", "StartTime=now")
-        return found
+        return jobs
 
     def is_idle(self) -> bool:
         """Return whether the queue is empty. A controller without time does not answer."""
@@ -139,8 +129,7 @@ class Cluster:
         return done.returncode == 0 and not done.stdout.strip()
 
     def states(self) -> list[str]:
-        found = self.ask("sinfo", "-h", "-N", "--partition=main", "-o", "%T")
-        return [line.strip() for line in found.splitlines()]
+        return self.ask("sinfo", "-h", "-N", "--partition=main", "-o", "%T").split()
 
     def ask(self, *command: str) -> str:
         done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=60)
@@ -151,9 +140,19 @@ class Cluster:
         daemon = self._daemons.pop(node)
         daemon.kill()
         daemon.wait()
-        tasks = _with_environment(f"SLURMD_NODENAME={node}", str(self.folder))
-        for process in [*_step_daemons(tasks), *tasks]:  # first those who would tell the controller
-            _kill(process)
+        tasks = [process for process in psutil.process_iter() if self._runs_on(node, process)]
+        # The daemons of steps die first: they would tell the controller. Their parent is not the daemon of the node.
+        steps = {parent for task in tasks for parent in task.parents() if parent.name().startswith("slurmstepd")}
+        for process in [*steps, *tasks]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+
+    def _runs_on(self, node: str, process: psutil.Process) -> bool:
+        try:
+            variables = process.environ()
+        except psutil.Error:
+            return False
+        return (variables.get("SLURMD_NODENAME"), variables.get("SLURM_CONF")) == (node, self.environment["SLURM_CONF"])
 
     def stop(self) -> None:
         """Stop everything that this cluster started."""
@@ -168,9 +167,9 @@ class Cluster:
                 daemon.kill()
                 daemon.wait()
 
-    def _start(self, name: str, *command: str) -> None:
-        log = (self.folder / f"{name}.out").open("ab")
-        with log:
+    def _start(self, *command: str, name: str | None = None) -> None:
+        name = name or command[0]
+        with (self.folder / f"{name}.out").open("ab") as log:
             self._daemons[name] = subprocess.Popen(
                 command, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder
             )
@@ -184,45 +183,6 @@ class Cluster:
 
 
 def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
-
-
-def _step_daemons(tasks: list[int]) -> set[int]:
-    """The slurmstepd that each of these processes descends from: their parent is not the daemon of the node."""
-    found = set()
-    for task in tasks:
-        process = task
-        while process > 1:
-            try:
-                name, fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[::2]
-            except OSError:
-                break
-            if "slurmstepd" in name:
-                found.add(process)
-            process = int(fields.split()[1])
-    return found
-
-
-def _with_environment(*words: str) -> list[int]:
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                environment = (entry / "environ").read_bytes().decode(errors="replace")
-            except OSError:
-                continue
-            if all(word in environment for word in words):
-                found.append(int(entry.name))
-    return found
-
-
-def _kill(process: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(process, signal.SIGKILL)
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [opened.getsockname()[1] for opened in sockets]

@@ -1,4 +1,4 @@
-"""The digest of a cell contains exactly the inputs that decide the result; plans and folders are read again."""
+"""Plans: the digest of a cell contains exactly the inputs that decide the result. Files and lists of plans."""
 
 import json
 from dataclasses import replace
@@ -8,11 +8,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from flip_flop.errors import InputError
+from flip_flop.paper import cli
 from flip_flop.paper.plan import Setup
 from flip_flop.paper.run import StudyFolder, load_plan
 from flip_flop.paper.study import load_study, narrow
-from tests.studies.plans import DEMO, SHORT, keys, plan, small, write_task
-from tests.studies.running import here, write_study
+from tests.studies.small_studies import DEMO, LONG, SHORT, here, keys, plan, small, write_study, write_task
 
 CELLS = {"train cce-clear_hotel_reviews-seed0", "audit cce-clear_hotel_reviews-seed0", "audit base-clear_hotel_reviews"}
 
@@ -97,7 +97,7 @@ def test_digest_uses_content_of_hub_rows(tmp_path):
 
     def keys_of(words):
         task = write_task(tmp_path)
-        task.write_text(hub + task.read_text().partition("csv}\n")[2])
+        task.write_text(hub + task.read_text().partition('csv"}\n')[2])
         for split in ("train", "test"):
             file = tmp_path / words / "a" / "b" / "default" / f"{split}.parquet"
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -149,21 +149,19 @@ def test_auto_dtype_is_resolved_for_all_units(tmp_path, monkeypatch, options, ha
     assert f"in {dtype}." in (tmp_path / "list").read_text()
 
 
-def test_digest_uses_content_of_task_files(tmp_path):
-    def of_tasks(*paths):
-        return set(keys(small(tasks=tuple(map(str, paths)))).values())
+@pytest.mark.parametrize(
+    "change", [{}, {"prompt": "{{ text }}!"}, {"shift": 1}, {"name": "others"}, {"id_field": "text"}]
+)
+def test_digest_uses_content_of_task_files(tmp_path, change):
+    first, other = write_task(tmp_path / "a"), write_task(tmp_path / "b", **change)
+    before, after = (set(keys(small(tasks=(str(path),))).values()) for path in (first, other))
+    assert (len(before), len(before & after)) == (3, 0 if change else 3)
 
-    before = of_tasks(write_task(tmp_path / "a"))
-    assert len(before) == 3
-    assert of_tasks(write_task(tmp_path / "b")) == before
-    for number, change in enumerate(({"prompt": "{{ text }}!"}, {"shift": 1}, {"name": "others"})):
-        assert not of_tasks(write_task(tmp_path / f"c{number}", **change)) & before
+
+def test_tasks_of_one_name_are_refused(tmp_path):
+    paths = [str(write_task(tmp_path / name)) for name in ("a", "b")]
     with pytest.raises(InputError, match=r"E-STUDY: .*are both named 'tickets'"):
-        of_tasks(tmp_path / "a" / "task.yaml", tmp_path / "c1" / "task.yaml")
-    # An instance's name decides which ones a limit keeps.
-    named = write_task(tmp_path / "d")
-    named.write_text("id_field: text\n" + named.read_text())
-    assert not of_tasks(named) & before
+        plan(small(tasks=tuple(paths)))
 
 
 def test_labels_name_the_templates(first):
@@ -184,7 +182,7 @@ def test_labels_name_the_templates(first):
 
 
 def test_held_out_templates_have_audits_of_their_own(tmp_path):
-    task = str(write_task(tmp_path / "a", held_out=["t1", "t3"]))
+    task = str(write_task(tmp_path / "a", held_out_templates=["t1", "t3"]))
     without = str(write_task(tmp_path / "b", name="b"))
     made = plan(small(tasks=(task, without), audit_held_out=True))
     audited = [(cell.method, cell.templates) for cell in made.audits if cell.task == task]
@@ -257,3 +255,76 @@ def test_changed_commit_of_a_model_warns(tmp_path, caplog, before, now, warned):
     for revision in (before, now):
         folder.write_plan(replace(base, setup=Setup("owner/tiny", revision=revision)))
     assert ("--revision 1 continues that run" in caplog.text) == warned
+
+
+# ---- the commands ----
+
+
+@pytest.fixture
+def no_rows(monkeypatch, tmp_path):
+    """No templates and no data are available."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for variable in ("FLIP_FLOP_PROMPTSOURCE", "FLIP_FLOP_HUB_MIRROR", "FLIP_FLOP_STORY_CLOZE"):
+        monkeypatch.delenv(variable, raising=False)
+
+
+def test_a_plan_lists_cells_and_writes_nothing(tmp_path):
+    lines = [line.split() for line in cli.plan_lines(small(), DEMO, StudyFolder(tmp_path / "out"))]
+    assert lines[2:] == [
+        ["audit", "base-clear_hotel_reviews", "5", "open"],
+        ["train", "cce-clear_hotel_reviews-seed0", "5", "open"],
+        ["audit", "cce-clear_hotel_reviews-seed0", "5", "open"],
+        ["1", "trainings,", "2", "audits;", "protocol", "paper"],
+    ]
+    assert not (tmp_path / "out").exists()
+
+
+def test_without_rows_the_papers_cells_are_listed_without_states(no_rows, flip_flop):
+    shown = flip_flop("study", "plan", "study2", "--model", "owner/model")
+    assert shown.code == 0
+    lines = [line.split() for line in shown.out.splitlines()]
+    assert ["train", "f2c-rte-seed0", "-"] in lines
+    assert ["audit", "f2c-rte-seed0", "on", "cb", "-"] in lines
+    assert "8 trainings, 91 audits; protocol paper" in shown.out.splitlines()
+    assert shown.out.splitlines()[-1].startswith("Some rows or templates are not on this machine")
+    shown = flip_flop("study", "plan", "study3", "--model", "owner/model", "--tasks", "rte")
+    assert ["train", "f2c-rte-seed0", "5", "-"] in [line.split() for line in shown.out.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("plan", "study1"), "E-STUDY"),
+        (("plan", "study1", "-m", "m", "--set", "x"), "E-CONFIG"),
+        (("plan", "study1", "-m", "m", "--tasks", ""), "E-STUDY"),
+        (("plan", "study1", "-m", "m", "--methods", " , "), "E-STUDY"),
+        (("plan", "study1", "-m", "m", "--seeds", "-1"), "E-STUDY"),
+        (("plan", "study2", "-m", "m", "--tasks", "rte"), "E-STUDY"),
+        (("status", "study1", "--out", "nowhere"), "E-STUDY"),
+        (("run", "nothing"), "E-STUDY"),
+    ],
+)
+def test_a_mistake_is_one_line(flip_flop, no_rows, arguments, code):
+    shown = flip_flop("study", *arguments)
+    line = shown.err.removeprefix(f"reading study {arguments[1]}\n")
+    assert (shown.code, line.partition(":")[0]) == (2, code)
+    assert line.count("\n") == 1
+
+
+def test_local_model_is_identified_by_its_path(tmp_path, monkeypatch):
+    monkeypatch.setattr(cli, "_run_here", lambda *arguments: 0)
+    monkeypatch.chdir(tmp_path)
+    for name in ("tiny", "other/tiny"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "model.safetensors").write_text(name)
+    write_study(tmp_path, LONG.replace("model: demo", "model: ./tiny"))
+    for model in ((), ("--model", "tiny"), ("--model", tmp_path / "tiny")):
+        here("run", "small.yaml", "--out", "out", *model)
+        assert [path.parent.name for path in (tmp_path / "out").glob("*/study.json")] == ["small"]
+    here("run", "small.yaml", "--out", "out", "--model", "other/tiny")
+    assert len([*(tmp_path / "out").glob("small*/study.json")]) == 2
+    assert load_plan(tmp_path / "out" / "small" / "study.json").setup.model == str(tmp_path / "tiny")
+    for command in ("status", "tables"):
+        with pytest.raises(InputError, match=r"E-STUDY: .*several runs"):
+            here(command, "small.yaml", "--out", "out")
+        assert here(command, "small.yaml", "--out", "out", "--model", "other/tiny") == 0

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from flip_flop.paper.run import StudyFolder, load_plan
-from tests.studies.plans import SHORT
-from tests.studies.running import here
+from tests.studies.small_studies import SHORT, here
 
 # One process for the whole file: its tests share two studies.
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("real_rows")]

@@ -9,18 +9,28 @@ from pathlib import Path
 import pytest
 
 from flip_flop.errors import InputError
-from flip_flop.paper.run import StudyFolder
+from flip_flop.paper.run import StudyFolder, unit_commands
 from flip_flop.paper.slurm import sbatch_options, submit
-from tests.studies.plans import plan
-from tests.studies.running import LONG, attempts, here, outcome, start, tables, whole_checkpoints, write_study
 from tests.studies.slurm_cluster import Cluster, missing_programs
+from tests.studies.small_studies import (
+    FAILING,
+    LONG,
+    attempts,
+    here,
+    outcome,
+    plan,
+    start,
+    tables,
+    whole_checkpoints,
+    write_study,
+)
 from tests.waiting import wait_for
 
 # Slurm takes seconds. GRID has two training runs for two nodes, ONE has one of them.
 ONE = LONG.replace("max_steps: 48", "max_steps: 120").replace("_steps: 6", "_steps: 10")
 GRID = ONE.replace("[base, cce]", "[base, cce, f2c]")
-FAILING = ONE.replace("settings:\n", "settings:\n  methods: {f2c: {optim: galore_adamw}}\n")
-FAILING = FAILING.replace("[base, cce]", "[cce, f2c]").replace("max_steps: 120", "max_steps: 4000")
+OTHER_FAILS = ONE.replace("[base, cce]", "[cce, f2c]").replace("max_steps: 120", "max_steps: 4000")
+OTHER_FAILS = OTHER_FAILS.replace("settings:\n", FAILING)
 OPTIONS = ("--executor", "slurm", "--device", "cpu", "--time", "30", "--cpus", "1", "--partition", "main")
 
 pytestmark = pytest.mark.xdist_group("slurm")  # one Slurm for all
@@ -35,75 +45,75 @@ def test_options_of_sbatch_are_those_of_the_command_line():
             sbatch_options(None, "90", 0, None, None, [more])
 
 
+def write_program(folder, name, command):
+    (folder / name).write_text(f"#!/bin/sh\n{command}\n")
+    (folder / name).chmod(0o755)
+
+
 @pytest.fixture
 def programs(tmp_path, monkeypatch):
     """Slurm's programs as scripts: jobs get the numbers 7, 8, ...; ``queue`` holds those of squeue."""
     (tmp_path / "queue").touch()
-    sbatch = f"echo job >> {tmp_path}/count; echo $(($(wc -l < {tmp_path}/count) + 6))"
-    commands = {"sbatch": sbatch, "srun": 'echo "$@"; exit 3', "squeue": f"cat {tmp_path}/queue"}
-    for name, command in commands.items():
-        (tmp_path / name).write_text(f"#!/bin/sh\n{command}\n")
-        (tmp_path / name).chmod(0o755)
+    write_program(tmp_path, "sbatch", f"echo job >> {tmp_path}/count; echo $(($(wc -l < {tmp_path}/count) + 6))")
+    write_program(tmp_path, "squeue", f"cat {tmp_path}/queue")
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     return tmp_path
 
 
-def test_one_array_has_all_units_and_launches_those_that_train(programs, monkeypatch):
+@pytest.fixture
+def submit_all(programs):
+    """Submit all units of a plan, and return the numbers of the jobs."""
     made, folder = plan(), StudyFolder(programs / "out")
-    options = {"gpus-per-node": "4", "time": "9"}
-    assert submit(folder, made, ["py", "-m", "ff"], ["py", "tables"], options, ["launch", "-n4"], 3) == ["7", "8"]
-    script = folder.root / "slurm" / "small.sh"
+    commands = unit_commands(folder, made.units, ["py", "-m", "ff"], ["launch", "-n4"])
+    return lambda: submit(folder, made, commands, ["py", "tables"], {"gpus-per-node": "4", "time": "9"}, 3)
+
+
+def test_one_array_has_all_units_and_launches_those_that_train(programs, submit_all, monkeypatch):
+    assert submit_all() == ["7", "8"]
+    write_program(programs, "srun", 'echo "$@"; exit 3')
+    jobs = programs / "out" / "slurm"
     lines = {"#SBATCH --array=0-1%3", "#SBATCH --gpus-per-node=4", "#SBATCH --requeue", "#SBATCH --signal=TERM@90"}
-    assert lines < set(script.read_text().splitlines())
-    for index, (unit, started) in enumerate(zip(made.units, ("py -m ff", "launch -n4 -m ff"), strict=True)):
+    assert lines < set((jobs / "small.sh").read_text().splitlines())
+    for index, (unit, started) in enumerate(zip(plan().units, ("py -m ff", "launch -n4 -m ff"), strict=True)):
         monkeypatch.setenv("SLURM_ARRAY_TASK_ID", str(index))
-        job = subprocess.run(["bash", script], capture_output=True, text=True)
+        job = subprocess.run(["bash", jobs / "small.sh"], capture_output=True, text=True)
         assert job.returncode == 3
-        assert job.stdout.endswith(f"exec {started} --unit {unit.name} >> {folder.log(unit)} 2>&1\n")
-    tables = (folder.root / "slurm" / "small-tables.sh").read_text()
+        log = programs / "out" / "logs" / f"{unit.name}.log"
+        assert job.stdout.endswith(f"exec {started} --unit {unit.name} >> {log} 2>&1\n")
+    tables = (jobs / "small-tables.sh").read_text()
     assert "\n#SBATCH --dependency=afterany:7\n" in tables
     assert "gpus" not in tables
     assert tables.endswith("\nexec py tables\n")
 
 
-def test_units_in_the_queue_are_not_submitted_again(programs):
-    made, folder = plan(), StudyFolder(programs / "out")
-
-    def numbers(queue):
+def test_units_in_the_queue_are_not_submitted_again(programs, submit_all):
+    for queue, numbers in (("", ["7", "8"]), ("7_1\n8\n", ["9", "10"]), ("7_1\n9_0\n", [])):
         (programs / "queue").write_text(queue)
-        return submit(folder, made, ["py"], ["py"], {}, [], 3)
-
-    assert numbers("") == ["7", "8"]
-    assert numbers("7_1\n8\n") == ["9", "10"]
-    script = (folder.root / "slurm" / "small.sh").read_text()
-    assert (made.units[0].name in script, made.units[1].name in script) == (True, False)
-    assert numbers("7_1\n9_0\n") == []
+        assert submit_all() == numbers
+    script = (programs / "out" / "slurm" / "small.sh").read_text()
+    assert [unit.name in script for unit in plan().units] == [True, False]
 
 
-def test_the_script_requeues_a_running_job_once(programs, monkeypatch):
+def test_the_script_requeues_a_running_job_once(programs, submit_all, monkeypatch):
     """Slurm itself requeues a pre-empted job, whose state is not RUNNING."""
-    made, folder = plan(), StudyFolder(programs / "out")
-    submit(folder, made, ["py"], ["py"], {}, [], 3)
-    for name, command in (("srun", "exit 143"), ("scontrol", f'echo "$2" >> {programs}/requeued; false')):
-        (programs / name).write_text(f"#!/bin/sh\n{command}\n")
-        (programs / name).chmod(0o755)
+    submit_all()
+    write_program(programs, "srun", "exit 143")
+    write_program(programs, "scontrol", f'echo "$2" >> {programs}/requeued; false')
     monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "0")
     monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "7")
     for state, restarts, number in (("RUNNING", 0, 1), ("PREEMPTED", 0, 1), ("RUNNING", 100, 1), ("RUNNING", 99, 2)):
         (programs / "queue").write_text(f"{state}\n")
         monkeypatch.setenv("SLURM_RESTART_COUNT", str(restarts))
-        assert subprocess.run(["bash", folder.root / "slurm" / "small.sh"]).returncode == 143
+        assert subprocess.run(["bash", programs / "out" / "slurm" / "small.sh"]).returncode == 143
         assert (programs / "requeued").read_text() == "7_0\n" * number
 
 
-@pytest.mark.parametrize("program", ["", "#!/bin/sh\necho invalid account >&2\nexit 1\n"])
-def test_missing_or_refusing_slurm_is_one_line(tmp_path, monkeypatch, program):
-    if program:
-        for name in ("sbatch", "squeue"):
-            (tmp_path / name).write_text(program.replace("exit 1", f"[ {name} = squeue ]"))
-            (tmp_path / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/bin" if program else str(tmp_path))
-    expected = "invalid account" if program else "there is no sbatch here"
+@pytest.mark.parametrize(("has_slurm", "expected"), [(False, "there is no sbatch here"), (True, "invalid account")])
+def test_missing_or_refusing_slurm_is_one_line(tmp_path, monkeypatch, has_slurm, expected):
+    if has_slurm:
+        write_program(tmp_path, "squeue", "true")
+        write_program(tmp_path, "sbatch", "echo invalid account >&2; exit 1")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin" if has_slurm else str(tmp_path))
     with pytest.raises(InputError, match=f"E-STUDY-SLURM: .*{expected}"):
         here("run", write_study(tmp_path), "--out", tmp_path / "out", "--executor", "slurm")
 
@@ -142,7 +152,7 @@ def run(cluster, tmp_path_factory):
 @pytest.fixture(scope="module")
 def cancelled(cluster, run):
     """A study with a failing unit and a cancelled job."""
-    root = run(FAILING)
+    root = run(OTHER_FAILS)
     unit = begun(root)
     cluster.ask("scancel", cluster.job_of(root, unit))
     return root, unit

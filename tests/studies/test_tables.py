@@ -1,54 +1,181 @@
-"""Tables contain measured and published numbers, and name missing audits."""
+"""The frame of a study, its tables and their files: measured and published numbers, and missing audits by name."""
 
 import csv
 import io
+import logging
+import re
+import shutil
+import subprocess
+import sys
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from flip_flop.console import DEMO_NOTE
-from flip_flop.metrics import METRICS
+from flip_flop.metrics import METRICS, instance_agreement, mean_statistic, paired_bootstrap_interval
 from flip_flop.paper import tables as grids
-from flip_flop.paper.frame import colours_of, make_frame
-from flip_flop.paper.output import make_tables
-from flip_flop.paper.published import PAPER_METRICS, dataset_names, table1, table2
+from flip_flop.paper.frame import average_seeds, colours_of, make_frame, methods_of
+from flip_flop.paper.published import PAPER_METRICS, dataset_names, stated_numbers, table1, table2
 from flip_flop.paper.study import MethodVariant
+from flip_flop.paper.tables import make_tables, write_outputs
+from flip_flop.report import load_run
+from flip_flop.report.tables import escape
 from tests.studies.made_results import MODEL, Maker, made_frame, paper_audits, study1, study2, study3, transfer_audits
 
 PAPER = made_frame(*paper_audits())
 TRANSFER = made_frame(*transfer_audits())
+HOSTILE = r"\input{x} $a_b$ 50% #1 & ~^ {[*]} <\\> \"q\" `c`"
+DOCUMENT = r"""\documentclass[11pt,twocolumn]{article}
+\usepackage[T1]{fontenc}\usepackage[utf8]{inputenc}
+\usepackage{booktabs}\usepackage{graphicx}\usepackage[dvipsnames]{xcolor}
+\begin{document}
+%s
+\end{document}
+"""
 
 
-def rows_of(markdown: str) -> list[list[str]]:
-    """The cells of the one table in a text."""
-    lines = [line for line in markdown.splitlines() if line.startswith("|")]
+def averaged(maker, method, task):
+    """The averaged row of each metric."""
+    cells = average_seeds(maker.frame())
+    rows = cells[(cells["method"] == method) & (cells["task"] == task)]
+    return {cell.metric: cell for cell in rows.itertuples()}
+
+
+def cells_of(frame, setting, *columns):
+    rows = frame[(frame["setting"] == setting) & (frame["metric"] == "mean_f1")]
+    return list(rows[list(columns)].itertuples(index=False, name=None))
+
+
+def rows_of(table) -> list[list[str]]:
+    """The cells of the Markdown of a table."""
+    lines = [line for line in table.markdown().splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
-def notes_of(markdown: str) -> list[str]:
-    return [line.removeprefix("- ") for line in markdown.splitlines() if line.startswith("- ")]
+# ---- the frame ----
+
+
+def test_seeds_are_averaged_with_sample_deviation(tmp_path):
+    maker = study1(Maker(tmp_path), tasks=("rte", "wsc"), seeds=(3, 5, 8))
+    values = [metrics["mean_f1"] for metrics in maker.metrics(method="cce", task="wsc")]
+    cell = averaged(maker, "cce", "wsc")["mean_f1"]
+    assert cell.seeds == (3, 5, 8)
+    assert (cell.mean, cell.std_over_seeds) == pytest.approx((np.mean(values), np.std(values, ddof=1)))
+    (base,) = maker.metrics(method="base", task="wsc")
+    assert cell.change == cell.improvement == pytest.approx(np.mean(values) - base["mean_f1"])
+    sigma = averaged(maker, "f2c", "rte")["f1_std"]
+    assert sigma.change < 0 < sigma.improvement
+
+    table = grids.methods_table(maker.frame())
+    rows = rows_of(table)
+    row = next(row for n, row in enumerate(rows) if rows[n - 2][0] == "CCE")  # sigma_F1, below F1 and the paper's
+    std = averaged(maker, "cce", "rte")["f1_std"]
+    assert row[2].strip("*") == f"{100 * std.mean:.2f} ± {100 * std.std_over_seeds:.2f}"
+    assert table.notes[:3] == [
+        f"Model: {MODEL}; 3 training seeds (3, 5, 8).",
+        "Instances x templates, split test: RTE 37 x 6, WSC 37 x 6.",
+        "±: sample standard deviation over training seeds.",
+    ]
+
+
+def test_interval_is_paired_over_instances(tmp_path):
+    maker = study1(Maker(tmp_path), tasks=("rte",), methods=("f2c",))
+    before, *after = [load_run(run).predictions for run in maker.runs()]
+    assert len(after) == 2
+    agreement = mean_statistic(instance_agreement, bounds=(0.0, 1.0))
+    expected = paired_bootstrap_interval(agreement, [before], *([answers] for answers in after))
+    cell = averaged(maker, "f2c", "rte")["observed_agreement"]
+    assert (cell.change_low, cell.change_high) == pytest.approx(expected)
+
+
+def test_audits_on_a_different_task_are_transfer(tmp_path):
+    frame = study2(Maker(tmp_path)).frame()
+    pairs = [("rte", "copa"), ("rte", "wsc"), ("copa", "rte"), ("copa", "wsc")]
+    assert sorted(cells_of(frame, "transfer", "source", "task")) == sorted(pairs)
+    assert methods_of(frame[frame["setting"] == "own"]) == ["base"]
+    assert frame.loc[(frame["setting"] == "transfer") & (frame["template"] == ""), "base"].notna().all()
+
+
+@pytest.mark.parametrize("others", [lambda maker: maker, study2])
+def test_study_3_has_base_each_k_and_all_templates(tmp_path, others):
+    maker = study3(others(Maker(tmp_path)), "cb")
+    frame = maker.frame()
+    expected = [("base", 0, False), ("f2c", 3, True), ("f2c", 6, True), ("f2c", 10, False)]
+    assert cells_of(frame, "unseen", "method", "k", "held_out") == expected
+    assert cells_of(frame, "own", "method") == [("base",)] * (3 if others is study2 else 0)
+    table = grids.unseen_table(frame)
+    rows = rows_of(table)[2:]
+    assert [row[1] for row in rows] == ["base", "F2C, 3 templates", "F2C, 6 templates", "F2C, 10 templates (seen)"]
+    values = [100 * metrics["observed_agreement"] for metrics in maker.metrics(task="cb")]
+    assert [row[7] for row in rows] == [f"{value:.2f}" for value in values]
+    assert rows[1][8].replace("−", "-") == f"{values[1] - values[0]:+.2f}"
+    line = "Rows marked (seen): trained on these templates too."
+    assert line in table.notes
+    maker.lose(held_out=False, method="f2c", task="cb")
+    assert line not in grids.unseen_table(maker.frame()).notes
+
+
+def test_runs_on_different_instances_are_not_compared(tmp_path):
+    maker = Maker(tmp_path)
+    maker.audit("base", "rte")
+    maker.num_instances = 31
+    maker.audit("f2c", "rte", seed=0)
+    cell = averaged(maker, "f2c", "rte")["mean_f1"]
+    assert np.isnan([cell.change, cell.change_low, cell.change_high]).all()
+
+
+def test_incomplete_audit_has_rows_without_values(tmp_path):
+    maker = study1(Maker(tmp_path), tasks=("cb", "rte"), methods=("f2c",))
+    maker.lose(method="f2c", task="cb", seed=0)
+    maker.lose(method="f2c", task="rte", seed=1)
+    frame = maker.frame()
+    missing = frame[~frame["is_done"]].sort_values("position", kind="stable")
+    assert cells_of(missing, "own", "task", "seed") == [("cb", 0), ("rte", 1)]
+    assert missing["value"].isna().all()
+    assert averaged(maker, "f2c", "rte")["mean_f1"].seeds == (0,)
+
+
+# ---- the paper's numbers ----
 
 
 @pytest.mark.parametrize(
-    ("method", "averages", "better"),
+    ("method", "title", "averages", "better"),
     [
-        ("F2C", ["+8.94", "−3.29", "+11.62"], ["9/2", "10/1", "11/0"]),
-        ("CCE", ["+8.36", "−3.05", "+11.68"], ["9/2", "9/2", "11/0"]),
-        ("Swarm", ["+1.40", "−0.47", "−0.38"], ["5/6", "4/7", "4/7"]),
+        ("f2c", "F2C", ["+8.94", "−3.29", "+11.62"], ["9/2", "10/1", "11/0"]),
+        ("cce", "CCE", ["+8.36", "−3.05", "+11.68"], ["9/2", "9/2", "11/0"]),
+        ("swarm", "Swarm", ["+1.40", "−0.47", "−0.38"], ["5/6", "4/7", "4/7"]),
     ],
 )
-def test_papers_numbers_give_its_headline_changes(method, averages, better):
-    rows = rows_of(grids.changes_table(PAPER).markdown())
-    start = next(number for number, row in enumerate(rows) if row[0] == method)
+def test_papers_numbers_give_its_headline_changes(method, title, averages, better):
+    rows = rows_of(grids.changes_table(PAPER))
+    start = next(number for number, row in enumerate(rows) if row[0] == title)
     average, counts = rows[start + 11], rows[start + 12]
     assert average[1] == "average, 11 tasks"
     assert [average[2], average[5], average[7]] == averages
     assert [average[4], average[6], average[9]] == [f"({value})" for value in averages]
     assert [counts[2], counts[5], counts[7]] == better
+    stated = [stated_numbers()[f"{method} {metric} change"] for metric in PAPER_METRICS]
+    assert [f"{value:+.2f}".replace("-", "−") for value in stated] == averages
+
+
+def test_the_text_of_the_paper_agrees_with_its_tables():
+    stated = stated_numbers()
+    assert stated["f2c tasks with higher mean_f1"] == 9
+    margin = stated["f2c observed_agreement change"] - stated["swarm observed_agreement change"]
+    assert margin == pytest.approx(stated["f2c over swarm observed_agreement"])
+    for _, rows in table2().groupby("metric"):
+        every, *others = rows.set_index("source").itertuples()
+        assert (every.Index, len(others)) == ("all", 8)
+        mean = np.mean([row.paper_improvement for row in others])
+        assert mean == pytest.approx(every.paper_improvement, abs=6e-6)
+        pairs = np.array([[row.paper_better, row.paper_worse] for row in others])
+        assert (pairs.sum(axis=0) == [every.paper_better, every.paper_worse]).all()
+        assert (pairs.sum(axis=1) == 10).all()
 
 
 def test_best_and_worst_match_the_paper():
-    rows = rows_of(grids.methods_table(PAPER).markdown())
+    rows = rows_of(grids.methods_table(PAPER))
     assert rows[0] == ["", "", *dataset_names().values(), "average"]
     body = [row for row in rows[2:] if row[1] != "(paper)"]
     lines = [(method, metric) for method in ("base", "swarm", "cce", "f2c") for metric in PAPER_METRICS]
@@ -64,7 +191,7 @@ def test_best_and_worst_match_the_paper():
 def test_table_2_matches_the_papers_counts_and_means():
     table = grids.transfer_table(TRANSFER, "f2c")
     assert table.records["improvement"].tolist() == pytest.approx(table.records["paper_improvement"].tolist(), abs=6e-6)
-    rows = rows_of(table.markdown())
+    rows = rows_of(table)
     assert [row[0] for row in rows[2:]] == [
         "All (80 pairs)",
         *(dataset_names()[source] for source in table2()["source"].unique() if source != "all"),
@@ -80,25 +207,28 @@ def test_table_2_matches_the_papers_counts_and_means():
     assert sorted(best) == ["COPA", "Winogrande", "Winogrande"]  # as in the paper
 
 
+# ---- tables of other numbers ----
+
+
 def test_zero_change_counts_as_unchanged():
     shared = {"method": "f2c", "source": "rte", "setting": "transfer", "base": {"mean_f1": 0.5}}
     values = {"cb": 0.5, "wsc": 0.6, "copa": 0.7, "wic": 0.4}
     audits = [shared | {"task": task, "values": {"mean_f1": value}} for task, value in values.items()]
-    assert rows_of(grids.transfer_table(made_frame(*audits), "f2c").markdown())[2][1:3] == ["+5.00", "2/1"]
+    assert rows_of(grids.transfer_table(made_frame(*audits), "f2c"))[2][1:3] == ["+5.00", "2/1"]
 
 
 def test_missing_cell_is_a_dash_and_is_named():
     lost = {"is_done": False, "values": {}}
     frame = made_frame(*(a | (lost if (a["method"], a["task"]) == ("cce", "wsc") else {}) for a in paper_audits()))
-    text = grids.methods_table(frame).markdown()
-    rows = rows_of(text)
+    table = grids.methods_table(frame)
+    rows = rows_of(table)
     column = rows[0].index("WSC")
     start = next(n for n, row in enumerate(rows) if row[0] == "CCE")
-    assert [rows[start + n][column] for n in (0, 2, 4)] == ["–"] * 3
-    assert [rows[start + n][-1] for n in (0, 2, 4)] == ["–"] * 3  # an average over ten is not one over eleven
-    assert "3 cells without a number (a dash)." in notes_of(text)
-    assert "1 audit of this table not done yet: CCE on WSC, seed 0." in notes_of(text)
-    averages = [row for row in rows_of(grids.changes_table(frame).markdown()) if row[1].startswith("average")]
+    # An average over ten is not one over eleven.
+    assert [[rows[start + n][place] for n in (0, 2, 4)] for place in (column, -1)] == [["–"] * 3] * 2
+    assert "3 cells without a number (a dash)." in table.notes
+    assert "1 audit of this table not done yet: CCE on WSC, seed 0." in table.notes
+    averages = [row for row in rows_of(grids.changes_table(frame)) if row[1].startswith("average")]
     assert [row[1] for row in averages] == ["average, 11 tasks", "average, 10 of 11 tasks", "average, 11 tasks"]
     assert averages[1][2] == averages[1][4].strip("()")  # the paper's average is over the same ten
 
@@ -110,63 +240,29 @@ def test_average_over_fewer_tasks_is_labelled():
         values = {metric: value + 0.1 for metric, value in base.items()}
         audits += [{"method": "base", "task": task, "values": base}]
         audits += [{"method": "f2c", "task": task, "values": values, "base": base}]
-    text = grids.changes_table(made_frame(*audits)).markdown()
-    average = next(row for row in rows_of(text) if row[1].startswith("average"))
+    table = grids.changes_table(made_frame(*audits))
+    average = next(row for row in rows_of(table) if row[1].startswith("average"))
     assert average[1:3] == ["average, 3 tasks", "+10.00 over 2 tasks"]
     assert (average[4], average[5]) == ("+10.00 over 2 tasks", "+10.00")
-    assert "Without labels, hence without F1: whose." in notes_of(text)
-    assert "2 cells without a number (a dash)." in notes_of(text)
+    notes = {"Without labels, hence without F1: whose.", "2 cells without a number (a dash)."}
+    assert notes <= set(table.notes)
 
 
-def test_note_names_differing_instances():
-    for split, instances in (("test", 50), ("validation", 277), ("test", 277)):
-        audits = paper_audits(split=split, instances=instances, template_names=tuple("abcdefghij"))
-        frame = made_frame(*(audit for audit in audits if audit["task"] == "rte"))
-        other = f"Not the paper's instances: RTE {instances} of {split} (the paper: 277 of test)."
-        for table in (grids.methods_table(frame), grids.changes_table(frame)):
-            assert (other in table.notes) == ((split, instances) != ("test", 277))
-            assert f"Instances x templates, split {split}: RTE {instances} x 10." in table.notes
-
-
-def test_seeds_are_printed_as_mean_and_spread(tmp_path):
-    maker = study1(Maker(tmp_path), tasks=("rte", "my_task"), seeds=(3, 5))
-    text = grids.methods_table(maker.frame()).markdown()
-    values = [100 * metrics["f1_std"] for metrics in maker.metrics(method="cce", task="my_task")]
-    mean, std = sum(values) / 2, abs(values[0] - values[1]) / 2**0.5
-    row = next(row for n, row in enumerate(rows_of(text)) if rows_of(text)[n - 2][0] == "CCE")
-    assert row[3].strip("*") == f"{mean:.2f} ± {std:.2f}"
-    assert notes_of(text)[0] == f"Model: {MODEL}; 2 training seeds (3, 5)."
-    assert notes_of(text)[2] == "±: sample standard deviation over training seeds."
-    assert notes_of(text)[1] == "Instances x templates, split test: RTE 37 x 6, my\\_task 37 x 6."
-
-
-@pytest.mark.parametrize("is_demo", [True, False])
-def test_demo_tables_have_a_warning(tmp_path, is_demo):
-    maker = study3(study2(study1(Maker(tmp_path, is_demo=is_demo))), "cb")
-    tables = list(make_tables(maker.frame()))
-    assert len(tables) == 6
-    assert all((DEMO_NOTE in table.notes) == is_demo for table in tables)
-
-
-def test_study_3_table_has_base_each_k_and_all(tmp_path):
-    maker = study3(Maker(tmp_path))
-    table = grids.unseen_table(maker.frame())
-    rows = rows_of(table.markdown())[2:]
-    assert [row[1] for row in rows] == ["base", "F2C, 3 templates", "F2C, 6 templates", "F2C, 10 templates (seen)"]
-    values = [100 * metrics["observed_agreement"] for metrics in maker.metrics()]
-    assert [row[7] for row in rows] == [f"{value:.2f}" for value in values]
-    assert rows[1][8].replace("−", "-") == f"{values[1] - values[0]:+.2f}"
-    line = "Rows marked (seen): trained on these templates too."
-    assert line in table.notes
-    maker.lose(held_out=False, method="f2c")
-    assert line not in grids.unseen_table(maker.frame()).notes
+@pytest.mark.parametrize(("split", "instances"), [("test", 50), ("validation", 277), ("test", 277)])
+def test_note_names_differing_instances(split, instances):
+    audits = paper_audits(split=split, instances=instances, template_names=tuple("abcdefghij"))
+    frame = made_frame(*(audit for audit in audits if audit["task"] == "rte"))
+    other = f"Not the paper's instances: RTE {instances} of {split} (the paper: 277 of test)."
+    for table in (grids.methods_table(frame), grids.changes_table(frame)):
+        assert (other in table.notes) == ((split, instances) != ("test", 277))
+        assert f"Instances x templates, split {split}: RTE {instances} x 10." in table.notes
 
 
 def test_spread_table_has_quartiles_and_the_papers_range():
     f1 = {"rte": [0.1, 0.2, 0.3, 0.4, 0.5], "cb": [0.2, 0.25, 0.3, 0.7], "mine": [0.5, 0.5]}
     named = {task: {str(n): value for n, value in enumerate(values)} for task, values in f1.items()}
     audits = [{"method": "base", "task": task, "f1": values} for task, values in named.items()]
-    rows = rows_of(grids.spread_table(made_frame(*audits)).markdown())[2:]
+    rows = rows_of(grids.spread_table(made_frame(*audits)))[2:]
     assert rows[1] == ["RTE", "10.00", "20.00", "30.00", "40.00", "50.00", "20.00", ""]
     assert rows[0][:7] == ["CB", "20.00", "23.75", "27.50", "40.00", "70.00", "16.25"]
     assert (rows[3][0], rows[3][6:]) == ("mean", [f"{(20 + 16.25 + 0) / 3:.2f}", "(13.53)"])
@@ -176,14 +272,50 @@ def test_spread_table_has_quartiles_and_the_papers_range():
 def test_csv_has_unrounded_fractions(tmp_path):
     maker = study1(Maker(tmp_path), tasks=("rte", "my_task"), seeds=(0,))
     lines = list(csv.DictReader(io.StringIO(grids.methods_table(maker.frame()).csv())))
-    line_of = {"method": "f2c", "task": "rte", "metric": "mean_f1"}
-    line = next(line for line in lines if line_of.items() <= line.items())
+    line, own = (
+        next(line for line in lines if (line["method"], line["task"], line["metric"]) == ("f2c", task, "mean_f1"))
+        for task in ("rte", "my_task")
+    )
     (metrics,) = maker.metrics(method="f2c", task="rte")
     assert float(line["mean"]) == metrics["mean_f1"]
     assert (line["paper"], line["std_over_seeds"], line["seeds"]) == ("0.8155", "", "0")
     assert float(line["change_low"]) <= float(line["change"]) <= float(line["change_high"])
-    own = next(line for line in lines if {"method": "f2c", "task": "my_task"}.items() <= line.items())
     assert own["paper"] == own["paper_change"] == ""
+
+
+def test_variants_keep_titles_and_order(tmp_path):
+    maker = study1(Maker(tmp_path), tasks=("rte",), seeds=(0,), methods=("f2c", "frozen", "cce"))
+    variants = {"frozen": MethodVariant(method="f2c", title="F2C, frozen", colour="#123456")}
+    changes = {"methods": ("base", "cce", "frozen", "f2c"), "variants": variants}
+    study = maker.plan.study.model_copy(update=changes)
+    frame = make_frame(maker.folder, replace(maker.plan, study=study))
+    assert colours_of(frame)["frozen"] == "#123456"
+    for shown, expected in (
+        (frame, ["Base", "CCE", "F2C, frozen", "F2C"]),
+        (maker.frame(), ["Base", "CCE", "F2C", "frozen"]),
+    ):
+        assert [row[0] for row in rows_of(grids.methods_table(shown))[2:] if row[0]] == expected
+
+
+def test_held_out_templates_have_separate_rows(tmp_path):
+    maker = study1(Maker(tmp_path), tasks=("mine", "other"), seeds=(0,), methods=("f2c",))
+    maker.audit("base", "mine", shown=(3, 10), held_out=True)
+    maker.audit("f2c", "mine", seed=0, shown=(3, 10), held_out=True)
+    study = maker.plan.study.model_copy(update={"audit_held_out": True})
+    tables = {table.name: table for table in make_tables(make_frame(maker.folder, replace(maker.plan, study=study)))}
+    rows = rows_of(tables["table1_methods"])
+    assert [row[0] for row in rows[2:] if row[0]] == ["Base", "F2C", "Base (held out)", "F2C (held out)"]
+    of_other = [row[rows[0].index("other")] for row in rows[2:]]
+    assert (all(of_other[:7]), any(of_other[7:])) == (True, False)
+    notes = "\n".join(tables["table1_methods"].notes)
+    assert "mine 37 x 6, mine (held out) 37 x 3, other 37 x 6." in notes
+    assert "dash" not in notes
+    changes = [row[:2] for row in rows_of(tables["table1_changes_held_out"])[2:]]
+    assert changes == [["F2C (held out)", "mine"], ["", "average, 1 task"], ["", "better/worse"]]
+    assert "study3_unseen_templates" not in tables
+
+
+# ---- Markdown and LaTeX ----
 
 
 def test_untrusted_names_cannot_break_a_table():
@@ -191,47 +323,127 @@ def test_untrusted_names_cannot_break_a_table():
     audit = {"method": "base", "task": name, "values": dict.fromkeys(PAPER_METRICS, 0.5), "model": name}
     text = grids.methods_table(made_frame(audit, audit | {"method": "f2c"})).markdown()
     assert text.splitlines()[2].replace("\\|", "").count("|") == 5
-    assert "\u202e" not in text
-    assert "<b>" not in text
+    assert [part for part in ("\u202e", "<b>") if part in text] == []
     table = grids.methods_table(made_frame(audit | {"task": "=1+1"}))
     assert "=1+1" not in table.csv().replace("'=1+1", "")
+    assert escape("a_b & 50%") == r"a\_b \& 50\%"
+    assert escape("[x]*") == "{[}x{]}{*}"
+    assert escape("\\end{x}\u202e") == r"\textbackslash{}end\{x\}\textbackslash{}u202e"
 
 
-def test_variants_keep_titles_and_order(tmp_path):
-    maker = Maker(tmp_path)
-    study1(maker, tasks=("rte",), seeds=(0,), methods=("f2c", "frozen", "cce"))
-    variants = {"frozen": MethodVariant(method="f2c", title="F2C, frozen", colour="#123456")}
-    changes = {"methods": ("base", "cce", "frozen", "f2c"), "variants": variants}
-    study = maker.plan.study.model_copy(update=changes)
-    frame = make_frame(maker.folder, replace(maker.plan, study=study))
-    assert colours_of(frame)["frozen"] == "#123456"
-    rows = rows_of(grids.methods_table(frame).markdown())
-    heads = [row[0] for row in rows[2:] if row[0]]
-    assert heads == ["Base", "CCE", "F2C, frozen", "F2C"]
-    of_others = [row[0] for row in rows_of(grids.methods_table(maker.frame()).markdown())[2:] if row[0]]
-    assert of_others == ["Base", "CCE", "F2C", "frozen"]
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory):
+    maker = Maker(tmp_path_factory.mktemp("made"), is_demo=True)
+    study3(study2(study1(maker, tasks=("rte", "copa", "[own]_task"))), "cb")
+    made = [*make_tables(made_frame(*paper_audits(model=HOSTILE))), *make_tables(maker.frame())]
+    assert [DEMO_NOTE in table.notes for table in made] == [False] * 2 + [True] * 6
+    return made
 
 
-def test_held_out_templates_have_separate_rows(tmp_path):
-    maker = Maker(tmp_path)
-    study1(maker, tasks=("mine", "other"), seeds=(0,), methods=("f2c",))
-    maker.audit("base", "mine", shown=(3, 10), held_out=True)
-    maker.audit("f2c", "mine", seed=0, shown=(3, 10), held_out=True)
-    study = maker.plan.study.model_copy(update={"audit_held_out": True})
-    frame = make_frame(maker.folder, replace(maker.plan, study=study))
-    tables = {table.name: table.markdown() for table in make_tables(frame)}
-    rows = rows_of(tables["table1_methods"])
-    assert [row[0] for row in rows[2:] if row[0]] == ["Base", "F2C", "Base (held out)", "F2C (held out)"]
-    of_other = [row[rows[0].index("other")] for row in rows[2:]]
-    assert all(of_other[:7])
-    assert not any(of_other[7:])
-    notes = "\n".join(notes_of(tables["table1_methods"]))
-    assert "mine 37 x 6, mine (held out) 37 x 3, other 37 x 6." in notes
-    assert "dash" not in notes
-    changes = rows_of(tables["table1_changes_held_out"])
-    assert [row[:2] for row in changes[2:]] == [
-        ["F2C (held out)", "mine"],
-        ["", "average, 1 task"],
-        ["", "better/worse"],
-    ]
-    assert "study3_unseen_templates" not in tables
+def test_latex_is_well_formed(tables):
+    for table in tables:
+        text = table.latex()
+        columns = re.search(r"\\begin\{tabular\}\{([lr]+)\}", text).group(1)
+        assert len(columns) == len(table.columns)
+        lines = [line.strip().removesuffix(r"\\") for line in text.splitlines() if line.endswith(r"\\")]
+        assert len(lines) == sum(map(bool, table.rows)) + 1 + any(column.group for column in table.columns)
+        for line in lines:
+            cells = re.split(r"(?<!\\)&", line)
+            spans = re.findall(r"\\multicolumn\{(\d+)\}", line)
+            assert len(cells) + sum(map(int, spans)) - len(spans) == len(columns)
+        opened = []
+        for kind, name in re.findall(r"\\(begin|end)\{(\w+\*?)\}", text):
+            if kind == "begin":
+                opened.append(name)
+            else:
+                assert opened.pop() == name
+        assert opened == []
+        assert [text.count(rule) for rule in (r"\toprule", r"\bottomrule", r"\hline")] == [1, 1, 0]
+        bare = re.sub(r"\\[{}]", "", text)
+        assert bare.count("{") == bare.count("}")
+
+
+def test_latex_marks_best_and_worst(tables):
+    text = tables[0].latex()
+    assert text.count("ForestGreen") == text.count("BrickRed") == 33
+    marks = (r"\textbf{\textcolor{ForestGreen}{90.84}}", r"\textcolor{BrickRed}{81.35}", r"$\overline{F_1}$")
+    assert [mark for mark in marks if mark not in text] == []
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
+def test_pdflatex_compiles_every_table(tables, tmp_path):
+    (tmp_path / "all.tex").write_text(DOCUMENT % "\n".join(table.latex() for table in tables), encoding="utf-8")
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "all.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, errors="replace", timeout=120)
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert (tmp_path / "all.pdf").stat().st_size > 1000
+    assert MODEL.split("/")[0] in (tmp_path / "all.tex").read_text()
+
+
+# ---- the files ----
+
+SPREAD, BOXES = ["base_spread"], ["f1_over_templates_base"]
+MAPS = ["transfer_f1_std", "transfer_mean_f1", "transfer_observed_agreement"]
+STARTS = {".pdf": b"%PDF-", ".svg": b"<?xml", ".png": b"\x89PNG", ".md": b"### ", ".tex": b"% Needs", ".csv": b""}
+KINDS = {"tables": {".csv", ".md", ".tex"}, "figures": {".pdf", ".png", ".svg"}}
+
+
+def write(maker, out):
+    return write_outputs(maker.frame(), maker.plan.study, out)
+
+
+def names(files, folder):
+    return sorted({path.stem for path in files if path.parent.name == folder})
+
+
+def base_alone(maker):
+    return study1(maker, tasks=("rte", "cb"), methods=())
+
+
+@pytest.mark.parametrize(
+    ("study", "tables", "figures"),
+    [
+        (study1, [*SPREAD, "table1_changes", "table1_methods"], ["f1_over_templates", *BOXES]),
+        (study2, [*SPREAD, "table2_pairs", "table2_transfer"], [*BOXES, *MAPS]),
+        (study3, ["study3_unseen_templates"], ["unseen_templates"]),
+        (base_alone, SPREAD, BOXES),
+    ],
+)
+def test_outputs_are_reproducible(tmp_path, study, tables, figures):
+    maker = study(Maker(tmp_path / "runs", is_demo=True))
+    files = write(maker, tmp_path / "out")
+    assert (names(files, "tables"), names(files, "figures")) == (tables, figures)
+    assert {folder: {path.suffix for path in files if path.parent.name == folder} for folder in KINDS} == KINDS
+    assert sorted(path for path in (tmp_path / "out").rglob("*") if path.is_file()) == sorted(files)
+    content = {path: path.read_bytes() for path in files}
+    assert all(written.startswith(STARTS[path.suffix]) for path, written in content.items() if path.stem != "index")
+    maker.cells = dict(reversed(maker.cells.items()))  # in any order
+    assert write(maker, tmp_path / "out") == files
+    assert {path: path.read_bytes() for path in files} == content
+
+    page = files[0].read_text(encoding="utf-8")
+    assert page.startswith("# made\n\nMade rows, nothing else.\n\n**The model is a toy")
+    linked = set(re.findall(r"\]\(([^)]+)\)", page))
+    assert all((tmp_path / "out" / target).is_file() for target in linked)
+    assert {f"figures/{path.name}" for path in files if path.suffix == ".png"} <= linked
+    texts = [content[path].decode().rstrip() for path in files if path.suffix == ".md" and path.stem != "index"]
+    assert all(text in page for text in texts)
+
+
+def test_outdated_outputs_are_removed(tmp_path):
+    out = tmp_path / "out"
+    before = write(study1(Maker(tmp_path / "runs"), tasks=("rte", "cb"), seeds=(0,)), out)
+    (out / "tables" / "notes.txt").write_text("mine")
+    after = write(base_alone(Maker(tmp_path / "others")), out)
+    assert len(after) < len(before)
+    assert {path for path in out.rglob("*") if path.is_file()} == {*after, out / "tables" / "notes.txt"}
+
+
+def test_tables_without_matplotlib(tmp_path, monkeypatch, caplog):
+    for name in [name for name in sys.modules if name.startswith(("matplotlib", "flip_flop.paper.figures"))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with caplog.at_level(logging.WARNING, "flip_flop"):
+        files = write(base_alone(Maker(tmp_path / "runs")), tmp_path / "out")
+    assert (names(files, "tables"), names(files, "figures")) == (["base_spread"], [])
+    assert "-m pip install 'matplotlib>=3.9'" in caplog.text

@@ -2,34 +2,42 @@
 
 import fcntl
 import json
-import os
 import shlex
 import shutil
 import signal
 import subprocess
+import sys
+from pathlib import Path
 
+import psutil
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from flip_flop.errors import InputError
 from flip_flop.paper import run
 from flip_flop.paper.cli import PROGRAM, plan_lines
-from flip_flop.paper.run import DONE, FAILED, StudyFolder, run_unit, run_units, worker_devices
+from flip_flop.paper.run import DONE, FAILED, StudyFolder, run_unit, run_units, split_batch_across_ranks, worker_devices
 from flip_flop.report import load_run
-from tests.studies.plans import DEMO, plan, small, write_task
-from tests.studies.running import (
+from flip_flop.training.checkpoints import lock
+from tests.studies.small_studies import (
+    DEMO,
     ENVIRONMENT,
+    FAILING,
     LONG,
-    STUDY,
+    SHORT,
     attempts,
-    has_ended,
     here,
     outcome,
+    plan,
+    small,
     start,
     tables,
     whole_checkpoints,
     write_study,
+    write_task,
 )
+from tests.training.conftest import settings
 from tests.waiting import wait_for
 
 TRAINING = "cce-clear_hotel_reviews-seed0"
@@ -65,22 +73,22 @@ def test_completed_cells_are_ordinary_run_directories_and_are_skipped(done, monk
     assert codes(*done) == [DONE, DONE]
 
 
-@pytest.mark.parametrize("damage", ["no record", "half a record", "no digest", "another digest"])
-def test_a_damaged_record_is_run_again(copy, damage):
+@pytest.mark.parametrize(
+    ("file", "change"),
+    [
+        ("run.json", lambda text: ""),
+        ("run.json", lambda text: text[:99]),
+        ("cell.json", lambda text: "{}"),
+        ("cell.json", lambda text: json.dumps({"key": "0" * 64})),
+    ],
+)
+def test_a_damaged_record_is_run_again(copy, file, change):
     made, folder = copy
-    cell = made.audits[0]
-    record, mark = folder.run(cell) / "run.json", folder.run(cell) / "cell.json"
-    if damage == "no record":
-        record.unlink()
-    elif damage == "half a record":
-        record.write_text(record.read_text()[:99])
-    elif damage == "no digest":
-        mark.unlink()
-    else:
-        mark.write_text(json.dumps({"key": "0" * 64}))
-    assert not folder.is_done(cell)
+    path = folder.run(made.audits[0]) / file
+    path.write_text(change(path.read_text()))
+    assert not folder.is_done(made.audits[0])
     assert run_unit(made, folder, made.units[0]) == DONE
-    assert folder.is_done(cell)
+    assert folder.is_done(made.audits[0])
 
 
 def test_an_audit_of_a_retrained_adapter_is_run_again(copy):
@@ -92,30 +100,28 @@ def test_an_audit_of_a_retrained_adapter_is_run_again(copy):
 
 def test_a_damaged_adapter_of_a_finished_study_is_named_and_repaired(copy):
     made, folder = copy
-    (training,), unit = made.trainings, made.units[1]
+    training, audit = made.trainings[0], made.audits[1]
     weights = folder.run(training) / "adapter" / "adapter_model.safetensors"
     whole = weights.read_bytes()
     weights.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     assert not folder.is_done(training)
     (line,) = folder.error_lines(made)
     assert line.startswith(f"failed: train {training.label}: {weights} is damaged. Log: ")
-    assert run_unit(made, folder, unit) == DONE
+    assert run_unit(made, folder, made.units[1]) == DONE
     assert weights.read_bytes() == whole
-    assert all(map(folder.is_done, made.cells))
-    assert folder.error_lines(made) == []
+    assert (folder.is_done(training), folder.is_done(audit), folder.error_lines(made)) == (True, True, [])
 
 
-def test_changed_settings_on_resume_name_the_folder(tmp_path):
-    made, folder = plan(small(methods=("cce",))), StudyFolder(tmp_path)
+def test_changed_settings_on_resume_name_the_folder(copy):
+    made, folder = copy
     out = folder.run(made.trainings[0])
-    assert codes(made, folder) == [DONE]
     (out / "run.json").unlink()
     (out / "checkpoints" / "checkpoint-1").mkdir(parents=True)
     (out / "checkpoints" / "checkpoint-1" / "MANIFEST.json").write_text("{}")
     recorded = json.loads((out / "plan.json").read_text())
     recorded["settings"]["lora_r"] = 3
     (out / "plan.json").write_text(json.dumps(recorded))
-    assert codes(made, folder) == [FAILED]
+    assert codes(made, folder) == [DONE, FAILED]
     (line,) = folder.error_lines(made)
     assert line.startswith(f"failed: train {TRAINING}: E-RESUME-CHANGED: cannot resume {out}")
     assert f"remove {out}, and run the study again." in line
@@ -174,28 +180,33 @@ def test_work_runs_a_unit_by_name(done):
         here("work", path, "--unit", made.units[0].name[:-1])
 
 
-def test_a_worker_has_one_gpu_or_none(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+@pytest.mark.parametrize(
+    ("device", "jobs", "gpus", "visible", "expected"),
+    [
+        ("auto", None, 3, None, ["0", "1", "2"]),
+        ("cuda", 4, 3, None, ["0", "1", "2", "0"]),
+        ("cpu", 2, 3, None, ["", ""]),
+        ("auto", None, 3, "5, GPU-1a2b,7", ["5", "GPU-1a2b", "7"]),
+        ("auto", None, 0, "5, GPU-1a2b,7", [""]),
+    ],
+)
+def test_a_worker_has_one_gpu_or_none(monkeypatch, device, jobs, gpus, visible, expected):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert worker_devices("auto") == ["0", "1", "2"]
-    assert worker_devices("cuda", 4) == ["0", "1", "2", "0"]
-    assert worker_devices("cpu", 2) == ["", ""]
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5, GPU-1a2b,7")
-    assert worker_devices("auto") == ["5", "GPU-1a2b", "7"]
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    assert worker_devices("auto") == [""]
+    if visible:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert worker_devices(device, jobs) == expected
 
 
 def test_a_lost_process_ends_its_unit_alone(tmp_path):
-    made, folder = plan(), StudyFolder(tmp_path)
-    code = 'case "$2" in base*) kill -9 $$;; esac; echo no such library >&2; exit 3'
-    ended = run_units(made, folder, ["sh", "-c", code, "sh"], [""])
-    assert list(ended.values()) == [-signal.SIGKILL, 3]
-    assert folder.log(made.units[1]).read_text() == "no such library\n"
+    base, training = plan().units
+    commands = {base: "sh -c 'kill -9 $$'", training: f"sh -c 'echo no such library; exit 3' > {tmp_path}/log"}
+    assert run_units("small", commands, [""]) == {base: -signal.SIGKILL, training: 3}
+    assert (tmp_path / "log").read_text() == "no such library\n"
 
 
 def test_all_processes_stop_at_the_same_time(tmp_path, monkeypatch):
-    made, folder = plan(small(methods=("cce",), seeds=(0, 1, 2, 3))), StudyFolder(tmp_path / "out")
+    units = plan(small(methods=("cce",), seeds=(0, 1, 2, 3))).units
     ready = tmp_path / "ready"
     code = f"trap 'echo >> {tmp_path}/stopped; exit' TERM; echo >> {ready}; while :; do sleep 0.01; done"
 
@@ -205,83 +216,69 @@ def test_all_processes_stop_at_the_same_time(tmp_path, monkeypatch):
 
     monkeypatch.setattr(run.time, "sleep", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        run_units(made, folder, ["sh", "-c", code, "sh"], [""] * 3)
+        run_units("small", dict.fromkeys(units, f"sh -c {shlex.quote(code)}"), [""] * 3)
     assert len((tmp_path / "stopped").read_text()) == 3
 
 
 # ---- studies in processes ----
 
-slow = [pytest.mark.slow, pytest.mark.xdist_group("studies")]
 
-
-def marked(function):
-    for mark in slow:
-        function = mark(function)
-    return function
+def slow(function):
+    return pytest.mark.slow(pytest.mark.xdist_group("studies")(function))
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """A study without interruptions."""
     folder = tmp_path_factory.mktemp("whole")
-    assert here("run", write_study(folder, LONG), "--out", folder / "out") == 0
+    assert here("run", write_study(folder), "--out", folder / "out") == 0
     return folder / "out", outcome(folder / "out"), tables(folder / "out")
 
 
-@marked
+@slow
 def test_a_study_writes_tables_and_figures_and_skips_what_is_complete(whole, tmp_path, capsys):
     root, results, printed = whole
     assert (len(results), attempts(root)) == (3, dict.fromkeys(attempts(root), 1))
     assert {"table1_methods.md", "table1_methods.csv", "table1_methods.tex"} <= set(printed)
     assert list((root / "small" / "figures").glob("*.pdf"))
     copy = shutil.copytree(root, tmp_path / "out")
-    here("run", write_study(tmp_path, LONG), "--out", copy)
+    here("run", write_study(tmp_path), "--out", copy)
     assert "small: 2 units, 2 of them done" in capsys.readouterr().err
     assert (outcome(copy), tables(copy), attempts(copy)) == (results, printed, attempts(root))
 
 
-@marked
+@slow
 def test_two_commands_do_not_run_a_unit_twice(whole, tmp_path):
-    study, root = write_study(tmp_path, LONG), tmp_path / "out"
-    shutil.copytree(whole[0], root)
-    processes = [start("run", study, "--out", root, "--seeds", "0,1", "--workers", 2) for _ in range(2)]
-    ended = [(process.communicate(timeout=600)[1], process.returncode) for process in processes]
-    assert min(code for _, code in ended) == 0
-    for err, code in ended:
+    root = shutil.copytree(whole[0], tmp_path / "out")
+    command = ("run", write_study(tmp_path), "--out", root, "--seeds", "0,1", "--workers", 2)
+    processes = [start(*command), start(*command)]
+    for process in processes:
+        _, err = process.communicate(timeout=600)
         assert "small: 3 units, 2 of them done" in err
-        assert (code == 1) == ("not done: cce-clear_hotel_reviews-seed1-" in err)
+        assert process.returncode == ("not done: cce-clear_hotel_reviews-seed1-" in err)
+    assert min(process.returncode for process in processes) == 0
     assert len(outcome(root)) == 5
     assert whole[1].items() <= outcome(root).items()
     (log,) = (root / "logs").glob("cce-*seed1-*.log")
     assert log.read_text().count("train cce-clear_hotel_reviews-seed1: ") == 1
 
 
-@marked
+@slow
 def test_interrupted_study_matches_an_uninterrupted_one(whole, tmp_path, capsys):
-    study, root, seen = write_study(tmp_path, LONG), tmp_path / "out", set()
-
-    def begin():
+    study, root, seen = write_study(tmp_path), tmp_path / "out", set()
+    for signals, code in (((signal.SIGINT,), 130), ((signal.SIGTERM,), 143), ((), 1)):
         seen.update(whole_checkpoints(root))
         process = start("run", study, "--out", root)
         wait_for(lambda: set(whole_checkpoints(root)) - seen)
-        with open(f"/proc/{process.pid}/task/{process.pid}/children", encoding="ascii") as file:
-            (worker,) = map(int, file.read().split())
-        return process, worker
-
-    for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
-        process, worker = begin()
-        process.send_signal(number)
-        _, err = process.communicate(timeout=120)
-        assert process.returncode == code
-        assert has_ended(worker)
-        assert "Traceback" not in err
+        (worker,) = psutil.Process(process.pid).children()
+        for number in signals:
+            process.send_signal(number)
+        if not signals:
+            worker.kill()
+        _, err = process.communicate(timeout=600)
+        assert (process.returncode, worker.is_running(), "Traceback" in err) == (code, False, False)
     (log,) = (root / "logs").glob("cce-*.log")
     assert log.read_text().count("stopped by a signal at step") == 2
-
-    process, worker = begin()
-    os.kill(worker, signal.SIGKILL)
-    _, err = process.communicate(timeout=600)
-    assert process.returncode == 1
     assert f"not done: {log.stem} ended with exit code -9. Log: {log}\n" in err
     assert len(outcome(root)) == 1  # the base's audit
     capsys.readouterr()
@@ -294,9 +291,9 @@ def test_interrupted_study_matches_an_uninterrupted_one(whole, tmp_path, capsys)
     assert log.read_text().count("resuming from checkpoint-") == 3
 
 
-@marked
+@slow
 def test_exported_commands_leave_the_same_folders(whole, tmp_path, capsys, monkeypatch):
-    write_study(tmp_path, LONG)
+    write_study(tmp_path)
     root, commands = tmp_path / "out", tmp_path / "commands.txt"
     monkeypatch.chdir(tmp_path)
     here("run", "small.yaml", "--out", "out", "--device", "cpu", "--export", commands)
@@ -313,17 +310,117 @@ def test_exported_commands_leave_the_same_folders(whole, tmp_path, capsys, monke
     assert tables(root) == whole[2]
 
 
-@marked
-def test_a_failed_training_is_named_with_its_log_and_the_others_run(tmp_path, capsys):
-    text = STUDY.replace("[base, cce]", "[base, f2c, cce]")
-    text = text.replace("  max_steps: 6\n", "  max_steps: 2\n  methods: {f2c: {optim: galore_adamw}}\n")
-    study, root = write_study(tmp_path, text), tmp_path / "out"
-    assert here("run", study, "--out", root) == 1
+@slow
+def test_a_failed_training_is_named(tmp_path, capsys):
+    text = LONG.replace("[base, cce]", "[f2c]").replace("settings:\n", FAILING)
+    assert here("run", write_study(tmp_path, text), "--out", tmp_path / "out") == 1
     err = capsys.readouterr().err
     assert "\nfailed: train f2c-clear_hotel_reviews-seed0: E-CONFIG: " in f"\n{err}"
-    assert "galore" in err.lower()
-    assert "Traceback" not in err
-    logs = [next(root.glob(f"logs/{name}-*.log")).read_text() for name in ("base", "f2c", "cce")]
-    assert ["E-CONFIG: " in log for log in logs] == [False, True, False]
-    here("status", study, "--out", root)
-    assert capsys.readouterr().out.splitlines()[3].split() == ["all", "3", "1", "1"]
+    assert ("galore" in err.lower(), "Traceback" in err) == (True, False)
+
+
+# ---- one unit in several processes of a launcher ----
+
+# Four whole steps of an epoch, without dropout, whose masks depend on the batch.
+WHOLE = SHORT | {"max_steps": 4, "lora_dropout": 0.0, "eval_strategy": "steps", "eval_steps": 2}
+WHOLE |= {"save_strategy": "steps", "save_steps": 2}
+
+
+def launch(path, unit):
+    """Run a unit's command in two processes: its exit code and output."""
+    launcher = "-m torch.distributed.run --standalone --nproc-per-node 2 -m flip_flop study work"
+    command, output = [sys.executable, *launcher.split(), str(path), "--unit", unit.name], path.with_suffix(".txt")
+    with output.open("w") as file:
+        process = subprocess.run(command, env=ENVIRONMENT, stdout=file, stderr=file, timeout=240)
+    return process.returncode, output.read_text()
+
+
+def adapter(folder, training):
+    return load_file(folder.run(training) / "adapter" / "adapter_model.safetensors")
+
+
+@pytest.fixture
+def planned(tmp_path):
+    made = plan(small(WHOLE, methods=("cce",)))
+    folder = StudyFolder(tmp_path / "out")
+    return made, folder, folder.write_plan(made)
+
+
+@pytest.mark.slow
+def test_two_processes_match_one(planned, tmp_path):
+    made, folder, path = planned
+    (unit,), (training, audit) = made.units, made.cells
+    code, out = launch(path, unit)
+    assert (code, out.count(f"train {training.label}: "), out.count(f"audit {audit.label}: ")) == (0, 1, 1), out
+    assert (out.count("---- "), out.count("first votes over")) == (1, 1)
+    assert (folder.is_done(training), folder.is_done(audit)) == (True, True)
+
+    alone = StudyFolder(tmp_path / "alone")
+    assert here("work", alone.write_plan(made), "--unit", unit.name) == 0
+    one, two = adapter(alone, training), adapter(folder, training)
+    # Gradients are summed in another order: AdamW divides them by their size, so that a step of 3e-4 may differ by a
+    # few units in the last place of its float32 parts, 4 steps of 4 instances.
+    assert max(float((one[name] - two[name]).abs().max()) for name in one) < 1e-5
+    assert max(float(tensor.abs().max()) for name, tensor in two.items() if "lora_B" in name) > 1e-4
+
+    (folder.run(audit) / "cell.json").unlink()  # what one process does
+    code, out = launch(path, unit)
+    assert (code, out.count(f"audit {audit.label}: "), out.count("train ")) == (0, 1, 0), out
+    assert folder.is_done(audit)
+
+
+@pytest.mark.slow
+def test_launched_processes_end_at_a_busy_unit(planned):
+    made, folder, path = planned
+    (unit,) = made.units
+    with lock(folder.run(unit.training)):
+        code, out = launch(path, unit)
+    assert (code != 0, out.count("E-OUT-BUSY: ")) == (True, 1), out
+    assert not list(folder.root.glob("trainings/*/plan.json"))
+
+
+@pytest.mark.parametrize(
+    ("batch", "accumulation", "processes", "shared"),
+    [(8, 1, 4, (2, 1)), (1, 8, 4, (1, 2)), (4, 4, 2, (4, 2)), (4, 2, 8, (1, 1)), (6, 2, 4, (3, 1)), (8, 3, 1, (8, 3))],
+)
+def test_processes_divide_a_step(batch, accumulation, processes, shared):
+    config = settings(per_device_train_batch_size=batch, gradient_accumulation_steps=accumulation)
+    split_batch_across_ranks(config, processes)
+    assert (config.per_device_train_batch_size, config.gradient_accumulation_steps) == shared
+    with pytest.raises(InputError, match=r"E-DISTRIBUTED: A step of 6 .* by 4 proc|E-DISTRIBUTED: .* that divides 6"):
+        split_batch_across_ranks(settings(per_device_train_batch_size=6), 4)
+
+
+def test_export_launches_only_training_units(tmp_path):
+    study, out = write_study(tmp_path), tmp_path / "list"
+
+    def export(launcher):
+        here("run", study, "--out", tmp_path / "out", "--device", "cpu", "--export", out, "--launcher", launcher)
+        return [shlex.split(line) for line in out.read_text().splitlines() if not line.startswith("#")]
+
+    base, training = export("my launch --name 'a b'")
+    assert base[: base.index("-m")] == [sys.executable]
+    assert training[: training.index("-m")] == ["my", "launch", "--name", "a b"]
+    for command in (base, training):
+        *_, plan_path, flag, name, append, log, errors = command
+        assert (Path(plan_path).parent.name, flag, append, errors) == ("plans", "--unit", ">>", "2>&1")
+        assert log == str(tmp_path / "out" / "logs" / f"{name}.log")
+    # A launcher of this installation is in the folder of its Python.
+    assert export(Path(sys.executable).name)[1][0] == sys.executable
+    assert export("no-such-program -x")[1][:2] == ["no-such-program", "-x"]
+
+
+@pytest.mark.parametrize(
+    ("options", "processes", "expected"),
+    [
+        (("--launcher", "torchrun"), "1", "E-DISTRIBUTED: --launcher: local workers .* Use --executor slurm, or --exp"),
+        (("--gpus", "4", "--executor", "slurm"), "1", "E-DISTRIBUTED: --gpus is 4.* Give --launcher '.*_processes 4"),
+        (("--launcher", "a 'b", "--executor", "slurm"), "1", "E-STUDY: Invalid --launcher"),
+        (("--launcher", "", "--executor", "slurm"), "1", "E-STUDY: Invalid --launcher ''"),
+        ((), "2", "E-DISTRIBUTED: A launcher has started 2 processes"),
+    ],
+)
+def test_unusable_launcher_is_refused(tmp_path, monkeypatch, options, processes, expected):
+    monkeypatch.setenv("WORLD_SIZE", processes)
+    with pytest.raises(InputError, match=expected):
+        here("run", write_study(tmp_path), "--out", tmp_path / "out", *options)

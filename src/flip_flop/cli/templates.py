@@ -37,8 +37,8 @@ class LintOptions:
 
 
 LAZY = {
-    "fetch": ("flip_flop.paper.data.cli:fetch_command", "Download PromptSource's templates."),
-    "search": ("flip_flop.paper.data.cli:search_command", "Find PromptSource's sets and templates."),
+    "fetch": ("flip_flop.paper.cli:fetch_command", "Download PromptSource's templates."),
+    "search": ("flip_flop.paper.cli:search_command", "Find PromptSource's sets and templates."),
     "vary": ("flip_flop.drafting.cli:vary_command", "Write formatting variants and paraphrases of templates."),
 }
 

@@ -1,23 +1,24 @@
-"""``flip-flop study``."""
+"""``flip-flop study``, ``flip-flop tasks``, and ``flip-flop templates fetch`` and ``search``."""
 
 import os
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import click
 
-from flip_flop.cli.options import DataOptions, option, options, out_file, out_folder
-from flip_flop.console import align_columns, echo
-from flip_flop.errors import InputError
-from flip_flop.method.settings import TrainingProtocol
+from flip_flop.cli.options import DataOptions, RowOptions, option, options, out_file, out_folder
+from flip_flop.console import align_columns, echo, visible
+from flip_flop.errors import InputError, nearest
+from flip_flop.method.settings import Protocol, TrainingProtocol
 
 if TYPE_CHECKING:
-    from flip_flop.paper.plan import Plan, Setup
+    from flip_flop.paper.data.catalog import CatalogData, CatalogEntry, Comparison
+    from flip_flop.paper.plan import Plan, Setup, Unit
     from flip_flop.paper.run import StudyFolder
     from flip_flop.paper.study import Study
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 PROGRAM = [sys.executable, "-m", "flip_flop", "study"]
 # Errors of a dataset whose rows or templates are not on this machine.
 UNAVAILABLE = ("E-DATA-HUB", "E-DATA-FILE", "E-TPL-FETCH")
+STATES = ("done", "failed", "open")
 
 
 class _List(click.ParamType):
@@ -231,8 +233,8 @@ def run_command(grid: GridOptions, how: RunOptions, name: str, out: Path, quiet:
     returns.
     """
     from flip_flop.paper.plan import make_plan
-    from flip_flop.paper.run import StudyFolder, num_processes
-    from flip_flop.paper.slurm import export_commands, sbatch_options, submit, unit_commands
+    from flip_flop.paper.run import StudyFolder, num_processes, unit_commands
+    from flip_flop.paper.slurm import export_commands, sbatch_options, submit
     from flip_flop.paper.study import study_names
 
     if num_processes() > 1:
@@ -257,27 +259,29 @@ def run_command(grid: GridOptions, how: RunOptions, name: str, out: Path, quiet:
     reference = name if name in study_names() else str(Path(name).resolve())
     tables = [*PROGRAM, "tables", reference, "--model", setup.model, "--protocol", study.protocol]
     tables += ["--out", str(folder.root)]
-    units = folder.open_units(plan)
+    commands = unit_commands(folder, folder.open_units(plan), command, launcher)
     if how.export is not None:
-        export_commands(how.export, plan, unit_commands(folder, units, command, launcher), tables)
-        echo(f"{how.export}: {len(units)} commands")
+        export_commands(how.export, plan, list(commands.values()), tables)
+        echo(f"{how.export}: {len(commands)} commands")
         return 0
     if not quiet:
-        echo(f"{study.name}: {len(plan.units)} units, {len(plan.units) - len(units)} of them done", err=True)
-    if how.executor == "slurm" and units:
-        numbers = submit(folder, plan, command, tables, job_options, launcher, how.max_jobs)
+        echo(f"{study.name}: {len(plan.units)} units, {len(plan.units) - len(commands)} of them done", err=True)
+    if how.executor == "slurm" and commands:
+        numbers = submit(folder, plan, commands, tables, job_options, how.max_jobs)
         if numbers:
             echo(f"submitted to Slurm: {', '.join(numbers)}; the last job writes the tables")
         else:
             echo("All units that are not done are in Slurm's queue already.")
         return 0
-    return _run_here(folder, plan, command, how.jobs, quiet)
+    return _run_here(folder, plan, commands, how.jobs, quiet)
 
 
-def _run_here(folder: "StudyFolder", plan: "Plan", command: list[str], jobs: int | None, quiet: bool) -> int:
+def _run_here(
+    folder: "StudyFolder", plan: "Plan", commands: Mapping["Unit", str], jobs: int | None, quiet: bool
+) -> int:
     from flip_flop.paper.run import run_units, worker_devices
 
-    exit_codes = run_units(plan, folder, command, worker_devices(plan.setup.device, jobs), quiet=quiet)
+    exit_codes = run_units(plan.study.name, commands, worker_devices(plan.setup.device, jobs), quiet=quiet)
     _write_outputs(folder, plan, quiet)
     errors = folder.error_lines(plan)
     for unit, code in exit_codes.items():
@@ -311,10 +315,17 @@ def work_command(plan: Path, unit: str) -> int:
 @out_option
 def status_command(name: str, model: str | None, protocol: str | None, out: Path) -> int:
     """Count the cells of the last run of a study by task: done, failed and open. List failures with their logs."""
-    from flip_flop.paper.run import StudyFolder, status_lines
-
-    folder = StudyFolder(out)
-    for line in status_lines(_last_run(folder, name, model, protocol), folder):
+    folder, plan = _last_run(out, name, model, protocol)
+    states = folder.states(plan)
+    counts = Counter((cell.kind, cell.task_name, state) for cell, state in states.items())
+    total = Counter(states.values())
+    rows = [
+        (kind, task, *(str(counts[kind, task, state]) for state in STATES))
+        for kind, task in sorted({(cell.kind, cell.task_name) for cell in states})
+    ]
+    last = ("all", "", *(str(total[state]) for state in STATES))
+    echo(align_columns([("", "task", *STATES), *rows, last], num_left=2))
+    for line in folder.error_lines(plan):
         echo(line)
     return 0
 
@@ -326,17 +337,16 @@ def status_command(name: str, model: str | None, protocol: str | None, out: Path
 @out_option
 def tables_command(name: str, model: str | None, protocol: str | None, out: Path) -> int:
     """Write the tables and figures of the completed cells in the last run of a study."""
-    from flip_flop.paper.run import StudyFolder
-
-    folder = StudyFolder(out)
-    _write_outputs(folder, _last_run(folder, name, model, protocol), quiet=False)
+    _write_outputs(*_last_run(out, name, model, protocol), quiet=False)
     return 0
 
 
-def _last_run(folder: "StudyFolder", name: str, model: str | None, protocol: str | None) -> "Plan":
+def _last_run(out: Path, name: str, model: str | None, protocol: str | None) -> tuple["StudyFolder", "Plan"]:
+    from flip_flop.paper.run import StudyFolder
     from flip_flop.paper.study import load_study, narrow
 
-    return folder.read_study(narrow(load_study(name), protocol=protocol), model_path(model) if model else None)
+    folder, study = StudyFolder(out), narrow(load_study(name), protocol=protocol)
+    return folder, folder.read_study(study, model_path(model) if model else None)
 
 
 def _on_gpu(device: str) -> bool:
@@ -347,7 +357,7 @@ def _on_gpu(device: str) -> bool:
 
 def _write_outputs(folder: "StudyFolder", plan: "Plan", quiet: bool) -> None:
     from flip_flop.paper.frame import make_frame
-    from flip_flop.paper.output import make_tables, write_outputs
+    from flip_flop.paper.tables import make_tables, write_outputs
 
     frame = make_frame(folder, plan)
     is_done = frame.groupby("position")["is_done"].first()
@@ -362,3 +372,200 @@ def _write_outputs(folder: "StudyFolder", plan: "Plan", quiet: bool) -> None:
     if not quiet:
         folders = dict.fromkeys(path.parent.name for path in written[1:])
         echo(f"\n{written[0]}: all of it on one page; {', '.join(f'{name}/' for name in folders)} have the files")
+
+
+# ---- datasets and templates ----
+
+
+@click.group("tasks", short_help="The paper's datasets by name: list, show, check.")
+def tasks_command() -> None:
+    """The paper's datasets: their names, sources and sizes."""
+
+
+@tasks_command.command("list", short_help="Names and sizes, as in the paper.")
+def list_command() -> int:
+    """List names, labels, templates and sizes of the paper's table without reading data."""
+    from flip_flop.paper.data.catalog import catalog_entry, catalog_names
+
+    entries = [catalog_entry(name) for name in catalog_names()]
+    rows = [[entry.name, *map(str, entry.paper.values()), entry.source_name] for entry in entries]
+    echo(align_columns([["task", *entries[0].paper, "from"], *rows]))
+    echo("\nnext: flip-flop tasks check, or flip-flop tasks show rte")
+    return 0
+
+
+@tasks_command.command("show", short_help="A dataset's source, fields, labels and splits.")
+@click.argument("task")
+@options(RowOptions)
+def show_command(data: RowOptions, task: str) -> int:
+    """Show the source, fields, labels and splits of a dataset, and its templates if the rows are available."""
+    from flip_flop.metrics import resolve_average
+    from flip_flop.paper.data.catalog import catalog_entry
+
+    entry = catalog_entry(task)
+    train, test = entry.train_from, entry.test_from
+    labels = ", ".join(f"{label!r} {name}" for label, name in zip(entry.labels, entry.label_names, strict=True))
+    for key, value in (
+        (entry.name, entry.description),
+        ("from", f"{entry.source_name}: {train.split} ({train.rows:,} rows), {test.split} ({test.rows:,} rows)"),
+        ("fields", ", ".join(entry.fields)),
+        ("labels", f"{entry.label_field}: {labels}"),
+        ("f1", f"of {entry.label_names[1]}" if resolve_average(entry.f1, len(entry.labels)) == "binary" else "macro"),
+        ("splits", entry.policy.describe(train.split, test.split, data.protocol)),
+        ("templates", f"PromptSource, {entry.templates}"),
+    ):
+        echo(f"{key + ':':11}{value}")
+    try:
+        dataset = _open(data, task, data.protocol)
+    except InputError as error:
+        echo(f"\nthe kept templates depend on the rows, which are not available:\n{error}")
+    else:
+        echo(_details(dataset))
+    return 0
+
+
+@tasks_command.command("check", short_help="Compare the numbers with the published numbers.")
+@click.argument("tasks", nargs=-1)
+@options(DataOptions)
+@click.option("--protocol", type=click.Choice(get_args(Protocol)), help="By default both, one after the other.")
+@click.option("--seed", default=0, show_default=True, help="For the paper's splits; audit and train use 0.")
+def check_command(data: DataOptions, tasks: Sequence[str], protocol: str | None, seed: int) -> int:
+    """Compare rows, templates and labels with the published numbers, which are in parentheses if they differ.
+
+    Without a name, all datasets are compared, under both protocols. Exit code 1: a number differs without a known
+    reason, or rows are not available. StoryCloze, which its owners give to each user, may be missing.
+    """
+    from flip_flop.hub import hub_answers
+    from flip_flop.paper.data.catalog import ROW_PROTOCOLS, catalog_entry, catalog_names, compare
+
+    entries = [catalog_entry(name) for name in tasks or catalog_names()]
+    protocols = [name for name in ROW_PROTOCOLS if protocol in (None, name)]
+    comparisons_of: dict[str, list[Comparison]] = {}
+    missing: dict[str, InputError] = {}
+    for entry in entries:
+        try:
+            comparisons_of[entry.name] = [compare(_open(data, entry.name, name, seed)) for name in protocols]
+        except InputError as error:
+            if error.code == "E-TPL-FETCH":
+                raise
+            missing[entry.name] = error
+            if error.code == "E-DATA-HUB" and not hub_answers():
+                echo("the hub cannot be reached: the other datasets are not tried", err=True)
+                break
+    for place, name in enumerate(protocols):
+        comparisons = {task: of_protocols[place] for task, of_protocols in comparisons_of.items()}
+        cells = [_cells(entry, comparisons.get(entry.name), name) for entry in entries]
+        echo(align_columns([["task", *entries[0].paper], *cells]))
+        echo("\n".join(["", f"protocol {name}: {ROW_PROTOCOLS[name]}", *_notes(list(comparisons.values())), ""]))
+    for name, reason in missing.items():
+        echo(f"{name}: {reason}")
+    is_complete = not missing or (set(missing) == {"storycloze"} and data.story_cloze_dir is None)
+    return (
+        0
+        if is_complete and not any(comparison.unexplained for both in comparisons_of.values() for comparison in both)
+        else 1
+    )
+
+
+def _open(data: DataOptions, name: str, protocol: str, seed: int = 0) -> "CatalogData":
+    from flip_flop.paper.data.catalog import catalog_data
+    from flip_flop.tasks import TaskRequest
+    from flip_flop.tasks.loading import VALUE_LIMITS
+
+    request = TaskRequest(
+        name=name,
+        hub_mirror=data.hub_mirror,
+        story_cloze_dir=data.story_cloze_dir,
+        seed=seed,
+        splits=protocol,
+        value_limit=VALUE_LIMITS[protocol],
+    )
+    return catalog_data(request)
+
+
+def _cells(entry: "CatalogEntry", comparison: "Comparison | None", splits: str) -> list[str]:
+    """Return the found numbers, each with the published number in parentheses if it differs."""
+    cells = [entry.name]
+    for column, published in entry.published(splits).items():
+        here = None if comparison is None else comparison.found[column]
+        cells.append(str(here) if here == published else f"{'-' if here is None else here} ({published})")
+    return cells
+
+
+def _notes(comparisons: Sequence["Comparison"]) -> list[str]:
+    """Return the reasons for differences, one line per dataset."""
+    same = [comparison.name for comparison in comparisons if comparison.found == comparison.published]
+    lines = [f"as published: {', '.join(same)}"] if same else []
+    for comparison in comparisons:
+        unknown = [f"no known reason: {', '.join(comparison.unexplained)}"] if comparison.unexplained else []
+        if reasons := [*comparison.reasons, *unknown]:
+            lines.append(f"{comparison.name}: {'; '.join(reasons)}")
+    return lines
+
+
+def _details(data: "CatalogData") -> str:
+    """Describe the rows: sizes, labels per split, and kept templates."""
+    lines = ["", "rows:"]
+    for split in ("train", "validation", "test"):
+        rows = data.task.rows(split)
+        gold = data.task.gold_labels(rows)
+        shares = ", ".join(
+            f"{name} {100 * gold.count(index) / len(gold):.1f} %" for index, name in enumerate(data.entry.label_names)
+        )
+        lines.append(f"  {split:11}{len(rows):6} rows ({shares})")
+    lines += ["", "templates:", *(f"  {template.name}" for template in data.task.templates)]
+    lines += [f"  not {name}: {reason}" for name, reason in data.task.dropped_templates]
+    return "\n".join(lines)
+
+
+@click.command("fetch", short_help="Put PromptSource's templates into the user's cache.")
+@click.option("--from", "source", type=click.Path(path_type=Path), help="Without a network: the archive or its folder.")
+def fetch_command(source: Path | None) -> int:
+    """Put PromptSource's templates into the user's cache, once.
+
+    pip downloads promptsource 0.2.3 (Apache-2.0) from the package index. The program checks its SHA-256 and
+    reads only its YAML files.
+    """
+    from flip_flop.paper.data.promptsource import fetch, promptsource_names
+
+    folder = fetch(source)
+    echo(f"{folder}: the templates of {len(promptsource_names(folder))} datasets")
+    return 0
+
+
+@click.command("search", short_help="PromptSource's sets, with their numbers of usable templates.")
+@click.argument("word", default="")
+def search_command(word: str) -> int:
+    """List PromptSource's sets whose name or template has WORD; without it, all.
+
+    The last column has the names of the templates that have WORD, and of all templates if WORD is the name of the set.
+    A template is usable if it asks for the dataset's own task, has answers, and passes the sandbox. Use
+    `flip-flop templates list promptsource:SET` to see whether it renders for every row.
+    """
+    from flip_flop.paper.data.promptsource import promptsource_names, search, templates_folder
+
+    lines, total = [["set", "templates", "original task", "usable", ""]], [0, 0, 0]
+    for name, sources in search(word):
+        if isinstance(sources, InputError):
+            lines.append([name, "-", "-", "-", sources.code])
+            continue
+        counts = [
+            len(sources),
+            sum(source.original_task for source in sources),
+            sum(source.is_usable for source in sources),
+        ]
+        names = [
+            source.name.strip()
+            for source in sources
+            if word and (word == name or word.casefold() in source.name.casefold())
+        ]
+        lines.append([name, *map(str, counts), visible(", ".join(names), one_line=True)])
+        total = [before + more for before, more in zip(total, counts, strict=True)]
+    if len(lines) == 1:
+        raise InputError(
+            "E-TASK-UNKNOWN",
+            f"no set or template of PromptSource has {word!r}.",
+            nearest(word, promptsource_names(templates_folder())),
+        )
+    echo(align_columns([*lines, [f"{len(lines) - 1} sets", *map(str, total), ""]]))
+    return 0

@@ -65,12 +65,12 @@ def make_frame(folder: StudyFolder, plan: Plan) -> pd.DataFrame:
         own: Setting = "own" if cell.source in (None, cell.task_name) else "transfer"
         return "unseen" if (cell.task_name, cell.templates) in unseen else own
 
-    methods = _methods_audited(plan)
+    methods, trainings = _methods_audited(plan), {cell.key: cell for cell in plan.trainings}
     cells: dict[Any, list[dict[str, Any]]] = {}
     runs: dict[Any, Audit] = {}
     bases: dict[Any, Audit] = {}
     for position, cell in enumerate(plan.audits):
-        training, eval_set = plan.training_of(cell), (cell.task_name, cell.templates)
+        training, eval_set = trainings.get(cell.training or ""), (cell.task_name, cell.templates)
         audit: dict[str, Any] = {
             "setting": setting_of(cell),
             "method": cell.method,
@@ -92,7 +92,7 @@ def make_frame(folder: StudyFolder, plan: Plan) -> pd.DataFrame:
             bases |= {} if training else {eval_set: runs[position]}
     rows = []
     for members in sorted(cells.values(), key=lambda members: _order(members[0], [*methods])):
-        first, done = members[0], [runs[each["position"]] for each in members if each["is_done"]]
+        first, done = members[0], [runs[audit["position"]] for audit in members if audit["is_done"]]
         base = bases.get((first["task"], first["template_names"])) if first["training"] else None
         compared = {metric: _compare(metric, base, done) for metric in KEPT}
         for audit in sorted(members, key=lambda audit: audit["seed"] or 0):

@@ -135,10 +135,6 @@ class Plan:
             raise InputError("E-STUDY", f"the plan has no unit {name!r}.", nearest(name, units))
         return units[name]
 
-    def training_of(self, cell: Cell) -> Cell | None:
-        """Return the training run of an audit, or None for the base."""
-        return next((training for training in self.trainings if training.key == cell.training), None)
-
 
 def make_plan(study: Study, setup: Setup) -> Plan:
     """Load every task of a study once, and compute the digest of every cell. No model is loaded.

@@ -9,12 +9,12 @@ import gc
 import logging
 import math
 import os
+import shlex
 import signal
 import subprocess
 import time
 import traceback
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from pydantic import TypeAdapter, ValidationError
 
-from flip_flop.console import align_columns, echo, is_first_process, now, track
+from flip_flop.console import echo, is_first_process, now, track
 from flip_flop.errors import InputError
 from flip_flop.evaluation.audit import audit
 from flip_flop.files import (
@@ -49,7 +49,6 @@ log = logging.getLogger("flip_flop")
 
 CELL = "cell.json"
 DONE, FAILED, STOPPED = 0, 1, 128 + signal.SIGTERM  # exit codes of a unit
-STATES = ("done", "failed", "open")
 _PLAN = TypeAdapter(Plan)
 
 
@@ -110,12 +109,12 @@ class StudyFolder:
 
     def states(self, plan: Plan) -> dict[Cell, str]:
         """Return the state of each cell: ``done``, ``failed`` or ``open``."""
-        states = {}
-        for unit in plan.units:
-            failed = self.failures(unit)
-            for cell in unit.cells:
-                states[cell] = "done" if self.is_done(cell) else "failed" if cell in failed else "open"
-        return states
+        failed = {cell for unit in plan.units for cell in self.failures(unit)}
+        return {
+            cell: "done" if self.is_done(cell) else "failed" if cell in failed else "open"
+            for unit in plan.units
+            for cell in unit.cells
+        }
 
     def error_lines(self, plan: Plan) -> list[str]:
         """Return one line for each failed cell, with its log."""
@@ -203,19 +202,6 @@ def _adapter(run: Path) -> str | None:
 
 def _read(path: Path) -> dict[str, Any]:
     return read_object(path) or {}
-
-
-def status_lines(plan: Plan, folder: StudyFolder) -> Iterator[str]:
-    """Count the states by kind and task, and name each failure."""
-    states = folder.states(plan)
-    counts = Counter((cell.kind, cell.task_name, state) for cell, state in states.items())
-    total = Counter(states.values())
-    rows: list[tuple[str, ...]] = [("", "task", *STATES)]
-    for kind, task in sorted({(cell.kind, cell.task_name) for cell in states}):
-        rows.append((kind, task, *(str(counts[kind, task, state]) for state in STATES)))
-    rows.append(("all", "", *(str(total[state]) for state in STATES)))
-    yield from align_columns(rows, num_left=2).splitlines()
-    yield from folder.error_lines(plan)
 
 
 # ---- one unit, in this process ----
@@ -371,22 +357,44 @@ def worker_devices(device: str, jobs: int | None = None) -> list[str]:
     return [devices[index % len(devices)] for index in range(jobs or len(devices))]
 
 
+def unit_commands(
+    folder: StudyFolder, units: Iterable[Unit], command: Sequence[str], launcher: Sequence[str] = ()
+) -> dict[Unit, str]:
+    """Return the shell command of each unit, which appends its output to the unit's log. Any order works.
+
+    ``launcher`` replaces the interpreter, the first word of ``command``, to train.
+    """
+    (folder.root / "logs").mkdir(parents=True, exist_ok=True)
+    commands = {}
+    for unit in units:
+        start = launcher if unit.training and launcher else command[:1]
+        words = [*start, *command[1:], "--unit", unit.name]
+        commands[unit] = f"{shlex.join(words)} >> {shlex.quote(str(folder.log(unit)))} 2>&1"
+    return commands
+
+
 def run_units(
-    plan: Plan, folder: StudyFolder, command: Sequence[str], devices: Sequence[str], *, quiet: bool = False
+    name: str, commands: Mapping[Unit, str], devices: Sequence[str], *, quiet: bool = False
 ) -> dict[Unit, int]:
-    """Run the units that are not done, one process of ``command`` on each device at a time; return their exit codes.
+    """Run the commands of units, one process on each device at a time, and return their exit codes.
 
     An error on a GPU or a lost process ends its unit alone. SIGTERM and Ctrl-C let each process finish its step and
     write a checkpoint. A second Ctrl-C ends them at once.
     """
-    waiting, free, exit_codes = folder.open_units(plan), list(devices), {}
+    waiting, free, exit_codes = list(commands), list(devices), {}
     running: dict[subprocess.Popen[bytes], tuple[Unit, str]] = {}
-    with _exit_on_sigterm(), track(plan.study.name, len(waiting), "units", quiet=quiet) as advance:
+    with _exit_on_sigterm(), track(name, len(waiting), "units", quiet=quiet) as advance:
         try:
             while waiting or running:
                 while waiting and free:
                     unit, device = waiting.pop(0), free.pop(0)
-                    running[_start(folder, unit, command, device)] = (unit, device)
+                    process = subprocess.Popen(
+                        ["sh", "-c", f"exec {commands[unit]}"],
+                        stdin=subprocess.DEVNULL,
+                        env={**os.environ, "PYTHONUNBUFFERED": "1", "CUDA_VISIBLE_DEVICES": device},
+                        start_new_session=True,  # Ctrl-C reaches only this process
+                    )
+                    running[process] = (unit, device)
                 time.sleep(0.1)
                 for process in [process for process in running if process.poll() is not None]:
                     unit, device = running.pop(process)
@@ -405,16 +413,3 @@ def run_units(
                 for process in running:
                     process.kill()
     return exit_codes
-
-
-def _start(folder: StudyFolder, unit: Unit, command: Sequence[str], device: str) -> subprocess.Popen[bytes]:
-    folder.log(unit).parent.mkdir(parents=True, exist_ok=True)
-    with folder.log(unit).open("ab") as log:
-        return subprocess.Popen(
-            [*command, "--unit", unit.name],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env={**os.environ, "PYTHONUNBUFFERED": "1", "CUDA_VISIBLE_DEVICES": device},
-            start_new_session=True,  # Ctrl-C reaches only this process
-        )

@@ -3,7 +3,7 @@
 import shlex
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from flip_flop.errors import InputError
@@ -55,22 +55,6 @@ exit $status
 SET_BY_SCRIPT = ("array", "signal", "output", "requeue")
 
 
-def unit_commands(
-    folder: StudyFolder, units: Sequence[Unit], command: Sequence[str], launcher: Sequence[str]
-) -> list[str]:
-    """Return a line of the shell for each unit. Any order works.
-
-    ``launcher`` replaces the interpreter, the first word of ``command``, to train.
-    """
-    (folder.root / "logs").mkdir(parents=True, exist_ok=True)
-    lines = []
-    for unit in units:
-        start = launcher if unit.training and launcher else command[:1]
-        words = [*start, *command[1:], "--unit", unit.name]
-        lines.append(f"{shlex.join(words)} >> {shlex.quote(str(folder.log(unit)))} 2>&1")
-    return lines
-
-
 def export_commands(out: Path, plan: Plan, commands: Sequence[str], tables: Sequence[str]) -> None:
     """Write the commands of the units into a file, and after them the command ``tables`` as a comment."""
     text = EXPORT.format(
@@ -114,13 +98,12 @@ def sbatch_options(
 def submit(
     folder: StudyFolder,
     plan: Plan,
-    command: Sequence[str],
+    commands: Mapping[Unit, str],
     tables: Sequence[str],
     options: dict[str, str],
-    launcher: Sequence[str],
     max_jobs: int,
 ) -> list[str]:
-    """Submit an array of the units that are neither done nor in the queue, then a job of the command ``tables``.
+    """Submit an array of the commands of units that are not in the queue, then a job of the command ``tables``.
 
     Returns:
         The job numbers; none if all units are in the queue.
@@ -133,11 +116,11 @@ def submit(
         )
     jobs, name = folder.root / "slurm", plan.study.name
     queued = _queued(jobs)
-    units = [unit for unit in folder.open_units(plan) if unit.name not in queued]
+    units = [unit for unit in commands if unit.name not in queued]
     if not units:
         return []
     array = {"job-name": name, "array": f"0-{len(units) - 1}%{max_jobs}", "output": str(jobs / "%A_%a.log")}
-    lines = [f"    {shlex.quote(line)}" for line in unit_commands(folder, units, command, launcher)]
+    lines = [f"    {shlex.quote(commands[unit])}" for unit in units]
     script = ARRAY.format(options=_lines(array | options), study=name, count=len(units), commands="\n".join(lines))
     number = _sbatch(jobs / f"{folder.study(plan).name}.sh", script)
     write_json(jobs / f"{number}.json", {"units": [unit.name for unit in units]})

@@ -5,7 +5,7 @@ import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, StrictBool, StrictInt, model_validator
 
@@ -30,7 +30,6 @@ SET_BY_GRID = {
     "do_train": "the study",
     "protocol": "protocol: in the study file, or --protocol",
 }
-PROTOCOLS: tuple[TrainingProtocol, ...] = get_args(TrainingProtocol)
 # A cell with these templates audits those that the task file holds out, if any.
 HELD_OUT = "held_out"
 
@@ -234,7 +233,7 @@ def load_study(name: str) -> Study:
     """Read a shipped study by name, or a file.
 
     Raises:
-        InputError: ``E-STUDY`` (no such study) or ``E-STUDY``.
+        InputError: ``E-STUDY``.
     """
     is_shipped = name in study_names()
     path = CATALOG / f"{name}.yaml" if is_shipped else Path(name)
@@ -252,11 +251,6 @@ def load_study(name: str) -> Study:
     return study.model_copy(update={"folder": str(path.parent.resolve())})
 
 
-def _only(values: Mapping[str, Any], tasks: Sequence[str]) -> dict[str, Any]:
-    """Return the values of these tasks."""
-    return {task: value for task, value in values.items() if task in tasks}
-
-
 def narrow(
     study: Study,
     *,
@@ -272,40 +266,26 @@ def narrow(
     Raises:
         InputError: ``E-STUDY``.
     """
-    for option, values in (("--tasks", tasks), ("--methods", methods), ("--seeds", seeds)):
-        if values is not None and not values:
-            raise InputError("E-STUDY", f"{option} is empty.", "Name at least one, or leave it out.")
-    update: dict[str, Any] = {"limit": limit or study.limit}
+    content = study.model_dump()
+    for name, values in (("tasks", tasks), ("methods", methods), ("seeds", seeds)):
+        if values is not None:
+            content[name] = tuple(dict.fromkeys(values))
+            if not values:
+                raise InputError("E-STUDY", f"--{name} is empty.", "Name at least one, or leave it out.")
     if tasks is not None:
         # A task file may be named without its folder.
         references = {Path(task).stem: task for task in study.tasks} | {task: task for task in study.tasks}
         require_known(tasks, references, f"--tasks, study {study.name}")
-        update["tasks"] = tuple(dict.fromkeys(references[task] for task in tasks))
+        content["tasks"] = tuple(dict.fromkeys(references[task] for task in tasks))
         if study.cross is not None:
-            update["cross"] = tuple(task for task in study.cross if task in update["tasks"])
-        update["template_subsets"] = _only(study.template_subsets, update["tasks"])
-        task_settings = _only(study.settings.tasks, update["tasks"])
-        update["settings"] = study.settings.model_copy(update={"tasks": task_settings})
-        update["variants"] = {
-            name: variant.model_copy(update={"tasks": _only(variant.tasks, update["tasks"])})
-            for name, variant in study.variants.items()
-        }
-    if methods is not None:
-        update["methods"] = known_methods(methods, study.variants, "--methods")
-    if seeds is not None:
-        if not all(0 <= seed <= MAX_SEED for seed in seeds):
-            raise InputError(
-                "E-STUDY",
-                f"--seeds {','.join(map(str, seeds))}: a seed is out of range.",
-                f"Use whole numbers from 0 to {MAX_SEED}.",
-            )
-        update["seeds"] = tuple(dict.fromkeys(seeds))
-    if protocol is not None:
-        require_known([protocol], PROTOCOLS, "--protocol")
-        update["protocol"] = protocol
-    if settings is not None:
-        update["override"] = _setting_names(dict(settings))
-    return study.model_copy(update=update)
+            content["cross"] = tuple(task for task in study.cross if task in content["tasks"])
+        by_task = [(content, "template_subsets"), (content["settings"], "tasks")]
+        by_task += [(variant, "tasks") for variant in content["variants"].values()]
+        for part, key in by_task:
+            part[key] = {task: value for task, value in part[key].items() if task in content["tasks"]}
+    options = {"limit": limit, "protocol": protocol, "override": settings}
+    content |= {name: value for name, value in options.items() if value is not None}
+    return validate(Study, content, f"study {study.name}", code="E-STUDY")
 
 
 @functools.cache

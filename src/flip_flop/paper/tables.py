@@ -1,17 +1,21 @@
-"""The tables of a study: Table 1, Table 2, study 3 and the base's F1 over templates."""
+"""The tables of a study: Table 1, Table 2, study 3 and the base's F1 over templates; and a page with its figures."""
 
 import itertools
+import logging
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
-from flip_flop.console import DEMO_NOTE, MISSING, count, percent, point_interval, points
+from flip_flop.console import DEMO_NOTE, MISSING, count, markdown_cell, percent, point_interval, points
+from flip_flop.errors import install_command
+from flip_flop.files import write_bytes, write_text
 from flip_flop.method import BASE, METHODS
 from flip_flop.metrics import METRICS
 from flip_flop.paper.data.catalog import catalog_entry
@@ -33,8 +37,16 @@ from flip_flop.paper.frame import (
     titles_of,
 )
 from flip_flop.paper.published import PAPER_METRICS, dataset_names, stated_numbers, table1, table2
+from flip_flop.paper.study import Study
 from flip_flop.report.tables import Column, Row, Table, TableCell
 
+if TYPE_CHECKING:
+    from flip_flop.paper.figures import Plot
+
+log = logging.getLogger("flip_flop")
+
+RENDERERS = {"md": Table.markdown, "csv": Table.csv, "tex": Table.latex}
+FORMATS = ("pdf", "svg", "png")
 ALL = "all"
 WIDE_RANGE = 0.15  # the paper counts the datasets with a larger interquartile range
 QUANTILES = {"min": 0, "Q1": 0.25, "median": 0.5, "Q3": 0.75, "max": 1}
@@ -263,10 +275,14 @@ def methods_table(frame: pd.DataFrame) -> Table:
     rows: list[Row] = []
     for (_, _, metric), line in lines.groupby(["setting", "method", "metric"], sort=False):
         head, by_task = shown.method_head(line.iloc[0]), {record.task: record for record in line.itertuples()}
-        cells_of_tasks = [_cell(by_task[task]) if task in by_task else TableCell() for task in tasks_of(shown.asked)]
+        of_tasks = [by_task.get(task) for task in tasks_of(shown.asked)]
+        cells_of_tasks = [
+            TableCell() if cell is None else TableCell(number(cell.mean, std=cell.std_over_seeds), cell.mark)
+            for cell in of_tasks
+        ]
         rows.append([head, TableCell(METRICS[metric].title), *cells_of_tasks, TableCell(_average(line["mean"]))])
         if line["paper"].notna().any():
-            theirs = (number(by_task[task].paper) if task in by_task else "" for task in tasks_of(shown.asked))
+            theirs = ("" if cell is None else number(cell.paper) for cell in of_tasks)
             printed = ["paper", *theirs, _average(line["paper"])]
             rows.append([head, *(TableCell(text, "paper") for text in printed)])
     notes = shown.notes(
@@ -495,10 +511,6 @@ def _on_own_task(frame: pd.DataFrame, setting: Setting) -> tuple[Selection, pd.D
     return shown, _with_paper(fill(shown.cells, ["method", "task"], wanted).assign(setting=setting))
 
 
-def _cell(record: Any) -> TableCell:
-    return TableCell(number(record.mean, std=record.std_over_seeds), record.mark)
-
-
 def _with_paper(cells: pd.DataFrame) -> pd.DataFrame:
     keys = ["method", "task", "metric"]
     return cells.merge(table1()[[*keys, "paper", "paper_change"]], how="left", on=keys)
@@ -513,3 +525,92 @@ def _transfer(frame: pd.DataFrame, method: str) -> tuple[Selection, bool]:
     """Select the pairs of a method. The flag says whether the paper's Table 2 contains its sources."""
     shown = select(frame, "transfer", method)
     return shown, method == "f2c" and bool(table2()["source"].isin(shown.asked["source"]).any())
+
+
+# ---- all outputs of a study ----
+
+
+def write_outputs(frame: pd.DataFrame, study: Study, out: Path) -> list[Path]:
+    """Write the tables and figures of complete audits, and ``index.md`` with all of them.
+
+    Outdated tables and figures are removed. Notes below the tables name incomplete audits. Returns the written files,
+    ``index.md`` first, or none if no audit is complete.
+
+    Raises:
+        InputError: ``E-RUN-MISSING`` or ``E-RUN-BROKEN`` for a run that cannot be read.
+    """
+    if not frame["is_done"].any():
+        return []
+    contents, plots = list(make_tables(frame)), make_plots(frame)
+    files = {
+        out / "tables" / f"{table.name}.{kind}": f"{render(table).rstrip()}\n".encode()
+        for kind, render in RENDERERS.items()
+        for table in contents
+    }
+    files |= {out / "figures" / f"{plot.name}.{kind}": plot.render(kind) for plot in plots for kind in FORMATS}
+    for path in [*(out / "tables").glob("*.*"), *(out / "figures").glob("*.*")]:
+        if path not in files and path.suffix.removeprefix(".") in (*RENDERERS, *FORMATS):
+            path.unlink()
+    for path, content in files.items():
+        write_bytes(path, content)
+    write_text(out / "index.md", _page(frame, study, contents, plots))
+    return [out / "index.md", *files]
+
+
+def make_tables(frame: pd.DataFrame) -> Iterator[Table]:
+    """Make the tables that apply."""
+    own_task = in_setting(frame, "own")
+    if set(methods_of(own_task)) - {BASE.name}:
+        yield methods_table(frame)
+        yield changes_table(frame)
+        if len(in_setting(frame, "held_out")):
+            yield changes_table(frame, "held_out")
+    for method in _transferred(frame):
+        yield transfer_table(frame, method)
+        yield pairs_table(frame, method)
+    if in_setting(frame, "unseen")["is_done"].any():
+        yield unseen_table(frame)
+    if len(template_f1(own_task[own_task["method"] == BASE.name])):
+        yield spread_table(frame)
+
+
+def make_plots(frame: pd.DataFrame) -> list["Plot"]:
+    """Make the plots that apply. Without matplotlib there are none, and a warning."""
+    try:
+        from flip_flop.paper.figures import draw_boxes, draw_curves, draw_heatmaps
+    except ModuleNotFoundError as error:
+        if str(error.name).split(".")[0] != "matplotlib":
+            raise
+        log.warning(
+            "W-STUDY: matplotlib is not installed: there are tables, and no figures. Install it: %s",
+            install_command("studies"),
+        )
+        return []
+    f1 = template_f1(frame)
+    of_base = f1["method"] == BASE.name
+    plots = ([draw_boxes(f1[of_base])] if of_base.any() else []) + ([] if of_base.all() else [draw_boxes(f1)])
+    for method in _transferred(frame):
+        plots += draw_heatmaps(frame, method)
+    return plots + draw_curves(frame)
+
+
+def _transferred(frame: pd.DataFrame) -> list[str]:
+    transfers = in_setting(frame, "transfer")
+    return methods_of(transfers[transfers["is_done"]])
+
+
+def _page(frame: pd.DataFrame, study: Study, contents: Sequence[Table], plots: Sequence["Plot"]) -> str:
+    parts = [f"# {markdown_cell(study.name)}"]
+    if study.description:
+        parts.append(markdown_cell(study.description))
+    if frame["is_demo"].any():
+        parts.append(f"**{DEMO_NOTE}**")
+    parts += [f"{table.markdown()}\n\n{_links('tables', table.name, ('csv', 'tex'))}" for table in contents]
+    for plot in plots:
+        image = f"![{markdown_cell(plot.alt)}](figures/{plot.name}.png)"
+        parts.append(f"### {markdown_cell(plot.title)}\n\n{image}\n\n{_links('figures', plot.name, FORMATS)}")
+    return "\n\n".join(parts) + "\n"
+
+
+def _links(folder: str, name: str, kinds: Sequence[str]) -> str:
+    return "Files: " + ", ".join(f"[{kind}]({folder}/{name}.{kind})" for kind in kinds)

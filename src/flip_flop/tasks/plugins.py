@@ -14,7 +14,7 @@ GROUP = "flip_flop.tasks"
 CATALOG = ("anli_r1", "anli_r2", "anli_r3", "cb", "copa", "hellaswag", "rte", "storycloze", "wic", "winogrande", "wsc")
 # Imported when one is used: no package but the commands knows the paper's.
 PAPER = dict.fromkeys(CATALOG, "flip_flop.paper.data.catalog:load") | {
-    "promptsource": "flip_flop.paper.data.promptsource_set:load"
+    "promptsource": "flip_flop.paper.data.promptsource:load_set"
 }
 
 

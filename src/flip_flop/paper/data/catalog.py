@@ -1,21 +1,36 @@
 """The paper's datasets: one data file per dataset in ``datasets/``, the task made of it, and the published sizes."""
 
+import importlib.metadata
+import json
+import logging
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from flip_flop.console import track
 from flip_flop.errors import InputError, nearest
-from flip_flop.files import sha256_file
-from flip_flop.paper.data.promptsource import FILE_NAME, read_promptsource, templates_folder
-from flip_flop.paper.data.row_checks import check_rows
-from flip_flop.paper.data.splits import Duplicates, SplitPolicy, divide, name_rows
+from flip_flop.files import sha256_json, write_json
+from flip_flop.paper.data.promptsource import (
+    SourceTemplate,
+    TemplateFilter,
+    cache_folder,
+    filter_templates,
+    read_promptsource,
+    record_templates,
+    templates_folder,
+)
+from flip_flop.paper.data.splits import Duplicates, SplitPolicy, divide, find_duplicates, name_rows
+from flip_flop.prompts import Template, TemplateSet
 from flip_flop.strict_yaml import read_yaml
 from flip_flop.tasks import FileSource, HubSource, Rows, Source, Task, TaskRequest
 from flip_flop.tasks.task import Label
+
+log = logging.getLogger("flip_flop")
 
 _FOLDER = Path(__file__).parent
 # The publications of the two protocols.
@@ -23,6 +38,7 @@ ROW_PROTOCOLS = {
     "paper": "the paper's appendix, table of datasets (ACL 2026, long paper 71; arXiv 2510.14242)",
     "release": "the authors' release (docs/release.md has its address; commit 061347c)",
 }
+_MIN_LOGGED = 100_000  # rows that are logged without a terminal
 COLUMNS = ("train", "validation", "test", "templates", "labels")
 STORY_CLOZE_VARIABLE = "FLIP_FLOP_STORY_CLOZE"
 STORY_CLOZE_OWNERS = "https://cs.rochester.edu/nlp/rocstories"
@@ -187,11 +203,74 @@ def catalog_data(request: TaskRequest) -> CatalogData:
     task.gold_labels(test)
     labels = task.gold_labels(train)
     divided = divide(train, test, labels, entry.policy, duplicates=duplicates, splits=request.splits, seed=request.seed)
-    source = {"promptsource": entry.templates, "sha256": sha256_file(folder / entry.templates / FILE_NAME)}
-    data = {
-        split: replace(rows, provenance={**rows.provenance, "templates": source}) for split, rows in divided.items()
-    }
+    data = record_templates(divided, folder, entry.templates)
     return CatalogData(entry, request.splits, train, test, duplicates, replace(task, data=data))
+
+
+def check_rows(
+    name: str,
+    candidates: Sequence[SourceTemplate],
+    train: Rows,
+    test: Rows,
+    *,
+    label_field: str,
+    num_labels: int,
+    value_limit: int | None = None,
+) -> tuple[TemplateFilter, Duplicates]:
+    """Render every row of two official splits under every candidate, or read the cached result.
+
+    The kept templates have the ``value_limit``.
+    """
+    key = _key(candidates, train, test, label_field, num_labels, value_limit)
+    path = cache_folder().parent / "screenings" / f"{name}-{key}.json"
+    if (cached := _read(path, candidates, value_limit)) is not None:
+        return cached
+    total = len(train) + len(test)
+    quiet = total < _MIN_LOGGED and not sys.stderr.isatty()
+    all_rows = (row.fields for row in (*train.rows, *test.rows))
+    with track(f"{name}: templates that render", total, "rows", quiet=quiet) as advance:
+        templates = filter_templates(
+            candidates, all_rows, label_field=label_field, num_labels=num_labels, advance=advance
+        )
+        templates = replace(templates, kept=replace(templates.kept, value_limit=value_limit))
+    with track(f"{name}: duplicate rows", total * len(templates.kept), "renderings", quiet=quiet) as advance:
+        duplicates = find_duplicates(train, test, templates.kept, label_field, advance=advance)
+    content = {"kept": templates.kept.names, "dropped": templates.dropped, "duplicates": asdict(duplicates)}
+    try:
+        write_json(path, content)
+    except OSError as error:
+        log.info("%s: the check of all rows is not cached: %s", name, error.strerror)
+    return templates, duplicates
+
+
+def _read(
+    path: Path, candidates: Sequence[SourceTemplate], value_limit: int | None
+) -> tuple[TemplateFilter, Duplicates] | None:
+    """Read a cached result; None for a missing or damaged file."""
+    templates = {
+        candidate.name: candidate.template for candidate in candidates if isinstance(candidate.template, Template)
+    }
+    try:
+        content = json.loads(path.read_bytes())
+        kept = TemplateSet(tuple(templates[name] for name in content["kept"]), value_limit)
+        dropped = tuple((name, reason) for name, reason in content["dropped"])
+        return TemplateFilter(kept, dropped), Duplicates(
+            **{key: tuple(indices) for key, indices in content["duplicates"].items()}
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _key(candidates: Sequence[SourceTemplate], train: Rows, test: Rows, *shape: str | int | None) -> str:
+    content = {
+        "templates": [
+            [source.name, source.jinja, source.answer_choices, source.original_task] for source in candidates
+        ],
+        "data": [train.provenance["sha256"], test.provenance["sha256"], *shape],
+        "names": [sha256_json(train.ids), sha256_json(test.ids)],
+        "versions": [importlib.metadata.version(name) for name in ("flip-flop-consistency", "jinja2")],
+    }
+    return sha256_json(content)[:24]
 
 
 @dataclass(frozen=True)
@@ -240,7 +319,6 @@ class Comparison:
     """The numbers found and published, by column, and the reasons for differences."""
 
     name: str
-    splits: str
     found: Mapping[str, int]
     published: Mapping[str, int]
     reasons: tuple[str, ...]
@@ -274,4 +352,4 @@ def compare(data: CatalogData) -> Comparison:
         explained[entry.table_note] = splits
     known = {column for columns in explained.values() for column in columns}
     unexplained = tuple(column for column in differing if column not in known)
-    return Comparison(entry.name, data.splits, found, published, tuple(explained), unexplained)
+    return Comparison(entry.name, found, published, tuple(explained), unexplained)
