@@ -18,8 +18,7 @@ from flip_flop.prompts import Template, TemplateSet
 from flip_flop.prompts.lint import Finding, LintRow, lint_templates
 from flip_flop.tasks import Rows
 from flip_flop.tasks.readers import cell_text
-from flip_flop.tasks.sources import PARTS, parts_of
-from flip_flop.tasks.splits import holdout_size
+from flip_flop.tasks.sources import PARTS, holdout_size, parts_of
 
 log = logging.getLogger("flip_flop")
 

@@ -14,10 +14,18 @@ from flip_flop.tasks.loading import (
     require_templates_for_training,
     template_name,
 )
-from flip_flop.tasks.plugins import TaskRequest
-from flip_flop.tasks.sources import FileSource, HubSource, Rows, RowsSource, Source, as_source
-from flip_flop.tasks.splits import deduplicate, draw_stratified, holdout
-from flip_flop.tasks.task import RenderedSplit, Task
+from flip_flop.tasks.sources import (
+    FileSource,
+    HubSource,
+    Rows,
+    RowsSource,
+    Source,
+    as_source,
+    deduplicate,
+    draw_stratified,
+    holdout,
+)
+from flip_flop.tasks.task import RenderedSplit, Task, TaskRequest
 
 __all__ = [
     "Data",

@@ -16,11 +16,9 @@ from flip_flop.metrics import prior_of_labels
 from flip_flop.prompts import RenderedInstance, Template, TemplateSet
 from flip_flop.prompts.lint import LintRow, lines_of, lint_templates
 from flip_flop.tasks.embedded import EMBEDDED, embedded_task
-from flip_flop.tasks.plugins import TaskRequest, find_loader, task_loaders
 from flip_flop.tasks.readers import label_text
-from flip_flop.tasks.sources import Rows, RowsSource
-from flip_flop.tasks.splits import sample_ids
-from flip_flop.tasks.task import RenderedSplit, Task
+from flip_flop.tasks.sources import Rows, RowsSource, sample_ids
+from flip_flop.tasks.task import RenderedSplit, Task, TaskRequest, find_loader, task_loaders
 from flip_flop.tasks.task_file import read_task_file
 
 log = logging.getLogger("flip_flop")
@@ -50,7 +48,7 @@ def load_task(
     """Load a task file, ``demo``, a dataset of the paper (``rte``) or a PromptSource set (``promptsource:ag_news``).
 
     Args:
-        name_or_path: A name or a file. Installed packages may add names (:mod:`flip_flop.tasks.plugins`).
+        name_or_path: A name or a file. Installed packages may add names (:mod:`flip_flop.tasks.task`).
         templates: ``"NAME,NAME,..."``, ``"all"`` or ``"held_out"``. None selects all templates that are not held out.
         hub_mirror: A folder to read instead of the hub.
         story_cloze_dir: The folder of StoryCloze's two CSV files.
@@ -61,7 +59,7 @@ def load_task(
         prompt_value_limit: The length of values only. The limit of a task file takes precedence.
 
     Raises:
-        InputError: ``E-TASK-UNKNOWN``, ``E-TASK-FILE``, ``E-TASK-UNKNOWN``, or an error of the data or a template.
+        InputError: ``E-TASK-UNKNOWN``, ``E-TASK-FILE``, or an error of the data or a template.
 
     Example:
         >>> load_task("demo", templates="held_out").templates.names

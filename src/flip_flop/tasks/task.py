@@ -1,9 +1,13 @@
-"""A task: rows, labels and templates; and a rendered split."""
+"""A task: rows, labels and templates; a rendered split; and loaders of tasks by name.
+
+Installed packages add names with the entry-point group ``flip_flop.tasks``.
+"""
 
 import functools
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from importlib.metadata import EntryPoint, entry_points
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -16,13 +20,18 @@ from flip_flop.files import sha256_json
 from flip_flop.metrics import resolve_average
 from flip_flop.prompts import Chat, RenderedInstance, TemplateSet, render_instance
 from flip_flop.tasks.readers import label_text
-from flip_flop.tasks.sources import FileSource, Rows, Source, as_source, load_file
-from flip_flop.tasks.splits import sample_ids
+from flip_flop.tasks.sources import FileSource, Rows, Source, as_source, load_file, sample_ids
 
 Label = int | str
 # Texts of inputs without content (Zhao et al. 2021, "Calibrate Before Use").
 CONTENT_FREE = ("N/A", "", "[MASK]")
 F1_KINDS = ("auto", "binary", "macro")
+GROUP = "flip_flop.tasks"
+CATALOG = ("anli_r1", "anli_r2", "anli_r3", "cb", "copa", "hellaswag", "rte", "storycloze", "wic", "winogrande", "wsc")
+# Imported when one is used: no package but the commands knows the paper's.
+PAPER = dict.fromkeys(CATALOG, "flip_flop.paper.data.catalog:load") | {
+    "promptsource": "flip_flop.paper.data.promptsource:load_set"
+}
 
 
 @dataclass(frozen=True)
@@ -313,3 +322,62 @@ def instances_digest(instances: Iterable[RenderedInstance]) -> str:
             for instance in instances
         ]
     )
+
+
+# ---- tasks by name ----
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskRequest:
+    """The argument of a task loader.
+
+    An entry point ``NAME`` loads ``--task NAME`` and ``--task NAME:SET``. Its value is a function from a request to a
+    :class:`Task`.
+
+    Attributes:
+        name: ``NAME``, or ``SET`` for ``NAME:SET``.
+        hub_mirror: A folder to read instead of the hub.
+        story_cloze_dir: The folder of StoryCloze's two CSV files.
+        seed: The seed of the splits.
+        splits: ``"paper"`` or ``"release"``.
+        value_limit: The longest value that a prompt prints, in characters.
+        fields: The fields of :class:`Task` that a task file with ``templates: {NAME: SET}`` sets.
+    """
+
+    name: str
+    hub_mirror: Path | None = None
+    story_cloze_dir: Path | None = None
+    seed: int = 0
+    splits: str = "paper"
+    value_limit: int | None = None
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+
+Loader = Callable[[TaskRequest], Task]
+
+
+@functools.cache
+def task_loaders() -> dict[str, EntryPoint]:
+    """Return the loaders of the datasets, of PromptSource sets and of installed packages, by name."""
+    installed = {loader.name: loader for loader in entry_points(group=GROUP)}
+    return installed | {name: EntryPoint(name, value, GROUP) for name, value in PAPER.items()}
+
+
+def find_loader(name: str) -> Loader | None:
+    """Return the loader of ``NAME`` or ``NAME:SET``, or None.
+
+    Raises:
+        InputError: ``E-TASK-UNKNOWN``: its package cannot be imported.
+    """
+    entry = task_loaders().get(name.partition(":")[0])
+    if entry is None:
+        return None
+    try:
+        loader: Loader = entry.load()
+    except ImportError as error:
+        raise InputError(
+            "E-TASK-UNKNOWN",
+            f"cannot import the task {name!r} ({entry.value}): {error}.",
+            "Install the package of this task again.",
+        ) from error
+    return loader

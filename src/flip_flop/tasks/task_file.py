@@ -12,9 +12,8 @@ from flip_flop.prompts import Template, TemplateSet
 from flip_flop.prompts.sandbox import SEPARATOR
 from flip_flop.prompts.template import MIN_VALUE_LIMIT
 from flip_flop.strict_yaml import StrictModel, read_yaml, validate
-from flip_flop.tasks.plugins import TaskRequest, find_loader
 from flip_flop.tasks.sources import FileSource, HubSource, Source
-from flip_flop.tasks.task import Label, Task
+from flip_flop.tasks.task import Label, Task, TaskRequest, find_loader
 
 SUFFIXES = (".yaml", ".yml")
 

@@ -1,7 +1,8 @@
-"""Rows with a blank label are unlabelled in every format of the data."""
+"""A blank label means unlabelled, and a label is the same in every Unicode form, in each kind of data."""
 
 import json
 import math
+import unicodedata
 from dataclasses import replace
 from decimal import Decimal
 
@@ -12,6 +13,7 @@ import pytest
 from pandas._libs.parsers import STR_NA_VALUES
 
 from flip_flop import load_task
+from flip_flop.errors import InputError
 from flip_flop.prompts import Template, TemplateSet
 from flip_flop.tasks import Task, as_split, holdout, log_label_counts, sources
 
@@ -132,7 +134,10 @@ def parts_of(*given):
 
 
 def rows_of(labelled, unlabelled, label="urgent"):
-    return [{"text": f"ticket {at}", label: "no" if at < labelled else ""} for at in range(labelled + unlabelled)]
+    return [
+        {"text": f"ticket {number}", label: "no" if number < labelled else ""}
+        for number in range(labelled + unlabelled)
+    ]
 
 
 def test_a_fully_labelled_or_unlabelled_file_is_divided_by_its_texts():
@@ -158,31 +163,83 @@ def test_all_labelled_rows_are_for_testing_if_half_of_the_rows_have_no_label():
 
 
 def test_an_unlabelled_copy_of_a_labelled_text_is_not_trained_on():
-    rows = [*rows_of(10, 30), *({"text": f"ticket {at}", "urgent": None} for at in range(10))]
+    rows = [*rows_of(10, 30), *({"text": f"ticket {number}", "urgent": None} for number in range(10))]
     parts = parts_of(rows, ("text",), "urgent")
     assert parts[40:] == parts[:10] == ["test"] * 10
 
 
 def test_validation_is_drawn_from_labelled_rows_if_there_are_enough():
     def instances(labelled, total):
-        rows = [
-            {"text": f"ticket {at}", "urgent": ("no", "yes")[at % 2] if at < labelled else None} for at in range(total)
-        ]
+        labels = [*(["no", "yes"] * labelled)[:labelled], *[None] * (total - labelled)]
+        rows = [{"text": f"ticket {number}", "urgent": label} for number, label in enumerate(labels)]
         task = Task("tickets", TEMPLATES, {"train": rows}, labels=("no", "yes"), label_field="urgent")
         return task.instances("train")
 
     train, validation = holdout(instances(10, 100), seed=0)
-    assert [each.label is None for each in validation] == [False] * 10
+    assert [instance.label is None for instance in validation] == [False] * 10
     assert len(train) == 90
     _, validation = holdout(instances(9, 100), seed=0)
     assert len(validation) == 10
-    assert sum(each.label is None for each in validation) == 9
+    assert sum(instance.label is None for instance in validation) == 9
     _, blind = holdout(instances(10, 100), seed=0, stratify=False)
-    assert any(each.label is None for each in blind)
+    assert any(instance.label is None for instance in blind)
 
 
-def logged(split, caplog):
-    caplog.clear()
+def test_numbers_of_labelled_and_unlabelled_rows_are_logged(caplog):
+    task = Task("tickets", TEMPLATES, {"test": rows_with(None)}, labels=WORDS[::-1], label_field="urgent")
     with caplog.at_level("INFO", "flip_flop"):
-        log_label_counts(split)
-    return caplog.messages
+        log_label_counts(task.render("test"))
+    assert caplog.messages == ["tickets, test: 2 labelled rows for testing, 2 unlabelled rows for agreement only"]
+
+
+# ---- Unicode forms ----
+
+LABELS = ("Đúng", "예", "Sí")
+OF_THREE = [Template("plain", "{{ text }}?", "a ||| b ||| c"), Template("terse", "{{ text }}", "a ||| b ||| c")]
+
+
+def in_form(form, *texts):
+    return [unicodedata.normalize(form, text) for text in texts]
+
+
+def write(path, rows):
+    frame = pd.DataFrame(rows)
+    if path.suffix == ".csv":
+        frame.to_csv(path, index=False)
+    elif path.suffix == ".jsonl":
+        path.write_text("\n".join(map(json.dumps, rows)))
+    elif path.suffix == ".parquet":
+        frame.to_parquet(path)
+    else:
+        pytest.importorskip("openpyxl")
+        frame.to_excel(path, index=False)
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet", ".xlsx"])
+@pytest.mark.parametrize(("declared", "stored"), [("NFC", "NFD"), ("NFD", "NFC"), ("NFD", "NFD")])
+def test_label_is_found_in_any_unicode_form(tmp_path, suffix, declared, stored):
+    rows = [{"text": f"row {number}", "label": label} for number, label in enumerate(in_form(stored, *LABELS[::-1]))]
+    path = write(tmp_path / f"rows{suffix}", rows)
+    task = Task("t", OF_THREE, {"test": path}, labels=in_form(declared, *LABELS), label_field="label")
+    assert [instance.label for instance in task.instances("test")] == [2, 1, 0]
+    assert [instance.label for instance in Task("t", OF_THREE, rows, task.labels, "label").instances("test")] == [
+        2,
+        1,
+        0,
+    ]
+
+
+def test_labels_that_differ_in_their_unicode_form_only_are_equal():
+    with pytest.raises(InputError, match="E-LABEL-DUP"):
+        Task("t", OF_THREE, [], labels=["Sí", *in_form("NFD", "Sí")], label_field="label")
+
+
+def test_init_counts_a_label_once_in_all_its_unicode_forms(tmp_path, flip_flop):
+    forms = [*LABELS[1:], *in_form("NFD", *LABELS[1:])]
+    rows = [{"text": f"the room {number} was fine and clean", "label": label} for number, label in enumerate(forms * 5)]
+    words = ",".join(in_form("NFD", *LABELS[1:]))
+    path, out = write(tmp_path / "rows.csv", rows), tmp_path / "task.yaml"
+    found = flip_flop("init", path, "--out", out, "--kind", "sentiment", "--labels", words)
+    assert found.code == 0, found.err
+    assert load_task(out).labels == LABELS[1:]
