@@ -1,11 +1,13 @@
 """Scores and distributions to test on."""
 
 import itertools
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from flip_flop.files import generator
+from flip_flop.method import SplitSettings, find_consensus, split_templates
 
 
 def random_of(*keys):
@@ -32,3 +34,48 @@ def log_distributions(random, *shape, dtype=torch.float64, scale=2.0):
     """Random log-probabilities, normalised over the last axis."""
     logits = torch.tensor(random.normal(scale=scale, size=shape), dtype=dtype)
     return logits.log_softmax(dim=-1)
+
+
+class MadeInstance:
+    """An instance as the methods read it. A subclass has ``scores``."""
+
+    def decide(self, vote_scores, limits):
+        self.vote_scores = vote_scores
+        self.consensus = find_consensus(vote_scores)
+        self.split = split_templates(vote_scores, limits)
+
+    def nll(self, label, reduction="mean"):
+        return -self.scores()[:, label] * (self.token_counts[:, label] if reduction == "sum" else 1)
+
+    def answer_log_probs(self, label):
+        raise AssertionError("no method here reads the vocabulary")
+
+    def random(self, purpose):
+        return random_of(purpose, self.id)
+
+
+@dataclass
+class LogitInstance(MadeInstance):
+    """An instance with logits at its answers' positions: ``[template][label][position]``."""
+
+    logits: list[list[torch.Tensor]]
+    targets: list[list[list[int]]]
+    limits: SplitSettings
+    id: str = "made"
+    gold: int | None = None
+
+    def __post_init__(self):
+        self.token_counts = torch.tensor([[len(rows) for rows in answers] for answers in self.logits])
+        self.decide(self.scores().detach(), self.limits)
+
+    def _picked(self, template, label):
+        rows = self.logits[template][label].log_softmax(-1)
+        return rows.gather(1, torch.tensor(self.targets[template][label])[:, None]).squeeze(1)
+
+    def scores(self):
+        counts = self.token_counts
+        rows = [[self._picked(v, c).mean() for c in range(counts.shape[1])] for v in range(counts.shape[0])]
+        return torch.stack([torch.stack(row) for row in rows])
+
+    def answer_log_probs(self, label):
+        return [answers[label].log_softmax(-1) for answers in self.logits]

@@ -1,34 +1,94 @@
-"""The paper by hand: slow loops over Python floats, formula by formula, sharing no code with the package."""
+"""The paper and other methods by hand: slow loops over Python numbers that share no code with the package.
 
+Derivatives use complex steps (Squire and Trapp, SIAM Review 1998). For an analytic function
+f(x + ih) = f(x) + ih f'(x) + O(h^2). With h = 1e-30 the derivative is exact to rounding. So functions take complex
+numbers, and terms without gradient take ``still``, the numbers without an imaginary part. Distributions are lists of
+log-probabilities.
+"""
+
+import cmath
+import copy
 import math
+
+STEP = 1e-30
+
+
+def exp(x):
+    return cmath.exp(x) if isinstance(x, complex) else math.exp(x)
+
+
+def log(x):
+    return cmath.log(x) if isinstance(x, complex) else math.log(x)
+
+
+def gradient(function, numbers):
+    """Derivatives by nested lists of numbers, with the same nesting; ``function`` gets (moved, still)."""
+
+    def derive(node, place):
+        if isinstance(node, list):
+            return [derive(inner, (*place, index)) for index, inner in enumerate(node)]
+        moved = copy.deepcopy(numbers)
+        row = moved
+        for index in place[:-1]:
+            row = row[index]
+        row[place[-1]] += STEP * 1j
+        return complex(function(moved, numbers)).imag / STEP
+
+    return derive(numbers, ())
+
+
+# ---- distributions ----
+
+
+def log_softmax(row):
+    largest = max(x.real for x in row)
+    log_sum = largest + log(sum(exp(x - largest) for x in row))
+    return [x - log_sum for x in row]
 
 
 def softmax(row):
-    largest = max(row)
-    terms = [math.exp(x - largest) for x in row]
-    return [term / math.fsum(terms) for term in terms]
+    return [exp(x) for x in log_softmax(row)]
 
 
-def prediction(row):
-    best = 0
-    for c in range(1, len(row)):
-        if row[c] > row[best]:
-            best = c
-    return best
+def kl(log_p, log_q):
+    return sum(exp(a) * (a - b) for a, b in zip(log_p, log_q, strict=True))
+
+
+def mixture(rows):
+    return [log(sum(exp(row[y]) for row in rows) / len(rows)) for y in range(len(rows[0]))]
+
+
+def jsd(rows):
+    return sum(kl(row, mixture(rows)) for row in rows) / len(rows)
+
+
+def aggregate(rows, aggregation):
+    """One distribution of an answer from those at its positions."""
+    if aggregation == "mean_prob":
+        return mixture(rows)
+    return log_softmax([sum(row[y] for row in rows) / len(rows) for y in range(len(rows[0]))])
+
+
+# ---- Algorithm 1 ----
+
+
+def best(row):
+    return max(range(len(row)), key=lambda label: (row[label], -label))
 
 
 def consensus(scores):
     """(predictions, counts, label with the most votes, whether it has a strict majority)."""
-    predictions = [prediction(row) for row in scores]
-    counts = [0] * len(scores[0])
-    for label in predictions:
-        counts[label] += 1
-    label = counts.index(max(counts))
+    predictions = [best(row) for row in scores]
+    counts = [predictions.count(label) for label in range(len(scores[0]))]
+    label = best(counts)
     return predictions, counts, label, counts[label] > len(scores) / 2
 
 
-def algorithm_1(scores, *, tau, k_max, f_min, f_max, t):
-    """(case, T, S, w_flip), sets as sorted lists of template indices. Branch for branch as printed."""
+def algorithm_1(scores, *, tau, k_max, f_min, f_max, t, bound="templates"):
+    """(case, T, S, w_flip), sets as sorted lists of template indices. Branch for branch as printed.
+
+    ``bound`` "group" is line 10 of the authors' release: k is below the number of majority voters.
+    """
     num_templates = len(scores)
     predictions, _, star, _ = consensus(scores)
     group = [v for v in range(num_templates) if predictions[v] == star]
@@ -47,7 +107,7 @@ def algorithm_1(scores, *, tau, k_max, f_min, f_max, t):
         return 2, group, [], 0.0
     if len(group) < 2:
         return 3, [], [], 0.0
-    k = min(k_max, num_templates - 1)
+    k = min(k_max, (num_templates if bound == "templates" else len(group)) - 1)
     if k < 2:
         return 3, [], [], 0.0
     cc = sorted(sorted(group, key=lambda v: (-margin[v], v))[:k])
@@ -59,73 +119,166 @@ def algorithm_1(scores, *, tau, k_max, f_min, f_max, t):
     return 3, cc, nc, f_min + (f_max - f_min) * sigmoid
 
 
-def kl(p, q):
-    total = []
-    for a, b in zip(p, q, strict=True):
-        if a == 0:
-            continue
-        if b == 0:
-            return math.inf
-        total.append(a * math.log(a / b))
-    return math.fsum(total)
+# ---- the losses of the paper, from logits [template][label][position] ----
 
 
-def mixture(distributions):
-    size = len(distributions)
-    return [math.fsum(q[y] for q in distributions) / size for y in range(len(distributions[0]))]
+def scores_of(logits, targets):
+    """LL_i[v][c]: the mean log-probability of the answer's tokens (Eq. 13)."""
+    scores = []
+    for template, answers in enumerate(logits):
+        row = []
+        for label, positions in enumerate(answers):
+            picked = [log_softmax(position)[targets[template][label][j]] for j, position in enumerate(positions)]
+            row.append(sum(picked) / len(picked))
+        scores.append(row)
+    return scores
 
 
-def jsd(distributions):
-    average = mixture(distributions)
-    return math.fsum(kl(q, average) for q in distributions) / len(distributions)
+def cells(logits, label, aggregation):
+    """Log-probabilities by template and position: only position 0 if the positions of an answer are aggregated."""
+    per_template = []
+    for answers in logits:
+        rows = [log_softmax(position) for position in answers[label]]
+        if aggregation != "per_position":
+            rows = [aggregate(rows, aggregation)]
+        per_template.append(dict(enumerate(rows)))
+    return per_template
 
 
-def aggregate(token_probs, reading):
-    """One distribution of an answer from those at its positions."""
-    if reading == "mean_prob":
-        return mixture(token_probs)
-    size = len(token_probs)
-    products = []
-    for y in range(len(token_probs[0])):
-        product = 1.0
-        for position in token_probs:
-            product *= position[y] ** (1 / size)
-        products.append(product)
-    return [x / math.fsum(products) for x in products]
+def label_cells(logits, targets):
+    return [{0: log_softmax(row)} for row in scores_of(logits, targets)]
 
 
-def f2c(nll, q, split, *, cce_weight, jsd_weight):
-    """(cce, jsd, flip) of one instance, from what :func:`algorithm_1` returns."""
+def from_mixture(students, members, teachers, targets, divergence):
+    """The mean over (template, position) of the divergence between a member's row and the mixture of the targets'."""
+    total, count = 0.0, 0
+    for v in members:
+        for j in students[v]:
+            rows = [teachers[u][j] for u in targets if j in teachers[u]]
+            if rows:
+                total += divergence(students[v][j], mixture(rows))
+                count += 1
+    return total / count
+
+
+DIVERGENCES = {
+    "forward": kl,
+    "reverse": lambda q, m: kl(m, q),
+    "mean": kl,
+    "symmetric": lambda q, m: (kl(q, m) + kl(m, q)) / 2,
+}
+
+
+def f2c(logits, still, targets, label, split, variant):
+    """(cce, jsd, flip), with the weights 0.7 and 1.3."""
     case, cc, nc, flip_weight = split
     if case == 1:
         return 0.0, 0.0, 0.0
-    cce = cce_weight * math.fsum(nll) / len(nll)
-    agreement = jsd_weight * jsd([q[t] for t in cc]) if cc else 0.0
-    if case == 2 or not nc:
+    counts = [len(answers[label]) if variant["cce_reduction"] == "sum" else 1 for answers in logits]
+    scale = len(logits[0]) if variant["divide_by_labels"] else 1
+    scores = scores_of(logits, targets)
+    cce = 0.7 * sum(-row[label] * count for row, count in zip(scores, counts, strict=True)) / len(logits) / scale
+    if not cc:
+        return cce, 0.0, 0.0
+    if variant["divergence_space"] == "labels":
+        q, fixed = label_cells(logits, targets), label_cells(still, targets)
+    else:
+        q, fixed = (cells(some, label, variant["answer_aggregation"]) for some in (logits, still))
+    agreement = 1.3 * from_mixture(q, cc, q, cc, DIVERGENCES[variant["jsd"]]) / scale
+    if not nc:
         return cce, agreement, 0.0
-    target = mixture([q[t] for t in cc])
-    return cce, agreement, flip_weight * math.fsum(kl(q[s], target) for s in nc) / len(nc)
+    target = fixed if variant["detach_cc_mixture"] else q
+    flip = from_mixture(q, nc, target, cc, DIVERGENCES[variant["flip_direction"]])
+    return cce, agreement, flip_weight * flip / scale
 
 
-def swarm(scores, teacher_scores, teachers):
-    """Teachers have separate scores: a gradient check moves a student's scores and keeps its teachers' fixed."""
-    total = []
-    for student, its_teachers in enumerate(teachers):
-        for teacher in its_teachers:
-            probs = softmax(teacher_scores[teacher])
-            for c, prob in enumerate(probs):
-                total.append(-prob * scores[student][c] / len(its_teachers) / len(teachers))
-    return math.fsum(total)
+def swarm(logits, still, targets, variant):
+    """KL from the mixture of all templates, without gradient, to each template, for every label's answer."""
+    everyone = range(len(logits))
+    if variant["swarm_space"] == "labels":
+        pairs = [(label_cells(logits, targets), label_cells(still, targets))]
+    else:
+        labels = range(len(logits[0]))
+        pairs = [tuple(cells(some, c, variant["answer_aggregation"]) for some in (logits, still)) for c in labels]
+    return sum(from_mixture(q, everyone, m, everyone, DIVERGENCES["reverse"]) for q, m in pairs) / len(pairs)
 
 
-def finite_differences(function, matrix, step=1e-6):
-    """Central differences of a function of a list of lists, row by row in one list."""
-    gradient = []
-    for i, row in enumerate(matrix):
-        for j in range(len(row)):
-            up = [list(r) for r in matrix]
-            down = [list(r) for r in matrix]
-            up[i][j] += step
-            down[i][j] -= step
-            gradient.append((function(up) - function(down)) / (2 * step))
-    return gradient
+# ---- methods of other papers, from scores [template][label]: a list of terms ----
+
+
+def average(rows):
+    return [sum(row[y] for row in rows) / len(rows) for y in range(len(rows[0]))]
+
+
+def answer_nll(scores, case, label):
+    """Of each template: over the tokens of its answer, over the labels, or the sum of both."""
+    losses = []
+    for row, counts in zip(scores, case["token_counts"], strict=True):
+        of_tokens = -row[label] * (counts[label] if case["cce_reduction"] == "sum" else 1)
+        of_labels = -log_softmax(row)[label]
+        losses.append({"vocab": of_tokens, "labels": of_labels, "both": of_tokens + of_labels}[case["cce_space"]])
+    return losses
+
+
+def bct(scores, still, case):
+    nll = answer_nll(scores, case, best(case["vote_scores"][case["clean"]]))
+    others = [value for template, value in enumerate(nll) if template != case["clean"]]
+    return [sum(others) / len(others)]
+
+
+def opct(scores, still, case):
+    target = log_softmax(case["vote_scores"][case["clean"]])
+    others = [kl(log_softmax(row), target) for template, row in enumerate(scores) if template != case["clean"]]
+    return [sum(others) / len(others)]
+
+
+def ttrl(scores, still, case):
+    return [-sum(softmax(row)[case["consensus"]] for row in scores) / len(scores)]
+
+
+def cpc_grpo(scores, still, case):
+    total = 0
+    for v, row in enumerate(scores):
+        rewards = average([other for u, other in enumerate(still) if u != v])
+        mean = math.fsum(rewards) / len(rewards)
+        deviation = math.sqrt(math.fsum((reward - mean) ** 2 for reward in rewards) / len(rewards))
+        for probability, reward in zip(softmax(row), rewards, strict=True):
+            total -= probability * (reward - mean) / (deviation + 1e-4) / len(scores)
+    return [total]
+
+
+def swarm_l2(scores, still, case):
+    target = average([softmax(row) for row in still])
+    return [-sum(weight * log_softmax(row)[y] for row in scores for y, weight in enumerate(target)) / len(scores)]
+
+
+def swarm_l1_l2(scores, still, case):
+    """``swarm`` with every template as teacher: its student's score is not normalised over the labels."""
+    target = average([softmax(row) for row in still])
+    first = -sum(weight * row[y] for row in scores for y, weight in enumerate(target)) / len(scores)
+    return [first, *swarm_l2(scores, still, case)]
+
+
+def marginal_entropy(scores, still, case):
+    return [-sum(p * log(p) for p in average([softmax(row) for row in scores]))]
+
+
+def supervised(scores, still, case):
+    return [sum(answer_nll(scores, case, case["gold"])) / len(scores)]
+
+
+def paft(scores, still, case):
+    return [answer_nll(scores, case, case["gold"])[case["drawn"]["paft"][0]]]
+
+
+def ppcl_pair(scores, case):
+    """(nll, Jensen-Shannon divergence) of the clean template and the first other template of the draw."""
+    clean = case["clean"]
+    pair = clean, next(template for template in case["drawn"]["ppcl"] if template != clean)
+    nll = answer_nll(scores, case, case["gold"])
+    return sum(nll[template] for template in pair), jsd([log_softmax(scores[template]) for template in pair])
+
+
+def ppcl(scores, still, case):
+    (nll, js), (fixed_nll, fixed_js) = ppcl_pair(scores, case), ppcl_pair(still, case)
+    return [nll, case["beta"] * fixed_nll / fixed_js * js]

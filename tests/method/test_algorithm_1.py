@@ -107,6 +107,12 @@ LINES = {
     "7 comes before 12: two confident templates": ([[-0.1, -2.0], [-0.2, -3.0]], {}, 2, [0, 1], []),
     "7 comes before 9: one confident template": ([[-0.1, -2.2, -4.0]], {}, 2, [0], []),
     "9: a single unsure template": ([[-0.1, -0.2, -0.9]], {}, 3, [], []),
+    **{
+        f"10: one of {size} templates stays in NC": (
+            [[-0.1, -0.2]] * size, {"max_cc_size": 99}, 3, [*range(size - 1)], [size - 1],
+        )
+        for size in (3, 9)
+    },
     "12: two templates that agree": ([[-0.1, -0.6], [-0.2, -0.7]], {}, 3, [], []),
     "12: two templates that agree by no margin": ([[-0.1, -0.1], [-0.2, -0.2]], {}, 3, [], []),
     "13: the top k majority voters by margin": (
@@ -134,12 +140,6 @@ def test_line(line):
     split = split_of(scores, **changes)
     assert [split.case, members(split.cc_mask), members(split.nc_mask)] == expected
     assert (split.flip_weight > 0) == bool(split.nc_mask.any())
-
-
-@pytest.mark.parametrize("num_templates", [3, 4, 5, 9])
-def test_line_10_at_least_one_template_stays_in_nc(num_templates):
-    split = split_of([[-0.1, -0.2]] * num_templates, max_cc_size=99)
-    assert (split.case, int(split.nc_mask.sum())) == (3, 1)
 
 
 @pytest.mark.parametrize(("others", "median"), [([-1.0, -1.0, -2.0, -2.0], 1.5), ([-1.0, -3.0, -2.0], 2.0)])
@@ -179,30 +179,26 @@ def test_scores_of_any_width_split_by_their_own_values():
         assert_as_printed(scores.to(dtype))
 
 
+UNSURE = [[-0.1, -0.2]] * 3
+
+
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("scores", "changes", "words"),
     [
-        ({"max_cc_size": 1}, "max_cc_size is 1"),
-        ({"flip_weight_min": 0.5, "flip_weight_max": 0.4}, "flip_weight_min is 0.5 and flip_weight_max 0.4"),
-        ({"flip_weight_min": -0.1}, "flip_weight_min is -0.1"),
-        ({"flip_weight_max": math.inf}, "flip_weight_max inf"),
-        ({"flip_weight_min": math.nan}, "flip_weight_min is nan"),
-        ({"flip_temperature": 0.0}, "flip_temperature is 0.0"),
-        ({"flip_temperature": math.nan}, "flip_temperature is nan"),
-        ({"unanimous_margin": math.nan}, "unanimous_margin is nan"),
+        (UNSURE, {"max_cc_size": 1}, "max_cc_size is 1"),
+        (UNSURE, {"flip_weight_min": 0.5, "flip_weight_max": 0.4}, "flip_weight_min is 0.5 and flip_weight_max 0.4"),
+        (UNSURE, {"flip_weight_min": -0.1}, "flip_weight_min is -0.1"),
+        (UNSURE, {"flip_weight_max": math.inf}, "flip_weight_max inf"),
+        (UNSURE, {"flip_weight_min": math.nan}, "flip_weight_min is nan"),
+        (UNSURE, {"flip_temperature": 0.0}, "flip_temperature is 0.0"),
+        (UNSURE, {"flip_temperature": math.nan}, "flip_temperature is nan"),
+        (UNSURE, {"unanimous_margin": math.nan}, "unanimous_margin is nan"),
+        ([*UNSURE, [-0.1, math.nan]], {}, "not finite"),
+        ([*UNSURE, [-0.1, math.inf]], {}, "not finite"),
+        ([*UNSURE, [-0.1, -math.inf]], {}, "not finite"),
+        ([[-0.1], [-0.2], [-0.3]], {}, "at least two labels"),
     ],
 )
-def test_settings_that_the_algorithm_excludes_are_refused_by_name(changes, words):
+def test_invalid_settings_and_scores_are_refused(scores, changes, words):
     with pytest.raises(ValueError, match=words):
-        split_of([[-0.1, -0.2]] * 3, **changes)
-
-
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_a_score_that_is_not_finite_is_refused(bad):
-    with pytest.raises(ValueError, match="not finite"):
-        split_of([[-0.1, -0.2], [-0.1, -0.2], [-0.1, bad]])
-
-
-def test_a_single_label_is_refused():
-    with pytest.raises(ValueError, match="at least two labels"):
-        split_of([[-0.1], [-0.2], [-0.3]])
+        split_of(scores, **changes)

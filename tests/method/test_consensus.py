@@ -14,11 +14,11 @@ def test_equations_3_to_5_hold_for_all_votes_of_five_templates_on_three_labels(d
     for votes in vote_patterns():
         scores = scores_for_votes(votes, 3, random).to(dtype)
         predictions, counts, label, exists = oracle.consensus(scores.tolist())
-        found = find_consensus(scores)
-        assert found.predictions.tolist() == predictions
-        assert found.vote_counts.tolist() == counts
-        assert found.label.item() == label
-        assert found.exists.item() == exists
+        result = find_consensus(scores)
+        assert result.predictions.tolist() == predictions
+        assert result.vote_counts.tolist() == counts
+        assert result.label.item() == label
+        assert result.exists.item() == exists
         if dtype != torch.bfloat16:  # which rounds small margins to ties
             assert predictions == list(votes)
 
@@ -30,20 +30,20 @@ def test_equation_3_gives_a_tie_of_scores_to_the_lowest_label_index():
 
 def test_equation_5_asks_for_a_strict_majority_so_an_exact_half_is_no_consensus():
     half = torch.tensor([[0.0, -1.0, -1.0]] * 2 + [[-1.0, 0.0, -1.0]] + [[-1.0, -1.0, 0.0]])
-    found = find_consensus(half)
-    assert found.vote_counts.tolist() == [2, 1, 1]
-    assert not found.exists
-    assert found.label == 0, "without a majority, label has the most votes"
+    result = find_consensus(half)
+    assert result.vote_counts.tolist() == [2, 1, 1]
+    assert not result.exists
+    assert result.label == 0, "without a majority, label has the most votes"
 
 
 def test_instances_of_a_batch_do_not_influence_each_other():
     scores = torch.tensor(random_of("batch").normal(size=(2, 3, 5, 4)))
-    found = find_consensus(scores)
+    result = find_consensus(scores)
     for i in range(2):
         for j in range(3):
             alone = find_consensus(scores[i, j])
             for name in ("predictions", "vote_counts", "label", "exists"):
-                assert torch.equal(getattr(found, name)[i, j], getattr(alone, name)), name
+                assert torch.equal(getattr(result, name)[i, j], getattr(alone, name)), name
 
 
 def test_a_probability_of_zero_is_a_score_and_nan_is_none():

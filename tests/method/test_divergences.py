@@ -25,13 +25,9 @@ def logs(*probs):
     return torch.tensor(probs, dtype=torch.float64).log()
 
 
-def probs_of(log_probs):
-    return log_probs.exp().tolist()
-
-
 def test_kl_divergence_of_random_distributions_equals_the_loop():
     log_p, log_q = log_distributions(random_of("p"), 6, 11), log_distributions(random_of("q"), 6, 11)
-    expected = [oracle.kl(p, q) for p, q in zip(probs_of(log_p), probs_of(log_q), strict=True)]
+    expected = [oracle.kl(p, q) for p, q in zip(log_p.tolist(), log_q.tolist(), strict=True)]
     assert kl_divergence(log_p, log_q).tolist() == pytest.approx(expected, rel=1e-12)
     rounding = 2**-22 * float(log_p.abs().max() + log_q.abs().max())  # of float32 logarithms, weighted with p
     assert kl_divergence(log_p.float(), log_q.float()).tolist() == pytest.approx(expected, rel=0, abs=rounding)
@@ -67,9 +63,7 @@ def test_kl_divergence_has_finite_gradients_where_a_probability_is_zero():
 
 def test_the_mixture_is_the_average_in_probability_space():
     log_probs = log_distributions(random_of("mixture"), 4, 9)
-    expected = oracle.mixture(probs_of(log_probs))
-    assert mixture_log_probs(log_probs).exp().tolist() == pytest.approx(expected, rel=1e-12)
-    assert torch.allclose(mixture_log_probs(log_probs), log_probs.logsumexp(0) - math.log(4), atol=1e-14, rtol=0)
+    assert mixture_log_probs(log_probs).tolist() == pytest.approx(oracle.mixture(log_probs.tolist()), abs=1e-14)
 
 
 def test_the_mixture_keeps_what_probability_space_would_lose():
@@ -94,17 +88,10 @@ def test_the_mixture_has_finite_gradients_where_probabilities_are_zero():
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
 def test_the_jensen_shannon_divergence_equals_the_loop(size):
     log_probs = log_distributions(random_of("jsd", size), size, 11)
-    expected = oracle.jsd(probs_of(log_probs))
+    expected = oracle.jsd(log_probs.tolist())
     assert jensen_shannon(log_probs).item() == pytest.approx(expected, rel=1e-10, abs=1e-15)
     rounding = 2**-21 * float(log_probs.abs().max())  # of float32 logarithms, weighted with each distribution
     assert jensen_shannon(log_probs.float()).item() == pytest.approx(expected, rel=0, abs=rounding)
-
-
-@pytest.mark.parametrize("scale", [0.01, 1.0, 100.0, 1e4])
-def test_the_jensen_shannon_divergence_lies_between_0_and_log_k(scale):
-    for size in range(1, 9):
-        log_probs = log_distributions(random_of("bounds", size), size, 30, dtype=torch.float32, scale=scale)
-        assert -1e-6 <= jensen_shannon(log_probs).item() <= math.log(size) + 1e-6
 
 
 def test_the_jensen_shannon_divergence_of_equal_distributions_is_exactly_zero():
@@ -170,25 +157,17 @@ READINGS = ["mean_log_prob", "mean_prob"]
 @pytest.mark.parametrize("positions", [1, 2, 3, 64])
 def test_an_answer_is_aggregated_over_its_positions(reading, positions):
     token_log_probs = log_distributions(random_of("answer", positions), positions, 13)
-    expected = oracle.aggregate(token_log_probs.exp().tolist(), reading)
-    found = aggregate_answer_log_probs(token_log_probs, reading=reading)
-    assert found.exp().tolist() == pytest.approx(expected, rel=1e-10)
+    expected = oracle.aggregate(token_log_probs.tolist(), reading)
+    assert aggregate_answer_log_probs(token_log_probs, reading=reading).tolist() == pytest.approx(expected, rel=1e-10)
 
 
 @pytest.mark.parametrize("reading", READINGS)
 @pytest.mark.parametrize("positions", [1, 2, 5])
 def test_an_aggregated_answer_is_a_distribution_even_over_a_large_vocabulary(reading, positions):
     token_log_probs = log_distributions(random_of("mass"), positions, 30_000, dtype=torch.float32, scale=3.0)
-    found = aggregate_answer_log_probs(token_log_probs, reading=reading).double()
+    result = aggregate_answer_log_probs(token_log_probs, reading=reading).double()
     # Each log-probability is a few float32 roundings off; rounding errors of 30,000 outcomes partly cancel.
-    assert found.exp().sum().item() == pytest.approx(1, abs=4 * 2**-24 * float(found.abs().max()))
-
-
-def test_without_renormalisation_a_divergence_of_mean_log_probabilities_would_be_negative():
-    p = torch.tensor([[0.9, 0.1], [0.1, 0.9]]).log()  # the mean has a mass of .3 + .3 only
-    q = torch.tensor([[0.6, 0.4], [0.6, 0.4]]).log()
-    assert kl_divergence(p.mean(dim=0), q.mean(dim=0)) < -0.2
-    assert kl_divergence(aggregate_answer_log_probs(p), aggregate_answer_log_probs(q)) > 0
+    assert result.exp().sum().item() == pytest.approx(1, abs=4 * 2**-24 * float(result.abs().max()))
 
 
 @pytest.mark.parametrize(

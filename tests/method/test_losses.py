@@ -2,7 +2,6 @@ import math
 
 import pytest
 import torch
-from torch.autograd import gradcheck
 
 from flip_flop.method import (
     LossVariant,
@@ -16,7 +15,6 @@ from flip_flop.method import (
     label_log_probs,
     split_templates,
 )
-from tests.method import oracle
 from tests.method.draws import log_distributions, random_of, scores_for_votes, vote_patterns
 
 MOVING = LossVariant(detach_cc_mixture=False)
@@ -46,30 +44,10 @@ def total(loss):
     return sum(loss.values())
 
 
-@pytest.mark.parametrize("split", [NO_CONSENSUS, CONFIDENT, SPLIT, DEGENERATE], ids=["1", "2", "3", "empty"])
-def test_equation_10_equals_the_loop_in_every_case(split):
-    nll, log_probs = instance("case", split.case)
-    members = [mask.nonzero().flatten().tolist() for mask in (split.cc_mask, split.nc_mask)]
-    by_hand = (split.case, *members, split.flip_weight)
-    expected = oracle.f2c(nll.tolist(), log_probs.exp().tolist(), by_hand, **WEIGHTS)
-    loss = f2c_loss(nll, log_probs, split, **WEIGHTS)
-    assert [term.item() for term in loss.values()] == pytest.approx(expected, rel=1e-10)
-    assert total(loss).item() == pytest.approx(sum(expected), rel=1e-10)
-
-
-def test_f2c_equals_the_loop_for_all_votes_of_five_templates_on_three_labels():
-    random = random_of("patterns")
-    for votes in vote_patterns():
-        scores = scores_for_votes(votes, 3, random)
-        label = find_consensus(scores).label
-        tau = float(random.uniform(0, 2))
-        limits = {"max_cc_size": 3, "flip_weight_min": 0.2, "flip_weight_max": 0.8, "flip_temperature": 0.5}
-        split = split_templates(scores, SplitSettings(unanimous_margin=tau, **limits))
-        by_hand = oracle.algorithm_1(scores.tolist(), tau=tau, k_max=3, f_min=0.2, f_max=0.8, t=0.5)
-        probs = [oracle.softmax(row) for row in scores.tolist()]
-        expected = oracle.f2c((-scores[:, label]).tolist(), probs, by_hand, **WEIGHTS)
-        loss = f2c_loss(-scores[:, label], label_log_probs(scores), split, **WEIGHTS)
-        assert [term.item() for term in loss.values()] == pytest.approx(expected, rel=1e-9, abs=1e-14)
+def test_a_split_without_sets_has_the_cross_entropy_only():
+    nll, log_probs = instance("empty")
+    loss = f2c_loss(nll, log_probs, DEGENERATE, **WEIGHTS)
+    assert [term.item() for term in loss.values()] == pytest.approx([0.7 * nll.mean().item(), 0, 0], rel=1e-12)
 
 
 def test_a_worked_example():
@@ -144,33 +122,6 @@ def test_detaching_the_mixture_changes_the_gradient_and_not_the_loss():
         detached = f2c_loss(nll, log_probs, split, **WEIGHTS)
         attached = f2c_loss(nll, log_probs, split, **WEIGHTS, variant=MOVING)
         assert total(detached).item() == total(attached).item()
-
-
-def test_the_detached_flip_gradient_equals_finite_differences_against_a_fixed_target():
-    random = random_of("flip gradient")
-    logits = torch.tensor(random.normal(size=(5, 4)), requires_grad=True)
-    flip_loss(logits.log_softmax(-1), SPLIT).backward()
-    target = oracle.mixture([oracle.softmax(logits[t].tolist()) for t in (0, 3)])
-
-    def against_fixed_target(rows):
-        return 0.6 * sum(oracle.kl(oracle.softmax(rows[s]), target) for s in (1, 2, 4)) / 3
-
-    expected = oracle.finite_differences(against_fixed_target, logits.tolist())
-    assert logits.grad.flatten().tolist() == pytest.approx(expected, abs=1e-8)
-
-
-@pytest.mark.parametrize("split", [CONFIDENT, SPLIT, DEGENERATE], ids=["2", "3", "empty"])
-def test_loss_gradients_equal_finite_differences(split):
-    nll, logits = instance("gradcheck", vocab=4)
-
-    def whole(nll, logits):
-        log_probs = logits.log_softmax(dim=-1)
-        return total(f2c_loss(nll, log_probs, split, **WEIGHTS, variant=MOVING))
-
-    assert gradcheck(whole, (nll, logits))
-    assert gradcheck(lambda x: cce_loss(x, weight=0.7), (nll,))
-    assert gradcheck(lambda x: jsd_loss(x.log_softmax(-1), weight=1.3), (logits,))
-    assert gradcheck(lambda x: flip_loss(x.log_softmax(-1), split, detach_cc_mixture=False), (logits,))
 
 
 @pytest.mark.parametrize("split", [CONFIDENT, SPLIT], ids=["2", "3"])

@@ -1,6 +1,6 @@
 """The methods of other papers match slow loops, in value and gradient, and stay finite at extreme scores."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from types import SimpleNamespace
 
 import pytest
@@ -8,11 +8,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flip_flop.method import METHODS, LossVariant, SplitSettings, find_consensus, split_templates
-from flip_flop.method.others import few_label_terms
+from flip_flop.method import METHODS, LossVariant, SplitSettings
 from tests.exact import EXACT
-from tests.method import methods_oracle
-from tests.method.draws import random_of
+from tests.method import oracle
+from tests.method.draws import MadeInstance, random_of
 
 LABEL_FREE = ("bct", "opct", "ttrl", "cpc_grpo", "swarm_l2", "swarm_l1_l2", "marginal_entropy")
 WITH_LABELS = ("supervised", "paft", "ppcl")
@@ -23,31 +22,20 @@ CROSS_ENTROPIES = {"space": st.sampled_from(["vocab", "labels", "both"]), "reduc
 
 
 @dataclass
-class ScoredInstance:
-    """An instance with given scores. The scores of the votes, from the base model, are separate."""
+class ScoredInstance(MadeInstance):
+    """An instance with scores as a leaf. The scores of the votes, from the base model, are separate."""
 
     leaf: torch.Tensor
     vote_scores: torch.Tensor
     token_counts: torch.Tensor
     gold: int | None
     id: str = "made"
-    draws: dict = field(default_factory=dict)
 
     def __post_init__(self):
-        self.consensus = find_consensus(self.vote_scores)
-        self.split = split_templates(self.vote_scores, SplitSettings(0.5, 3, 0.2, 0.9, 0.6))
+        self.decide(self.vote_scores, SplitSettings(0.5, 3, 0.2, 0.9, 0.6))
 
     def scores(self):
         return self.leaf
-
-    def nll(self, label, reduction="mean"):
-        return -self.leaf[:, label] * (self.token_counts[:, label] if reduction == "sum" else 1)
-
-    def answer_log_probs(self, label):
-        raise AssertionError("no method here reads the vocabulary")
-
-    def random(self, purpose):
-        return random_of(purpose, self.id)
 
 
 def made(number, shape, name="bct", dtype=torch.float64):
@@ -81,11 +69,11 @@ def test_loss_and_gradient_match_the_loops(name, number, shape, space, reduction
         "clean": clean, "beta": 0.7, "cce_space": space, "cce_reduction": reduction, "gold": instance.gold,
         "vote_scores": instance.vote_scores.tolist(), "token_counts": instance.token_counts.tolist(),
         "consensus": int(instance.consensus.label),
-        "drawn": {each: instance.random(each).permutation(shape[0]).tolist() for each in ("paft", "ppcl")},
+        "drawn": {purpose: instance.random(purpose).permutation(shape[0]).tolist() for purpose in ("paft", "ppcl")},
     }  # fmt: skip
-    loss, rows = getattr(methods_oracle, name), instance.leaf.tolist()
+    loss, rows = getattr(oracle, name), instance.leaf.tolist()
     expected = [complex(value).real for value in loss(rows, rows, case)]
-    slope = torch.tensor(methods_oracle.gradient(loss, rows, case), dtype=torch.float64)
+    slope = torch.tensor(oracle.gradient(lambda *both: sum(loss(*both, case)), rows), dtype=torch.float64)
     terms = terms_of(name, instance, config_of(clean, cce_space=space, cce_reduction=reduction))
     assert [value.item() for value in terms.values()] == pytest.approx(expected, rel=EXACT, abs=EXACT)
     # A divergence or a deviation is a difference of larger numbers, and its inverse multiplies the rounding.
@@ -93,38 +81,9 @@ def test_loss_and_gradient_match_the_loops(name, number, shape, space, reduction
     torch.testing.assert_close(instance.leaf.grad, slope, rtol=0, atol=EXACT * size)
 
 
-@settings(max_examples=50, deadline=None)
-@given(
-    number=st.integers(0, 2**31),
-    shape=SHAPES,
-    **CROSS_ENTROPIES,
-    weight=st.floats(0.01, 10),
-)
-def test_few_label_term_matches_the_loops_for_a_method_without_labels(number, shape, space, reduction, weight):
-    instance, gold = made(number, shape), number % shape[1]
-    case = {
-        "cce_space": space, "cce_reduction": reduction, "gold": gold, "token_counts": instance.token_counts.tolist(),
-    }  # fmt: skip
-    rows = instance.leaf.tolist()
-    config = config_of(cce_space=space, cce_reduction=reduction)
-    config.supervised_weight = weight
-    terms = few_label_terms(instance, gold, config)
-    (expected,) = (complex(value).real for value in methods_oracle.supervised(rows, rows, case))
-    assert terms["supervised"].item() == pytest.approx(weight * expected, rel=EXACT, abs=EXACT)
-    terms["supervised"].backward()
-    slope = torch.tensor(methods_oracle.gradient(methods_oracle.supervised, rows, case), dtype=torch.float64)
-    torch.testing.assert_close(instance.leaf.grad, weight * slope, rtol=EXACT, atol=weight * EXACT)
-    assert instance.gold is None
-    assert few_label_terms(instance, None, config) == {}
-    config.supervised_weight = 0.0
-    assert few_label_terms(instance, gold, config) == {}
-
-
 def magnification(name, instance, case):
     if name == "ppcl":
-        other = next(template for template in case["drawn"]["ppcl"] if template != case["clean"])
-        probabilities = [methods_oracle.softmax(instance.leaf.tolist()[each]) for each in (case["clean"], other)]
-        return 1 + 1 / abs(methods_oracle.js_of(probabilities))
+        return 1 + 1 / abs(oracle.ppcl_pair(instance.leaf.tolist(), case)[1])
     if name == "cpc_grpo":
         rows = instance.leaf.detach()
         return 1 + float((rows.abs().max() / (rows.sum(0) - rows).std(dim=1, correction=0).clamp_min(1e-4)).max())

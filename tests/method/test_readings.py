@@ -1,6 +1,6 @@
 """Each variant of the losses is the one written by hand, values and gradients, to the last digits of float64."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from types import SimpleNamespace
 
 import pytest
@@ -8,10 +8,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flip_flop.method import METHODS, LossVariant, SplitSettings, find_consensus, split_templates
+from flip_flop.method import METHODS, LossVariant, SplitSettings
 from tests.exact import EXACT
-from tests.method import readings_oracle as by_hand
-from tests.method.draws import random_of
+from tests.method import oracle
+from tests.method.draws import LogitInstance, random_of
 
 LIMITS = {"tau": 0.5, "k_max": 3, "f_min": 0.2, "f_max": 0.9, "t": 0.6}
 RELEASE = {
@@ -46,41 +46,6 @@ SWARM_READINGS = [
 ]
 
 
-@dataclass
-class LogitInstance:
-    """An instance with logits at its answers' positions: ``[template][label][position]``."""
-
-    logits: list[list[torch.Tensor]]
-    targets: list[list[list[int]]]
-    limits: SplitSettings
-    id: str = "made"
-    gold: int | None = None
-
-    def __post_init__(self):
-        self.token_counts = torch.tensor([[len(rows) for rows in answers] for answers in self.logits])
-        self.vote_scores = self.scores().detach()
-        self.consensus = find_consensus(self.scores())
-        self.split = split_templates(self.scores(), self.limits)
-
-    def _picked(self, template, label):
-        rows = self.logits[template][label].log_softmax(-1)
-        return rows.gather(1, torch.tensor(self.targets[template][label])[:, None]).squeeze(1)
-
-    def scores(self):
-        counts = self.token_counts
-        rows = [[self._picked(v, c).mean() for c in range(counts.shape[1])] for v in range(counts.shape[0])]
-        return torch.stack([torch.stack(row) for row in rows])
-
-    def nll(self, label, reduction="mean"):
-        return -self.scores()[:, label] * (self.token_counts[:, label] if reduction == "sum" else 1)
-
-    def answer_log_probs(self, label):
-        return [answers[label].log_softmax(-1) for answers in self.logits]
-
-    def random(self, purpose):
-        return random_of(purpose)
-
-
 def made(number, num_templates):
     """Logits over 7 tokens, 3 labels, answers of one to 4 tokens of which some have more positions than the others."""
     random = random_of("readings", number)
@@ -95,16 +60,22 @@ def made(number, num_templates):
     return logits, targets
 
 
+def decide(logits, targets, bound="templates"):
+    """The label with the most votes, and Algorithm 1, which carries no gradient and so is decided once."""
+    scores = oracle.scores_of(logits, targets)
+    return oracle.consensus(scores)[2], oracle.algorithm_1(scores, bound=bound, **LIMITS)
+
+
 def assert_equal(method, logits, targets, variant, expected, limits=None):
     """Compare terms and gradients with the loops; ``expected`` gets the logits with and without gradient."""
     leaves = [[torch.tensor(rows, dtype=torch.float64, requires_grad=True) for rows in answers] for answers in logits]
     config = SimpleNamespace(cce_weight=0.7, jsd_weight=1.3, **SPACE_WEIGHTS, **asdict(variant))
     instance = LogitInstance(leaves, targets, limits or SplitSettings(0.5, 3, 0.2, 0.9, 0.6))
     terms = METHODS[method].loss(instance, config)
-    for found, value in zip(terms.values(), expected(logits, logits), strict=True):
-        assert found.item() == pytest.approx(complex(value).real, rel=EXACT, abs=EXACT)
+    for term, value in zip(terms.values(), expected(logits, logits), strict=True):
+        assert term.item() == pytest.approx(complex(value).real, rel=EXACT, abs=EXACT)
     torch.stack(list(terms.values())).sum().backward()
-    by_logit = by_hand.gradient(lambda *both: sum(expected(*both)), logits)
+    by_logit = oracle.gradient(lambda *both: sum(expected(*both)), logits)
     for leaf_row, rows in zip(leaves, by_logit, strict=True):
         for leaf, row in zip(leaf_row, rows, strict=True):
             gradient = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
@@ -119,17 +90,16 @@ def test_f2c_matches_the_loops_for_each_variant(changes, number, num_templates):
     bound = changes.get("bound", "templates")
     variant = LossVariant(**{name: value for name, value in changes.items() if name != "bound"})
     logits, targets = made(number, num_templates)
-    decided = by_hand.split(logits, targets, bound, **LIMITS)
+    decided = decide(logits, targets, bound)
     limits = SplitSettings(0.5, 3, 0.2, 0.9, 0.6, cc_size_bound=bound)
 
     def expected(moved, still):
-        # Algorithm 1 carries no gradient, and so is decided once.
         spaces = ["vocab", "labels"] if variant.divergence_space == "both" else [variant.divergence_space]
         terms = []
         for space in spaces:
             one = asdict(variant) | {"divergence_space": space}
-            cce, *divergences = by_hand.f2c(moved, still, targets, decided, one)
-            terms += [each * SPACE_WEIGHTS[f"{space}_weight"] for each in divergences]
+            cce, *divergences = oracle.f2c(moved, still, targets, *decided, one)
+            terms += [divergence * SPACE_WEIGHTS[f"{space}_weight"] for divergence in divergences]
         return cce, *terms
 
     assert_equal("f2c", logits, targets, variant, expected, limits)
@@ -143,7 +113,7 @@ def test_swarm_toward_the_mixture_is_the_one_by_hand(changes, number, num_templa
     logits, targets = made(number, num_templates)
 
     def expected(moved, still):
-        return (by_hand.swarm(moved, still, targets, asdict(variant)),)
+        return (oracle.swarm(moved, still, targets, asdict(variant)),)
 
     assert_equal("swarm", logits, targets, variant, expected)
 
@@ -152,10 +122,10 @@ def test_swarm_toward_the_mixture_is_the_one_by_hand(changes, number, num_templa
 def test_cce_is_divided_by_the_number_of_labels_if_set(divide):
     variant = LossVariant(divide_by_labels=divide)
     logits, targets = made(4, 4)
-    decided = by_hand.split(logits, targets, "templates", **LIMITS)
+    decided = decide(logits, targets)
 
     def expected(moved, still):
-        return by_hand.f2c(moved, still, targets, decided, asdict(variant))[:1]
+        return oracle.f2c(moved, still, targets, *decided, asdict(variant))[:1]
 
     assert_equal("cce", logits, targets, variant, expected)
 
@@ -164,20 +134,10 @@ def test_the_made_instances_have_all_cases_and_positions_that_not_all_templates_
     cases, ragged, differing = set(), 0, 0
     for number in range(60):
         logits, targets = made(number, 3 + number % 3)
-        label, found = by_hand.split(logits, targets, "templates", **LIMITS)
-        differing += found != by_hand.split(logits, targets, "group", **LIMITS)[1]
-        cases.add((found[0], bool(found[2])))
+        label, split = decide(logits, targets)
+        differing += split != decide(logits, targets, "group")[1]
+        cases.add((split[0], bool(split[2])))
         ragged += len({len(answers[label]) for answers in logits}) > 1
     assert cases == {(1, False), (2, False), (3, True)}
     assert ragged > 30
     assert differing > 5
-
-
-def test_the_bounds_of_line_10_differ_at_three_of_five_voters():
-    """The example of the release, StoryCloze at |G| = 3: k is 2 instead of 3, and one voter follows the others."""
-    scores = torch.tensor([[-1.0, -3.0], [-1.0, -2.0], [-1.0, -1.5], [-2.0, -1.0], [-2.0, -1.5]])
-    sizes = {
-        bound: int(split_templates(scores, SplitSettings(1.0, 3, 0.1, 1.0, 1.0, cc_size_bound=bound)).cc_mask.sum())
-        for bound in ("templates", "group")
-    }
-    assert sizes == {"templates": 3, "group": 2}
