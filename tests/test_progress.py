@@ -11,7 +11,7 @@ from transformers import TrainerState
 from flip_flop.console import track
 from flip_flop.evaluation.audit import audit
 from flip_flop.scoring.options import ScoringOptions
-from flip_flop.training.callbacks import ShowProgress
+from flip_flop.training.run import ShowProgress
 from tests.training.conftest import load_tiny, make_task
 
 

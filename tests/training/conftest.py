@@ -4,15 +4,17 @@ import json
 import os
 import re
 import signal
+from dataclasses import asdict
 
 import pytest
 import torch
+from transformers import PrinterCallback, ProgressCallback
 
 from flip_flop.prompts import Template, TemplateSet
 from flip_flop.record import ModelRecord
 from flip_flop.scoring import LoadedModel
 from flip_flop.tasks import RowsSource, Task
-from flip_flop.training import F2CTrainer, make_config
+from flip_flop.training import F2CTrainer, make_config, train
 from tests.tiny import byte_bpe, tiny_model
 
 WORDS = ["room", "staff", "food", "hotel", "wifi", "service", "review", "question", "answer", "hypothesis"]
@@ -72,10 +74,54 @@ def settings(**changes):
     return make_config(base | changes)
 
 
+def run(out, *, model=None, task=None, resume=False, keep_worse=True, **changes):
+    """Train the tiny model on the small task."""
+    config = settings(**changes)
+    return train(
+        model or load_tiny(), task or make_task(), config, out, resume=resume, quiet=True, keep_worse=keep_worse
+    )
+
+
+def training_rows(label=None, count=8):
+    instances = make_task(count).with_templates(["plain", "truth", "long"]).instances("train")
+    return [asdict(instance) | ({} if label is None else {"label": label}) for instance in instances]
+
+
+def make_trainer(out, rows=None, model=None, eval_rows=None, **changes):
+    trainer = F2CTrainer(
+        model or tiny_model("qwen2"),
+        settings(output_dir=str(out), **changes),
+        train_dataset=rows or training_rows(),
+        eval_dataset=eval_rows,
+        processing_class=byte_bpe(),
+    )
+    for callback in (PrinterCallback, ProgressCallback):
+        trainer.remove_callback(callback)
+    return trainer
+
+
+def make_exact_trainer(out, rows=None, **changes):
+    """In float64 and without dropout, so that equal formulas agree to many digits."""
+    trainer = make_trainer(out, rows, model=tiny_model("qwen2").double(), **({"lora_dropout": 0.0} | changes))
+    trainer.adapted.double()
+    return trainer
+
+
+def randomize(trainer, scale=0.3):
+    """Give the adapter weights: at first it is zero."""
+    for name, value in trainer.adapted.named_parameters():
+        if "lora_B" in name:
+            value.data.normal_(0, scale)
+
+
+def adapter_weights(trainer):
+    return {name: value.detach().clone() for name, value in trainer.adapted.named_parameters() if "lora_" in name}
+
+
 def change_digit(path):
     """Change a digit, or a bit of a file without digits."""
     content = path.read_bytes()
-    digits = [found.start() for found in re.finditer(rb"[1-8]", content)]
+    digits = [digit.start() for digit in re.finditer(rb"[1-8]", content)]
     place = digits[len(digits) // 2] if digits else len(content) // 2
     path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
 

@@ -10,8 +10,7 @@ from flip_flop.errors import InputError
 from flip_flop.training import F2CTrainer
 from tests.scoring.made import rows
 from tests.tiny import SHAPE, byte_bpe, random_model, tiny_model
-from tests.training.conftest import settings
-from tests.training.test_trainer import make_trainer
+from tests.training.conftest import make_trainer, settings
 
 pytestmark = pytest.mark.usefixtures("quiet_transformers")
 TINY = SHAPE | {"vocab_size": 400, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": None}

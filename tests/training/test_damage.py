@@ -1,19 +1,26 @@
-"""A changed digit in any file of a run, an adapter, a checkpoint or a study is refused or harmless."""
+"""A changed file is refused or harmless. Changed weights, tasks and rows are reported."""
 
+import json
 import os
 import shutil
+from dataclasses import replace
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from flip_flop.errors import InputError
 from flip_flop.evaluation.audit import audit
+from flip_flop.prompts import TemplateSet
 from flip_flop.record import AdapterRecord, RunRecord
 from flip_flop.report import load_run
+from flip_flop.scoring import load_model
 from flip_flop.scoring.adapters import stored_calibration
-from flip_flop.training import train
+from flip_flop.tasks import RowsSource
 from flip_flop.training.selection import CheckpointCriterion
-from tests.training.conftest import before_step, change_digit, load_tiny, make_task, settings
-from tests.training.test_resume import run
+from tests.tiny import CHAT_TEMPLATE, save_tiny
+from tests.training.conftest import change_digit, load_tiny, make_task, rows, run
+from tests.training.test_resume import interrupt
+from tests.training.test_resume import run as run_with_checkpoints
 
 HARMLESS = ("README.md", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 
@@ -29,21 +36,35 @@ def error_of(function, *arguments, **keywords):
     return caught.value
 
 
+# The rows are enough for a stored calibration.
+TASK = make_task(60)
+SHORT = {
+    "max_steps": 1, "num_train_epochs": 1, "votes": "frozen", "vote_calibration": "batch", "label_prior": [0.5, 0.5],
+}  # fmt: skip
+
+
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    out = tmp_path_factory.mktemp("finished") / "run"
-    config = settings(max_steps=2, votes="frozen", vote_calibration="batch", label_prior=[0.5, 0.5])
-    train(load_tiny(), make_task(60), config, out, quiet=True, keep_worse=True)
-    return out
+def made(tmp_path_factory):
+    """A model on disk, and a run on it."""
+    folder = tmp_path_factory.mktemp("made")
+    save_tiny(folder / "base")
+    run(folder / "run", model=str(folder / "base"), task=TASK, **SHORT)
+    return folder
 
 
 @pytest.fixture
-def copy(finished, tmp_path):
-    return shutil.copytree(finished, tmp_path / "run")
+def base(made, tmp_path):
+    return shutil.copytree(made / "base", tmp_path / "base")
+
+
+@pytest.fixture
+def finished(made, tmp_path):
+    return shutil.copytree(made / "run", tmp_path / "run")
 
 
 def test_a_changed_file_of_an_audit_is_named(tmp_path):
-    out = audit(load_tiny(), make_task(), quiet=True).write(tmp_path / "audit")
+    audited = audit(load_tiny(), make_task(), quiet=True)
+    out = audited.write(tmp_path / "audit")
     names = files_of(out)
     assert len(names) == 5
     for name in names:
@@ -59,35 +80,28 @@ def test_a_changed_file_of_an_audit_is_named(tmp_path):
     change_digit(out / "metrics.json")
     (out / "MANIFEST.json").unlink()  # as an earlier version wrote it
     assert load_run(out)
+    assert load_run(audited.write(out)).metrics.keys() == audited.metrics.keys()  # it may be overwritten
 
 
-def test_a_damaged_audit_may_be_overwritten(tmp_path):
-    found = audit(load_tiny(), make_task(), quiet=True)
-    out = found.write(tmp_path / "audit")
-    change_digit(out / "metrics.json")
-    found.write(out)
-    assert load_run(out).metrics.keys() == found.metrics.keys()
-
-
-def test_a_changed_file_of_a_training_run_is_named(copy):
-    assert {"run.json", "log.jsonl", "votes.npz", "plan.json"} <= {*files_of(copy)}
-    for name in [*files_of(copy), *(f"adapter/{name}" for name in files_of(copy / "adapter"))]:
-        content = (copy / name).read_bytes()
-        change_digit(copy / name)
+def test_a_changed_file_of_a_training_run_is_named(finished):
+    assert {"run.json", "log.jsonl", "votes.npz", "plan.json"} <= {*files_of(finished)}
+    for name in [*files_of(finished), *(f"adapter/{name}" for name in files_of(finished / "adapter"))]:
+        content = (finished / name).read_bytes()
+        change_digit(finished / name)
         if name.removeprefix("adapter/") in HARMLESS:
-            RunRecord.read(copy, "train")
+            RunRecord.read(finished, "train")
         else:
-            error = error_of(RunRecord.read, copy, "train")
+            error = error_of(RunRecord.read, finished, "train")
             assert error.code == "E-RUN-BROKEN"
             assert name in error.message or name == "MANIFEST.json"
-        (copy / name).write_bytes(content)
+        (finished / name).write_bytes(content)
 
 
-def test_changed_offsets_of_an_adapter_are_refused(copy):
+def test_changed_offsets_of_an_adapter_are_refused(finished):
     templates = make_task().training_templates
-    adapter = AdapterRecord(path=str(copy / "adapter"))
+    adapter = AdapterRecord(path=str(finished / "adapter"))
     assert stored_calibration(adapter, templates, 2)
-    change_digit(copy / "adapter" / "calibration.json")
+    change_digit(finished / "adapter" / "calibration.json")
     error = error_of(stored_calibration, adapter, templates, 2)
     assert (error.code, "calibration.json is damaged" in error.message) == ("E-CALIBRATION", True)
 
@@ -100,15 +114,10 @@ def crashed(tmp_path_factory):
     """A run that was killed at its sixth step, with checkpoints of the second step, the best one, and the fourth."""
     out = tmp_path_factory.mktemp("crashed") / "run"
 
-    def crash():
-        raise RuntimeError("crash")
-
     values = iter([0.1, 0.9, 0.7])  # at steps 0, 2 and 4
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(CheckpointCriterion, "judge", lambda *_: {"selection": next(values), "vote_drift": 0.0})
-        before_step(patch, 5, crash)
-        with pytest.raises(RuntimeError, match="crash"):
-            run(out)
+        interrupt(out, patch, 5)
     return out
 
 
@@ -125,7 +134,7 @@ DAMAGES = {
 def test_a_damaged_checkpoint_is_refused(crashed, tmp_path, damage):
     out = shutil.copytree(crashed, tmp_path / "run")
     DAMAGES[damage](out / "checkpoints" / "checkpoint-4")
-    error = error_of(run, out, resume=True)
+    error = error_of(run_with_checkpoints, out, resume=True)
     assert (error.code, "checkpoint-4 cannot be used" in error.message) == ("E-RUN-BROKEN", True)
     assert not (out / "run.json").exists()
 
@@ -136,6 +145,83 @@ def test_a_damaged_best_checkpoint_is_refused_only_for_its_adapter(crashed, tmp_
         out = shutil.copytree(crashed, tmp_path / name)
         change_digit(out / "checkpoints" / best / name)
         if is_refused:
-            assert f"{best} cannot be used" in error_of(run, out, resume=True).message
+            assert f"{best} cannot be used" in error_of(run_with_checkpoints, out, resume=True).message
         else:
-            run(out, resume=True)
+            run_with_checkpoints(out, resume=True)
+
+
+def edit_weights(folder):
+    weights = load_file(folder / "model.safetensors")
+    weights["model.norm.weight"] *= 1.5
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def with_rows(task, split, new_rows):
+    return replace(task, data={**task.data, split: RowsSource(new_rows, "made rows")})
+
+
+def with_other_template(task):
+    templates = [replace(item, jinja="True? {{ text }}") if item.name == "truth" else item for item in task.templates]
+    return replace(task, templates=TemplateSet(tuple(templates)))
+
+
+RELABELLED = [row | {"label": 1 - row["label"]} for row in rows(7, 100)]
+CHANGES = {
+    "training rows": (lambda task: with_rows(task, "train", [*rows(59), rows(60)[59] | {"text": "New"}]), ("rows",)),
+    "validation labels": (lambda task: with_rows(task, "validation", RELABELLED), ("rows",)),
+    "a template": (with_other_template, ("task", "rows")),
+}
+
+
+def resume(base, finished, task=None):
+    """Resume the run as if it had been killed before its record was written; return the recorded changes."""
+    (finished / "run.json").unlink()
+    run(finished, model=str(base), task=task or TASK, resume=True, **SHORT)
+    return RunRecord.read(finished).allowed_changes
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_resumed_run_reports_and_records_changed_rows_and_templates(base, finished, caplog, change):
+    edit, inputs = CHANGES[change]
+    assert resume(base, finished, edit(TASK)) == inputs
+    assert caplog.text.count("W-RESUME-CHANGED") == 1
+    assert resume(base, finished) == inputs, "a later resume keeps the changes"
+
+
+@pytest.mark.slow
+def test_other_weights_are_one_warning_and_are_recorded(base, finished, caplog):
+    edit_weights(base)
+    loaded = load_model(str(base), adapter=finished / "adapter")
+    assert caplog.text.count("W-ADAPTER") == 1
+    assert audit(loaded, make_task(), quiet=True).record.allowed_changes == ("weights",)
+    assert resume(base, finished) == ("weights",)
+    assert "these have changed since its start: model's weights." in caplog.text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", ["adapter_model.safetensors", "adapter_config.json"])
+def test_a_changed_adapter_is_refused_beside_its_run(base, finished, file):
+    assert load_model(str(base), adapter=finished / "adapter").allowed_changes == ()
+    change_digit(finished / "adapter" / file)
+    with pytest.raises(InputError, match=rf"^E-ADAPTER: .*{file} is damaged"):
+        load_model(str(base), adapter=finished / "adapter")
+
+
+@pytest.mark.slow
+def test_changed_system_message_of_a_task_gives_a_warning(base, tmp_path, caplog):
+    (base / "chat_template.jinja").write_text(CHAT_TEMPLATE)
+    brief, kind = (replace(make_task(), system=text) for text in ("Be brief.", "Be kind."))
+    run(tmp_path / "run", model=str(base), task=brief, method="swarm", **SHORT)
+    adapted = load_model(str(base), adapter=tmp_path / "run" / "adapter")
+    audit(adapted, brief, quiet=True)
+    assert "W-CHAT" not in caplog.text
+    audit(adapted, kind, quiet=True)
+    trained, now = ({"system": task.system} for task in (brief, kind))
+    assert f"W-CHAT: the adapter was trained with {trained}, the task has {now}." in caplog.text
+
+
+@pytest.mark.slow
+def test_names_in_an_adapters_config_have_a_fixed_order(made):
+    config = json.loads((made / "run" / "adapter" / "adapter_config.json").read_text())
+    assert config["target_modules"] == sorted(config["target_modules"])

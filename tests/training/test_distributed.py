@@ -1,6 +1,7 @@
 """Several processes train what one does: the same steps, the same log, one folder, one voice."""
 
 import json
+import multiprocessing
 import os
 import signal
 import socket
@@ -11,10 +12,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 
+from flip_flop.errors import InputError
+from flip_flop.scoring.distributed import all_results, world_size
+from tests.tiny import byte_bpe, tiny_model
+from tests.training.conftest import adapter_weights, log_of, make_trainer, record_of, training_rows
 from tests.waiting import wait_for
 
+ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
 # The last of an epoch's 5 steps has 5 instances instead of 8.
 ROWS = 37
 
@@ -38,19 +43,20 @@ def task_file(tmp_path):
     return path
 
 
-def settings_of(num_processes, task_file, out, *flags):
+def training(num_processes, task_file, out, *flags):
+    """The arguments of a training whose steps have 8 instances over all processes."""
     settings = ["--model", "demo", "--task", str(task_file), "--method", "f2c", "--out", str(out), "--device", "cpu"]
     settings += ["--num-train-epochs", "2", "--logging-steps", "1", "--divergence-space", "labels", "--keep-worse"]
-    return [*settings, "--per-device-train-batch-size", str(8 // num_processes), *flags]
+    return ["train", *settings, "--per-device-train-batch-size", str(8 // num_processes), *flags]
 
 
-def launch(num_processes, task_file, out, *flags, wait=True, launcher=None, code=0):
-    settings = settings_of(num_processes, task_file, out, *flags)
-    launcher = launcher or ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(num_processes)]
-    command = [sys.executable, *launcher, "-m", "flip_flop.cli.main", "train", *settings]
+TWO = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+
+
+def launch(arguments, launcher=TWO, wait=True, code=0):
+    command = [sys.executable, *launcher, "-m", "flip_flop.cli.main", *map(str, arguments)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(command, **pipes, env=environment, start_new_session=True)
+    process = subprocess.Popen(command, **pipes, env=ENVIRONMENT, start_new_session=True)
     if not wait:
         return process
     output, errors = process.communicate(timeout=240)
@@ -58,29 +64,16 @@ def launch(num_processes, task_file, out, *flags, wait=True, launcher=None, code
     return output, errors
 
 
-def losses(out):
-    lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
-    return [(line["loss"], line["case_1"], line["own_label_mass"]) for line in lines if "loss" in line]
-
-
-def training_record(out):
-    return json.loads((out / "run.json").read_text())["training"]
-
-
 @pytest.mark.slow
 def test_two_processes_take_the_same_steps_as_one(tmp_path, task_file, flip_flop):
-    assert flip_flop("train", *settings_of(1, task_file, tmp_path / "one", "--lora-dropout", "0")).code == 0
-    output, errors = launch(2, task_file, tmp_path / "two", "--lora-dropout", "0")
+    assert flip_flop(*training(1, task_file, tmp_path / "one", "--lora-dropout", "0")).code == 0
+    output, errors = launch(training(2, task_file, tmp_path / "two", "--lora-dropout", "0"))
     assert output.count("next, flip-flop audit") == 1
     assert errors.count("first votes") == errors.count("processes that train together: 2") == 1
-    ours, theirs = losses(tmp_path / "two"), losses(tmp_path / "one")
-    assert len(ours) == len(theirs) == 2 * 5
-    for mine, other in zip(ours, theirs, strict=True):
-        assert mine == pytest.approx(other, rel=1e-5)
-    one, two = (load_file(tmp_path / run / "adapter" / "adapter_model.safetensors") for run in ("one", "two"))
-    size = max(float(tensor.abs().max()) for tensor in one.values())
-    assert max(float((one[name] - two[name]).abs().max()) for name in one) < 1e-3 * size
-    records = [training_record(tmp_path / run) for run in ("one", "two")]
+    ours, theirs = ([entry["loss"] for entry in log_of(tmp_path / run, "loss")] for run in ("two", "one"))
+    assert len(ours) == 2 * 5
+    assert ours == pytest.approx(theirs, rel=1e-5)
+    records = [record_of(tmp_path / run)["training"] for run in ("one", "two")]
     assert [record["num_processes"] for record in records] == [1, 2]
     assert not any(record["dropout_depends_on_processes"] for record in records)
 
@@ -88,16 +81,16 @@ def test_two_processes_take_the_same_steps_as_one(tmp_path, task_file, flip_flop
 @pytest.mark.slow
 def test_two_processes_stop_at_one_step_on_a_signal_and_resume(tmp_path, task_file):
     out = tmp_path / "two"
-    process = launch(2, task_file, out, "--num-train-epochs", "12", wait=False)
+    process = launch(training(2, task_file, out, "--num-train-epochs", "12"), wait=False)
     log = out / "log.jsonl"
     wait_for(lambda: log.exists() and '"loss"' in log.read_text())
     os.killpg(process.pid, signal.SIGTERM)
     process.communicate(timeout=120)
     assert list((out / "checkpoints").glob("checkpoint-*/MANIFEST.json"))
     assert not (out / "run.json").exists()
-    _, errors = launch(2, task_file, out, "--num-train-epochs", "12", "--resume")
+    _, errors = launch(training(2, task_file, out, "--num-train-epochs", "12", "--resume"))
     assert "resuming from checkpoint-" in errors
-    assert training_record(out)["dropout_depends_on_processes"] is True
+    assert record_of(out)["training"]["dropout_depends_on_processes"] is True
 
 
 SHORT_TIMEOUT = """
@@ -117,14 +110,14 @@ def test_unresponsive_process_ends_the_others_with_an_error(tmp_path, task_file,
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
-    command = [sys.executable, "-c", SHORT_TIMEOUT, "train", *settings_of(2, task_file, out, *flags)]
+    command = [sys.executable, "-c", SHORT_TIMEOUT, *training(2, task_file, out, *flags)]
     first, second = (
         subprocess.Popen(
             command,
             stderr=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             text=True,
-            env=os.environ | shared | {"OMP_NUM_THREADS": "1", "RANK": rank, "LOCAL_RANK": rank},
+            env=ENVIRONMENT | shared | {"RANK": rank, "LOCAL_RANK": rank},
         )
         for rank in "01"
     )
@@ -148,9 +141,8 @@ def test_one_two_and_four_processes_train_the_same_adapter(tmp_path):
     In float64 only rounding differs. In float32 AdamW divides a gradient by its size. If the size is near the
     rounding, a step may differ by a part of the learning rate, 1e-3, of which 1e-5 is a hundredth.
     """
-    command = [sys.executable, "-m", "tests.training.processes", str(tmp_path)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=Path(__file__).parents[2], env=environment, capture_output=True, text=True)
+    command = [sys.executable, "-m", "tests.training.test_distributed", str(tmp_path)]
+    done = subprocess.run(command, cwd=Path(__file__).parents[2], env=ENVIRONMENT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     for dtype, bound, processes in (("float64", 1e-12, (2, 4)), ("float32", 1e-5, (4,))):
         one, *others = (torch.load(tmp_path / f"{dtype}-{count}.pt") for count in (1, *processes))
@@ -161,20 +153,21 @@ def test_one_two_and_four_processes_train_the_same_adapter(tmp_path):
             assert other["steps"] == one["steps"]
             differences = [(other["adapter"][name] - value).abs().max() for name, value in one["adapter"].items()]
             assert float(max(differences)) < bound
-            losses = [[*found["losses"], found["train_loss"]] for found in (other, one)]
+            losses = [[*result["losses"], result["train_loss"]] for result in (other, one)]
             assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
 @pytest.mark.slow
 def test_invalid_setting_is_reported_once(tmp_path, task_file):
-    _, errors = launch(2, task_file, tmp_path / "two", "--learning-rat", "1", code=1)  # the launcher's own
+    _, errors = launch(training(2, task_file, tmp_path / "two", "--learning-rat", "1"), code=1)  # the launcher's own
     assert errors.count("E-CONFIG: Unknown setting '--learning-rat'") == 1
 
 
 @pytest.mark.slow
 def test_launcher_that_starts_too_few_processes_is_warned_about(tmp_path, task_file):
     accelerate = ["-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2"]
-    _, errors = launch(1, task_file, tmp_path / "one", "--max-steps", "1", "--eval-strategy", "no", launcher=accelerate)
+    short = training(1, task_file, tmp_path / "one", "--max-steps", "1", "--eval-strategy", "no")
+    _, errors = launch(short, launcher=accelerate)
     assert errors.count("processes that train together: 1") == 1
     assert errors.count("W-ONE-PROCESS: accelerate started one of several requested processes") == 1
 
@@ -182,13 +175,85 @@ def test_launcher_that_starts_too_few_processes_is_warned_about(tmp_path, task_f
 @pytest.mark.slow
 def test_audit_in_two_processes_has_the_same_scores(tmp_path, flip_flop):
     command = ["audit", "--model", "demo", "--task", "demo", "--limit", "7", "--device", "cpu", "--out"]
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "flip_flop.cli.main"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, *torchrun, *command, str(tmp_path / "two")], env=environment, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("next, flip-flop report") == 1
+    output, _ = launch([*command, tmp_path / "two"])
+    assert output.count("next, flip-flop report") == 1
     assert flip_flop(*command, tmp_path / "one").code == 0
     one, two = (np.load(tmp_path / run / "scores.npz")["scores"] for run in ("one", "two"))
     np.testing.assert_allclose(two, one, atol=1e-5)
+
+
+# ---- ``python -m tests.training.test_distributed OUT``: 4 of 37 instances in a step, in float64 and float32 ----
+
+# Processes, and for each of them instances per micro-batch and micro-batches per step.
+SHAPES = ((1, 4, 1), (2, 1, 2), (4, 1, 1))
+TRAININGS = [*(("float64", *shape) for shape in SHAPES), ("float32", *SHAPES[0]), ("float32", *SHAPES[2])]
+
+
+def train(rank, processes, batch, accumulation, model, rows, out):
+    """Train in one process."""
+    trainer = make_trainer(
+        out / f"{model.dtype}-{processes}",
+        rows,
+        model=model,
+        lora_dropout=0.0,
+        learning_rate=1e-3,
+        max_steps=50,
+        logging_steps=7,
+        per_device_train_batch_size=batch,
+        gradient_accumulation_steps=accumulation,
+        eval_strategy="no",
+        save_strategy="no",
+    )
+    trainer.adapted.to(model.dtype)
+    result = trainer.train()
+    told = ask_all(rank)
+    if rank == 0:
+        lines = [entry for entry in trainer.state.log_history if "loss" in entry]
+        done = {"steps": [line["step"] for line in lines], "losses": [line["loss"] for line in lines]}
+        done |= {"train_loss": result.training_loss, "adapter": adapter_weights(trainer), "told": told}
+        torch.save(done, out / f"{str(model.dtype).removeprefix('torch.')}-{processes}.pt")
+
+
+def ask_all(rank):
+    """Return the error of each process if the last one has found a mistake."""
+
+    def work():
+        if rank == world_size() - 1:
+            raise InputError("E-LABEL", "two answers are the same tokens.", "Change one.")
+
+    try:
+        return all_results(work)
+    except InputError as error:
+        return str(error)
+
+
+def join(rank, port, processes, *arguments):
+    """Train in the environment that a launcher gives a process."""
+    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+    os.environ |= dict(zip(names, map(str, (rank, rank, processes, processes)), strict=True))
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    train(rank, processes, *arguments)
+
+
+def main(out):
+    """Train once in each way; return 1 if a process failed."""
+    torch.set_num_threads(1)
+    byte_bpe()  # kept for later calls
+    for dtype, processes, *shape in TRAININGS:
+        shared = (tiny_model("qwen2").to(getattr(torch, dtype)), training_rows(count=37), Path(out))
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        arguments = [(rank, port, processes, *shape, *shared) for rank in range(processes)]
+        children = [multiprocessing.get_context("fork").Process(target=join, args=of_rank) for of_rank in arguments]
+        for child in children:
+            child.start()
+        for child in children:
+            child.join()
+        if any(child.exitcode for child in children):
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

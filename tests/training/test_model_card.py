@@ -2,18 +2,16 @@
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from huggingface_hub import HfApi, ModelCard
 
-from flip_flop import InputError, audit, load_model, train
+from flip_flop import InputError, audit, load_model
 from flip_flop.record import RunRecord
 from flip_flop.training.card import model_card
 from tests.tiny import save_tiny
-from tests.training.conftest import adapter_bytes, load_tiny, make_task, settings, signal_in
-from tests.training.test_trainer import make_trainer, training_rows
+from tests.training.conftest import adapter_bytes, make_task, make_trainer, run, signal_in, training_rows
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "card.md"
 # Metrics, digests and versions, which depend on the machine.
@@ -28,34 +26,31 @@ def base(tmp_path_factory):
 @pytest.fixture(scope="module")
 def finished(base, tmp_path_factory):
     out = tmp_path_factory.mktemp("run") / "f2c"
-    train(str(base), make_task(), settings(), out, quiet=True, keep_worse=True)
+    run(out, model=str(base))
     return out
 
 
 def test_card_matches_the_golden_one(finished):
     """After an intended change, copy the card from the folder in the failure message."""
-    found = (finished / "adapter" / "README.md").read_text()
-    data = ModelCard(found).data
+    text = (finished / "adapter" / "README.md").read_text()
+    data = ModelCard(text).data
     assert (data.library_name, data.base_model, data.pipeline_tag) == ("peft", "tiny-lm", "text-generation")
     assert {result.metric_type for result in data.eval_results} == {"observed_agreement", "f1"}
-    assert re.sub(NUMBERS, "#", found) == re.sub(NUMBERS, "#", GOLDEN.read_text()), finished
-
-
-def test_card_has_the_numbers_of_the_record(finished):
-    card, record = (finished / "adapter" / "README.md").read_text(), RunRecord.read(finished)
-    change = record.training["validation"]["observed_agreement"]
-    assert f"| P_o | {100 * change['before']:.1f} | {100 * change['after']:.1f} | " in card
-    assert all(template.jinja in card for template in record.task.templates)
+    assert re.sub(NUMBERS, "#", text) == re.sub(NUMBERS, "#", GOLDEN.read_text()), finished
 
 
 def test_metrics_before_and_after_match_audits(finished, base):
-    change = json.loads((finished / "run.json").read_text())["training"]["validation"]
+    card, record = (finished / "adapter" / "README.md").read_text(), RunRecord.read(finished)
+    change = record.training["validation"]
+    agreement = change["observed_agreement"]
+    assert f"| P_o | {100 * agreement['before']:.1f} | {100 * agreement['after']:.1f} | " in card
+    assert all(template.jinja in card for template in record.task.templates)
     task = make_task().with_templates(["plain", "truth", "long", "terse"])
     split = task.render("validation")
     for when, loaded in (("before", load_model(base)), ("after", load_model(base, adapter=finished / "adapter"))):
-        found = audit(loaded, split, quiet=True)
-        assert change["observed_agreement"][when] == found.value("observed_agreement")
-        assert change["mean_f1"][when] == found.value("mean_f1")
+        audited = audit(loaded, split, quiet=True)
+        assert change["observed_agreement"][when] == audited.value("observed_agreement")
+        assert change["mean_f1"][when] == audited.value("mean_f1")
 
 
 def test_card_has_no_local_path(finished, base, tmp_path):
@@ -69,11 +64,14 @@ def test_card_has_no_local_path(finished, base, tmp_path):
     assert not [line for line in card.splitlines() if str(base.parent) in line or str(tmp_path) in line]
 
 
-def test_names_cannot_break_out_of_code(finished):
+def test_names_and_labels_are_escaped(finished):
     moved = RunRecord.read(finished).to_json()
+    moved["task"]["label_names"] = ["<b>no</b>", "![x](y)"]
     moved["model"] |= {"name": '/models/tiny`<b>"\n# now', "revision": 'a"b'}
     card = model_card(RunRecord.from_json(moved))
     assert "makes `tiny'<b>\"\\n# now` give the same answer" in card
+    assert "<b>no" not in card
+    assert "![x]" not in card
     blocks = card.split("```python\n")[1:]
     assert len(blocks) == 2
     for block in blocks:
@@ -85,8 +83,8 @@ def test_resumed_run_has_the_same_card_and_an_edited_card_is_accepted(finished, 
     out = tmp_path / "f2c"
     with monkeypatch.context() as patch:
         signal_in(patch, 2)
-        assert train(base, make_task(), settings(), out, quiet=True, keep_worse=True).stopped_by
-    train(base, make_task(), settings(), out, resume=True, quiet=True, keep_worse=True)
+        assert run(out, model=base).stopped_by
+    run(out, model=base, resume=True)
     assert adapter_bytes(out) == adapter_bytes(finished)
     card = "adapter/README.md"
     assert (out / card).read_bytes() == (finished / card).read_bytes()
@@ -94,48 +92,43 @@ def test_resumed_run_has_the_same_card_and_an_edited_card_is_accepted(finished, 
     load_model(base, adapter=out / "adapter")
 
 
-def test_hub_gets_the_adapter_folder_without_local_paths(base, tmp_path, monkeypatch):
-    sent = []
+PUSHED = {"push_to_hub": True, "hub_model_id": "someone/tiny-f2c", "num_train_epochs": 1}
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    """The files that were sent to the hub, by repository. A second upload to one fails."""
+    sent = {}
 
     def upload(self, *, repo_id, folder_path, **keywords):
-        sent.append((repo_id, {path.name: path.read_bytes() for path in folder_path.iterdir()}))
+        if repo_id in sent:
+            raise ConnectionError("no route")
+        sent[repo_id] = {path.name: path.read_bytes() for path in folder_path.iterdir()}
 
     repository = type("Repository", (), {"repo_id": "someone/tiny-f2c"})()
     monkeypatch.setattr(HfApi, "create_repo", lambda self, *arguments, **keywords: repository)
     monkeypatch.setattr(HfApi, "upload_folder", upload)
-    config = settings(push_to_hub=True, hub_model_id="someone/tiny-f2c", num_train_epochs=1)
-    run = train(base, make_task(), config, tmp_path / "run", quiet=True, keep_worse=True)
-    ((name, files),) = sent
+    return sent
+
+
+def test_hub_gets_the_adapter_folder_without_local_paths(base, tmp_path, hub):
+    done = run(tmp_path / "run", model=base, **PUSHED)
+    ((name, files),) = hub.items()
     assert name == "someone/tiny-f2c"
-    assert set(files) == {path.name for path in run.adapter.iterdir()}
+    assert set(files) == {path.name for path in done.adapter.iterdir()}
     assert b"## Before and after" in files["README.md"]
     assert not any(str(base.parent).encode() in content for content in files.values())
 
 
-def test_labels_are_escaped(tmp_path):
-    task = replace(make_task(), label_names=("<b>no</b>", "![x](y)"))
-    run = train(load_tiny(), task, settings(num_train_epochs=1), tmp_path / "run", quiet=True, keep_worse=True)
-    card = (run.adapter / "README.md").read_text()
-    assert "<b>" not in card
-    assert "![x]" not in card
-
-
 def test_push_without_network_is_refused_before_training(tmp_path):
-    config = settings(push_to_hub=True, hub_model_id="someone/tiny-f2c")
     with pytest.raises(InputError, match=r"E-CONFIG: push_to_hub: .* Connect to the hub .*hf upload"):
-        train(load_tiny(), make_task(), config, tmp_path / "run", quiet=True)
+        run(tmp_path / "run", **PUSHED)
 
 
-def test_failed_push_leaves_a_complete_run(tmp_path, monkeypatch, caplog):
-    def fail(self, **keywords):
-        raise ConnectionError("no route")
-
-    repository = type("Repository", (), {"repo_id": "someone/tiny-f2c"})()
-    monkeypatch.setattr(HfApi, "create_repo", lambda self, *arguments, **keywords: repository)
-    monkeypatch.setattr(HfApi, "upload_folder", fail)
-    config = settings(push_to_hub=True, hub_model_id="someone/tiny-f2c", num_train_epochs=1)
-    run = train(load_tiny(), make_task(), config, tmp_path / "run", quiet=True, keep_worse=True)
-    assert RunRecord.read(run.out).kind == "train"
+def test_failed_push_leaves_a_complete_run(tmp_path, hub, caplog):
+    hub["someone/tiny-f2c"] = None
+    done = run(tmp_path / "run", **PUSHED)
+    assert RunRecord.read(done.out).kind == "train"
     assert "W-PUSH" in caplog.text
 
 
@@ -145,9 +138,9 @@ def test_trainer_writes_a_card_without_a_task(tmp_path):
     trainer.save_model(str(tmp_path / "adapter"))
     trainer.create_model_card(license="apache-2.0", model_name="mine")
     assert not (tmp_path / "adapter" / "training_args.bin").exists()
-    own = ModelCard.load(tmp_path / "out" / "README.md")
-    assert (own.data.license, own.data.model_name) == ("apache-2.0", "mine")
-    for text in (own.text, (tmp_path / "adapter" / "README.md").read_text()):
+    written = ModelCard.load(tmp_path / "out" / "README.md")
+    assert (written.data.license, written.data.model_name) == ("apache-2.0", "mine")
+    for text in (written.text, (tmp_path / "adapter" / "README.md").read_text()):
         assert "unknown dataset" not in text
         assert "Trained on 8 instances of `rows in memory`" in text
         assert "| P_o |" in text

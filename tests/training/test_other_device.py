@@ -1,10 +1,13 @@
 """On a device that is not the CPU: the same numbers, no operation of two devices, and hardly a wait for it.
 
-No GPU computes here. It is a process whose tensors PyTorch takes for those of another device (tests/other_device.py).
+No GPU computes here. ``python -m tests.training.test_other_device FOLDER`` is a process whose tensors PyTorch takes for
+those of another device (tests/other_device.py). It reads ``FOLDER/instances.pt``; it writes results and waits for the
+device to ``results.pt``.
 """
 
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,19 +17,14 @@ from flip_flop import audit
 from flip_flop.scoring import score_instances
 from flip_flop.scoring.packed import pack
 from tests.exact import float32_bound
+from tests.other_device import Device, OnOther, make_known
 from tests.tiny import tiny_model
-from tests.training.conftest import load_tiny, make_task
+from tests.training.conftest import adapter_weights, load_tiny, make_task, training_rows
 from tests.training.naive_step import LOSSES, distance, made_instances, made_trainer, step
-from tests.training.test_trainer import adapter_weights, training_rows
 
 pytestmark = pytest.mark.slow
 SCORINGS = ("packed", "padded")
-STEPS = LOSSES | {
-    "f2c, positions apart": {"method": "f2c", "answer_aggregation": "per_position"},
-    "swarm, mixture": {"method": "swarm", "swarm_pairs": "mixture", "swarm_space": "vocab"},
-    "swarm, derangement": {"method": "swarm", "swarm_pairs": "derangement"},
-    "votes of a separate pass": {"method": "f2c", "vote_pass": "separate"},
-}
+STEPS = LOSSES | {"swarm, derangement": {"method": "swarm", "swarm_pairs": "derangement"}}
 NOT_SAVED = {"save_strategy": "no", "select_by": "last"}
 ROW_TOKENS = 60
 
@@ -46,19 +44,19 @@ def instances():
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory, instances):
+def results(tmp_path_factory, instances):
     folder = tmp_path_factory.mktemp("other")
     torch.save(instances, folder / "instances.pt")
-    command = [sys.executable, "-m", "tests.training.on_other_device", str(folder)]
+    command = [sys.executable, "-m", "tests.training.test_other_device", str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr[-3000:]
-    return torch.load(folder / "found.pt", weights_only=False)
+    return torch.load(folder / "results.pt", weights_only=False)
 
 
 @pytest.mark.parametrize("backend", SCORINGS)
-def test_scores_match_the_cpu_with_one_wait_per_window(found, instances, backend):
+def test_scores_match_the_cpu_with_one_wait_per_window(results, instances, backend):
     model = tiny_model("qwen2")
-    scores, waits = found[backend]
+    scores, waits = results[backend]
     expected = score_instances(model, instances, backend=backend, quiet=True).scores
     np.testing.assert_allclose(scores, expected, rtol=float32_bound(model))
     if backend == "packed":  # transformers' own masks wait
@@ -66,27 +64,63 @@ def test_scores_match_the_cpu_with_one_wait_per_window(found, instances, backend
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_gradients_match_the_cpu_with_one_wait_per_row(tmp_path, found, instances, name):
+def test_gradients_match_the_cpu_with_one_wait_per_row(tmp_path, results, instances, name):
     trainer = made_trainer(tmp_path, **STEPS[name])
     expected_loss, expected = step(trainer, instances)
-    loss, gradients, waits = found[name]
+    loss, gradients, waits = results[name]
     assert loss == pytest.approx(expected_loss, rel=float32_bound(trainer.adapted))
     assert distance(gradients, expected) < float32_bound(trainer.adapted, passes=3)
-    rows = len(list(pack([len(each.trie) for each in instances], ROW_TOKENS)))
+    rows = len(list(pack([len(instance.trie) for instance in instances], ROW_TOKENS)))
     assert waits == rows * ["training/trainer.py: _scores"]
 
 
-def test_audit_matches_the_cpu(found):
+def test_audit_matches_the_cpu(results):
     loaded = load_tiny()
     expected = audit(loaded, make_task(), quiet=True).scores
-    np.testing.assert_allclose(found["audit"], expected, rtol=float32_bound(loaded.model))
+    np.testing.assert_allclose(results["audit"], expected, rtol=float32_bound(loaded.model))
 
 
-def test_training_matches_the_cpu(tmp_path, found):
-    adapter, evaluations = found["training"]
+def test_training_matches_the_cpu(tmp_path, results):
+    adapter, evaluations = results["training"]
     trainer = train(tmp_path, method="f2c", divergence_space="both")
     # AdamW's first steps divide a gradient by its own size, which spreads what rounding leaves of the small ones.
     assert distance(adapter, adapter_weights(trainer)) < 0.01
     expected = [entry for entry in trainer.state.log_history if "eval_loss" in entry]
     for ours, theirs in zip(evaluations, expected, strict=True):
         assert ours["eval_loss"] == pytest.approx(theirs["eval_loss"], rel=0.01)
+
+
+# ---- in the process ----
+
+
+def main(folder):
+    results, instances = {}, torch.load(folder / "instances.pt", weights_only=False)
+    known = make_known()
+    with Device() as device:
+        model = tiny_model("qwen2").to(known)
+        for backend in SCORINGS:
+            device.waits.clear()
+            table = score_instances(model, instances, backend=backend, batch_tokens=ROW_TOKENS, quiet=True)
+            results[backend] = table.scores, list(device.waits)
+        for name, settings in STEPS.items():
+            trainer = made_trainer(folder / name, eval_strategy="no", use_cpu=False, **NOT_SAVED, **settings)
+            assert trainer.args.device == next(trainer.adapted.parameters()).device == known
+            trainer._row_tokens = ROW_TOKENS
+            device.waits.clear()
+            loss, gradients = step(trainer, instances)
+            results[name] = loss, raw(gradients), list(device.waits)
+        trainer = train(folder / "training", use_cpu=False, method="f2c", divergence_space="both")
+        loaded = load_tiny()
+        loaded.model.to(known)
+        results["audit"] = audit(loaded, make_task(), quiet=True).scores
+        evaluations = [entry for entry in trainer.state.log_history if "eval_loss" in entry]
+        results["training"] = raw(adapter_weights(trainer)), evaluations
+    torch.save(results, folder / "results.pt")
+
+
+def raw(tensors):
+    return {name: value.raw if isinstance(value, OnOther) else value for name, value in tensors.items()}
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

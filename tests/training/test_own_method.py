@@ -9,10 +9,8 @@ import torch
 
 from flip_flop.errors import InputError
 from flip_flop.method import METHODS, Method, find_method
-from flip_flop.training import F2CConfig, train
-from tests.tiny import tiny_model
-from tests.training.conftest import load_tiny, log_of, make_task, settings
-from tests.training.test_trainer import make_trainer
+from flip_flop.training import F2CConfig
+from tests.training.conftest import log_of, make_exact_trainer, make_trainer, run, settings
 
 
 def worst_template(instance, config):
@@ -27,16 +25,8 @@ LOCAL = Method("local", "Local", "#000000", lambda instance, config: worst_templ
 
 @pytest.mark.parametrize("method", [WORST, NAMED, LOCAL], ids=str)
 def test_custom_method_is_logged_recorded_and_resumed(out, method):
-    for resume in (False, True):
-        train(
-            load_tiny(),
-            make_task(),
-            settings(method=method, max_steps=2),
-            out,
-            resume=resume,
-            quiet=True,
-            keep_worse=True,
-        )
+    run(out, method=method, max_steps=2)
+    run(out, resume=True, method=method, max_steps=2)
     steps = log_of(out, "loss")
     assert len(steps) == 2
     assert any("worst" in entry for entry in steps)
@@ -51,18 +41,10 @@ def test_custom_method_is_logged_recorded_and_resumed(out, method):
     assert pickle.loads(pickle.dumps(settings(method=method))).method == plan["settings"]["method"]
 
 
-def test_resume_with_another_method_is_refused(tmp_path):
-    train(load_tiny(), make_task(), settings(method=WORST, max_steps=2), tmp_path, quiet=True, keep_worse=True)
+def test_resume_with_another_method_is_refused(out):
+    run(out, method=WORST, max_steps=2)
     with pytest.raises(InputError, match=r"E-RESUME-CHANGED: .*settings.method \('worst_template', now 'cce'\)"):
-        train(
-            load_tiny(),
-            make_task(),
-            settings(method="cce", max_steps=2),
-            tmp_path,
-            resume=True,
-            quiet=True,
-            keep_worse=True,
-        )
+        run(out, resume=True, method="cce", max_steps=2)
 
 
 def test_settings_store_the_method_by_name():
@@ -115,11 +97,11 @@ def test_nll_does_not_depend_on_earlier_calls(tmp_path):
         assert not hasattr(instance, "label")
         return {"nll": instance.nll(label).mean()}
 
-    trainer = make_trainer(tmp_path, model=tiny_model("qwen2").double(), method=Method("any", "Any", "#0", loss))
+    trainer = make_exact_trainer(tmp_path, method=Method("any", "Any", "#0", loss))
     trainer.compute_loss(trainer.adapted, {"instances": list(trainer.train_instances)})
     expected = torch.stack(read.pop("by hand"))
-    for way, found in read.items():
-        torch.testing.assert_close(torch.stack(found), expected, rtol=1e-12, atol=0, msg=way)
+    for way, result in read.items():
+        torch.testing.assert_close(torch.stack(result), expected, rtol=1e-12, atol=0, msg=way)
 
 
 def test_random_draws_depend_only_on_seed_purpose_epoch_and_id(tmp_path):

@@ -1,5 +1,10 @@
-"""The same weights score the same rows once."""
+"""Scoring passes: the same weights score the same rows once, and every pass shows its progress."""
 
+import io
+import itertools
+import re
+import sys
+import time
 from collections import Counter
 from dataclasses import replace
 
@@ -8,8 +13,16 @@ import pytest
 from flip_flop.tasks import RowsSource
 from flip_flop.training import make_config, train
 from flip_flop.training import trainer as trainer_module
-from tests.training.conftest import load_tiny, make_task, record_of, rows
-from tests.training.test_trainer import make_trainer, training_rows
+from tests.training.conftest import (
+    load_tiny,
+    make_task,
+    make_trainer,
+    randomize,
+    record_of,
+    rows,
+    settings,
+    training_rows,
+)
 
 
 @pytest.fixture
@@ -50,8 +63,49 @@ def test_changed_weights_are_scored_again(tmp_path, passes):
     before = [trainer.evaluate(), trainer.evaluate()]
     assert passes == {"validation": 1}
     assert before[0] == before[1]
-    for name, value in trainer.adapted.named_parameters():
-        if "lora_B" in name:
-            value.data.normal_(0, 1.0)
+    randomize(trainer, 1.0)
     assert trainer.evaluate() != before[0]
     assert passes == {"validation": 2}
+
+
+PASSES = {"encoding train", "encoding validation", "base votes", "validation", "f2c"}
+CALIBRATED = {"votes": "frozen", "vote_calibration": "batch", "max_steps": 3, "batch_tokens": 64}
+
+
+class Terminal(io.StringIO):
+    """A standard error that is a terminal."""
+
+    def isatty(self):
+        return True
+
+
+def run(out, *, quiet):
+    """Train with its progress shown."""
+    train(load_tiny(), make_task(), settings(**CALIBRATED), out, quiet=quiet, keep_worse=True)
+
+
+@pytest.fixture
+def slow_clock(monkeypatch):
+    """Half a minute passes whenever someone reads the time."""
+    readings, started = itertools.count(), time.monotonic()
+    monkeypatch.setattr("time.monotonic", lambda: started + 30 * next(readings))
+
+
+def test_log_has_lines_for_every_pass(out, capsys, slow_clock):
+    run(out, quiet=False)
+    lines = capsys.readouterr().err.splitlines()
+    assert {line.partition(":")[0] for line in lines if " left" in line} == PASSES
+    assert "base votes: 12 of 12 instances" in lines
+
+
+def test_terminal_has_a_bar_for_every_pass(out, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    run(out, quiet=False)
+    assert set(re.findall(r"([a-z0-9 ]+):\s+\d+%", sys.stderr.getvalue())) == PASSES
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_quiet_training_shows_no_progress(out, monkeypatch, slow_clock, terminal):
+    monkeypatch.setattr(sys, "stderr", Terminal() if terminal else io.StringIO())
+    run(out, quiet=True)
+    assert not re.search(r"instances|steps|P_o", sys.stderr.getvalue())

@@ -3,7 +3,6 @@
 import json
 import os
 import resource
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,10 +14,10 @@ import torch
 from transformers.trainer_pt_utils import safe_globals
 
 from flip_flop.errors import InputError
-from flip_flop.training import F2CConfig, train
+from flip_flop.training import F2CConfig
 from flip_flop.training.checkpoints import complete_checkpoints, rotate, write_manifest
-from tests.training.conftest import adapter_bytes, before_step, load_tiny, log_of, make_task, record_of, settings
-from tests.training.test_trainer import make_trainer, training_rows
+from tests.training import conftest
+from tests.training.conftest import adapter_bytes, before_step, log_of, make_trainer, record_of, training_rows
 from tests.waiting import wait_for
 
 # 12 instances in batches of 4 are 3 steps an epoch. A checkpoint every 2 steps also falls within an epoch.
@@ -31,8 +30,7 @@ slow = pytest.mark.slow
 
 
 def run(out, resume=False, **changes):
-    changes = EVERY_TWO_STEPS | {"num_train_epochs": 3} | changes
-    return train(load_tiny(), make_task(), settings(**changes), out, resume=resume, quiet=True, keep_worse=True)
+    return conftest.run(out, resume=resume, **(EVERY_TWO_STEPS | {"num_train_epochs": 3} | changes))
 
 
 @pytest.fixture(scope="module")
@@ -76,45 +74,21 @@ def test_interrupted_run_resumes_to_the_same_adapter_and_log(out, monkeypatch, u
     assert record_of(out)["training"]["survey"]["num_instances"] == 12
     assert [entry["step"] for entry in log_of(out, "loss")] == list(range(1, 10))
     assert [entry["step"] for entry in log_of(out, "eval_selection")] == [0, 2, 4, 6, 8, 9]
-    assert_all_steps_are_in_the_mean(out)
-
-
-def assert_all_steps_are_in_the_mean(out):
     losses = [entry["loss"] for entry in log_of(out, "loss")]
     assert log_of(out, "train_loss")[0]["train_loss"] == pytest.approx(sum(losses) / len(losses), rel=1e-9)
 
 
-# The run stays in its sixth step until it is killed.
-SCRIPT = """
-import sys, time, torch
+# The run stays in its sixth step, one call of C for minutes, in which handlers of Python cannot run.
+LONG_STEP = """
+import hashlib, sys, torch
 torch.set_num_threads(1)
 from pathlib import Path
 from tests.training.conftest import before_step
 from tests.training.test_resume import run
 import pytest
-before_step(pytest.MonkeyPatch(), 5, lambda: time.sleep(120))
+before_step(pytest.MonkeyPatch(), 5, lambda: hashlib.pbkdf2_hmac('sha256', b'', b'', 10**9))
 run(Path(sys.argv[1]))
 """
-
-
-@slow
-def test_sigkill_then_resume_gives_the_same_adapter(out, uninterrupted):
-    command, environment = [sys.executable, "-c", SCRIPT, str(out)], os.environ | {"OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(command, cwd=Path(__file__).parents[2], env=environment)
-    manifest = out / "checkpoints" / "checkpoint-4" / "MANIFEST.json"
-    wait_for(lambda: manifest.exists() or process.poll() is not None)
-    assert process.poll() is None, "the process ended before it could be killed"
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert not (out / "run.json").exists()
-    run(out, resume=True)
-    assert adapter_bytes(out) == uninterrupted
-
-
-# Handlers of Python cannot run in the sixth step, which is one call of C for minutes.
-LONG_STEP = SCRIPT.replace("time.sleep(120)", "hashlib.pbkdf2_hmac('sha256', b'', b'', 10**9)").replace(
-    "sys,", "sys, hashlib,"
-)
 
 
 @slow
@@ -133,8 +107,8 @@ def test_second_interrupt_in_a_long_step_ends_the_process_at_once(out, uninterru
         for line in ("finishing the step; press Ctrl-C again to stop now\n", ""):
             sent = time.monotonic()
             process.send_signal(signal.SIGINT)
-            for found in process.stderr:
-                if found == line:
+            for text in process.stderr:
+                if text == line:
                     break
             assert time.monotonic() - sent < 5
         assert process.wait(5) == 130
@@ -160,26 +134,6 @@ def test_full_disk_is_one_line_and_keeps_the_last_checkpoint(out, monkeypatch, u
     assert complete_checkpoints(out / "checkpoints")[0] == out / "checkpoints" / "checkpoint-2"
     run(out, resume=True)
     assert adapter_bytes(out) == uninterrupted
-
-
-@slow
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"max_steps": 5},  # within an epoch
-        {"max_steps": 9, "early_stopping_patience": 1, "early_stopping_start": 0, "jsd_weight": 0.0, "cce_weight": 0.0},
-    ],
-)
-def test_run_resumed_from_its_last_checkpoint_trains_no_further(out, changes):
-    changes |= {"lr_scheduler_type": "constant"}
-    run(out, **changes)
-    before, steps = adapter_bytes(out), [entry["step"] for entry in log_of(out, "loss")]
-    (out / "run.json").unlink()
-    shutil.rmtree(out / "adapter")
-    run(out, resume=True, **changes)
-    assert adapter_bytes(out) == before
-    assert [entry["step"] for entry in log_of(out, "loss")] == steps
-    assert_all_steps_are_in_the_mean(out)
 
 
 # Twelve instances are three steps an epoch. The last of "patience" stops the training before its end.

@@ -8,22 +8,21 @@ import pytest
 
 from flip_flop.errors import InputError
 from flip_flop.tasks import RowsSource
-from flip_flop.training import F2CTrainer, train
+from flip_flop.training import F2CTrainer
 from flip_flop.training import run as run_module
-from flip_flop.training.callbacks import StopOnSignal
 from flip_flop.training.checkpoints import complete_checkpoints
-from flip_flop.training.data import SAMPLE_SIZE
+from flip_flop.training.data import SAMPLE_SIZE, initial_vote_stats
+from flip_flop.training.run import StopOnSignal
 from flip_flop.training.selection import CheckpointCriterion
-from flip_flop.training.votes import initial_vote_stats
 from tests.tiny import byte_bpe, tiny_model
 from tests.training.conftest import (
     adapter_bytes,
     before_step,
-    load_tiny,
     log_of,
     make_task,
     record_of,
     rows,
+    run,
     settings,
     signal_in,
 )
@@ -35,7 +34,7 @@ def test_gold_labels_do_not_affect_a_whole_run(tmp_path):
     for number, labels in enumerate([[0, 1], [1, 1], [None, None]]):
         made = [row | {"label": labels[index % 2]} for index, row in enumerate(rows(15))]
         task = replace(make_task(), data={"train": RowsSource(made, "made rows")})
-        train(load_tiny(), task, settings(select_by="last"), tmp_path / str(number), quiet=True, keep_worse=True)
+        run(tmp_path / str(number), task=task, select_by="last")
         results.append(adapter_bytes(tmp_path / str(number)))
     assert results[0] == results[1] == results[2]
 
@@ -45,49 +44,64 @@ APART = {"save_strategy": "steps", "save_steps": 3, "select_by": "last"}
 ONE = {"save_total_limit": 1}
 
 
-def chosen(out):
+def selected(out):
     return record_of(out)["training"]["selected_checkpoint"]
 
 
-# Of 9 steps, of which 3 and 6 are an epoch's last.
-@pytest.mark.parametrize(("strategies", "steps"), [({}, (2, 3, 5)), (BY_STEPS, (3, 6)), (APART, (6,)), (ONE, (5,))])
-def test_signal_stops_after_the_step_and_resume_gives_the_same_adapter(tmp_path, monkeypatch, strategies, steps):
-    def run(out, resume=False):
-        config = settings(num_train_epochs=3, learning_rate=3e-3, **strategies)
-        return train(load_tiny(), make_task(), config, out, resume=resume, quiet=True, keep_worse=True)
+def signal_in_evaluation(patch, step):
+    """Send this process a signal before the evaluation of a step."""
+    evaluate = F2CTrainer._evaluate_own
 
-    whole = tmp_path / "whole"
-    run(whole)
+    def signalled(self):
+        if self.state.global_step == step:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return evaluate(self)
+
+    patch.setattr(F2CTrainer, "_evaluate_own", signalled)
+
+
+# Of 9 steps, of which 3 and 6 are an epoch's last.
+@pytest.mark.parametrize(
+    ("strategies", "interrupt", "steps"),
+    [
+        ({}, signal_in, (2, 3, 5)),
+        (BY_STEPS, signal_in, (3, 6)),
+        (APART, signal_in, (6,)),
+        (ONE, signal_in, (5,)),
+        (BY_STEPS, signal_in_evaluation, (4,)),
+    ],
+)
+def test_signal_stops_after_the_step_and_resume_gives_the_same_adapter(
+    tmp_path, monkeypatch, strategies, interrupt, steps
+):
+    whole, changes = tmp_path / "whole", {"num_train_epochs": 3, "learning_rate": 3e-3} | strategies
+    run(whole, **changes)
     for step in steps:
         out = tmp_path / str(step)
         with monkeypatch.context() as patch:
-            signal_in(patch, step)
-            stopped = run(out)
+            interrupt(patch, step)
+            stopped = run(out, **changes)
         assert (stopped.stopped_by, stopped.adapter) == (signal.SIGTERM, None)
         assert not (out / "run.json").exists()
         assert complete_checkpoints(out / "checkpoints")[0] == out / "checkpoints" / f"checkpoint-{step}"
-        run(out, resume=True)
+        assert [entry["step"] for entry in log_of(out, "loss")][-1] == step
+        run(out, resume=True, **changes)
         assert adapter_bytes(out) == adapter_bytes(whole)
-        assert chosen(out) == chosen(whole)
+        assert selected(out) == selected(whole)
         evaluated = [[entry["step"] for entry in log_of(path, "eval_mean_f1")] for path in (whole, out)]
         assert evaluated[0] == evaluated[1]
 
 
 def test_signal_in_the_last_step_has_no_effect(tmp_path, monkeypatch):
     """Step 5 of 5 lies within an epoch, and can still be selected."""
-    outs = tmp_path / "whole", tmp_path / "signalled"
-    for out in outs:
-        with monkeypatch.context() as patch:
-            if out == outs[1]:
-                signal_in(patch, 5)
-            done = train(
-                load_tiny(), make_task(), settings(max_steps=5, learning_rate=3e-3), out, quiet=True, keep_worse=True
-            )
-        assert done.adapter is not None
-    assert adapter_bytes(outs[0]) == adapter_bytes(outs[1])
-    kept = [sorted(path.name for path in (out / "checkpoints").iterdir()) for out in outs]
-    assert kept == [["checkpoint-3", "checkpoint-5"]] * 2
-    assert chosen(outs[0]) == chosen(outs[1])
+    whole, out, changes = tmp_path / "whole", tmp_path / "signalled", {"max_steps": 5, "learning_rate": 3e-3}
+    run(whole, **changes)
+    signal_in(monkeypatch, 5)
+    assert run(out, **changes).adapter is not None
+    assert adapter_bytes(whole) == adapter_bytes(out)
+    for path in (whole, out):
+        assert {checkpoint.name for checkpoint in (path / "checkpoints").iterdir()} == {"checkpoint-3", "checkpoint-5"}
+    assert selected(whole) == selected(out)
 
 
 def test_failed_training_restores_the_signal_handlers(out, monkeypatch):
@@ -99,13 +113,13 @@ def test_failed_training_restores_the_signal_handlers(out, monkeypatch):
     before = [signal.getsignal(number) for number in numbers]
     before_step(monkeypatch, 0, failing)
     with pytest.raises(RuntimeError, match="out of memory"):
-        train(load_tiny(), make_task(), settings(), out, quiet=True, keep_worse=True)
+        run(out)
     assert [signal.getsignal(number) for number in numbers] == before
 
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_signals_of_a_scheduler_are_one_request_with_one_line(monkeypatch, capsys, processes):
-    monkeypatch.setattr("flip_flop.training.callbacks.world_size", lambda: processes)
+    monkeypatch.setattr("flip_flop.training.run.world_size", lambda: processes)
     numbers = (signal.SIGTERM, signal.SIGTERM, *[signal.SIGINT] * (processes - 1))  # a launcher repeats Ctrl-C
     before, stop = [signal.getsignal(number) for number in numbers], StopOnSignal()
     stop.on_train_begin(None, None, None)
@@ -120,77 +134,53 @@ def test_signals_of_a_scheduler_are_one_request_with_one_line(monkeypatch, capsy
     assert signal.set_wakeup_fd(-1) == -1
 
 
-@pytest.mark.slow
-def test_signal_in_an_evaluation_stops_before_the_next_step(tmp_path, monkeypatch):
-    def run(out, resume=False):
-        config = settings(num_train_epochs=3, learning_rate=3e-3, **BY_STEPS)
-        return train(load_tiny(), make_task(), config, out, resume=resume, quiet=True, keep_worse=True)
-
-    whole, out, evaluate = tmp_path / "whole", tmp_path / "stopped", F2CTrainer._evaluate_own
-
-    def signalled(self):
-        if self.state.global_step == 4:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return evaluate(self)
-
-    run(whole)
-    with monkeypatch.context() as patch:
-        patch.setattr(F2CTrainer, "_evaluate_own", signalled)
-        assert run(out).stopped_by == signal.SIGTERM
-    assert complete_checkpoints(out / "checkpoints")[0] == out / "checkpoints" / "checkpoint-4"
-    assert [entry["step"] for entry in log_of(out, "loss")] == [1, 2, 3, 4]
-    run(out, resume=True)
-    assert adapter_bytes(out) == adapter_bytes(whole)
-    assert [entry["step"] for entry in log_of(out, "eval_mean_f1")] == [0, 4, 8, 9]
-
-
 def test_moved_run_still_saves_the_best_checkpoint(tmp_path, monkeypatch):
     out, moved = tmp_path / "run", tmp_path / "elsewhere" / "run"
     values = iter([0.1, 0.9, 0.2])  # before the first step, after the first epoch, after the second
 
     with monkeypatch.context() as patch:
         patch.setattr(CheckpointCriterion, "judge", lambda *_: {"selection": next(values), "vote_drift": 0.0})
-        patch.setattr(run_module, "training_record", lambda *_: pytest.fail("killed here"))
+        patch.setattr(run_module, "describe", lambda *_: pytest.fail("killed here"))
         with pytest.raises(pytest.fail.Exception):
-            train(load_tiny(), make_task(), settings(), out, quiet=True, keep_worse=True)
+            run(out)
     expected = (out / "checkpoints" / "checkpoint-3" / "adapter_model.safetensors").read_bytes()
     moved.parent.mkdir()
     out.rename(moved)
-    train(load_tiny(), make_task(), settings(), moved, resume=True, quiet=True, keep_worse=True)
+    run(moved, resume=True)
     assert adapter_bytes(moved) == expected
-    assert chosen(moved) == "checkpoint-3"
+    assert selected(moved) == "checkpoint-3"
 
 
 def test_model_no_better_than_constant_predictions_is_saved_only_with_keep_worse(out, caplog):
-    config = settings(select_by="vote_agreement", learning_rate=1e-5)  # the base model is constant on these rows
-    assert train(load_tiny(), make_task(), config, out, quiet=True).withheld
+    changes = {"select_by": "vote_agreement", "learning_rate": 1e-5}  # the base model is constant on these rows
+    assert run(out, keep_worse=False, **changes).withheld
     line = "W-WORSE: the selected checkpoint's vote_agreement on validation is 0.0, that of constant predictions 0.0."
     assert line in caplog.text
     assert not (out / "adapter").exists()
-    train(load_tiny(), make_task(), config, out, quiet=True, resume=True, keep_worse=True)
+    run(out, resume=True, **changes)
     training = record_of(out)["training"]
     assert (training["selected_by"], training["selected_value"], training["base_value"]) == ("vote_agreement", 0, 0)
 
 
 def test_folder_stays_free_after_a_mistake_and_leftovers_are_removed(out):
     with pytest.raises(InputError, match="E-CHAT-TEMPLATE"):
-        train(load_tiny(), make_task(), settings(chat_template="on"), out, quiet=True, keep_worse=True)
+        run(out, chat_template="on")
     (out / ".plan.json.1234.tmp").write_text("{")
     (out / ".adapter.1234.tmp").mkdir()
-    train(load_tiny(), make_task(), settings(num_train_epochs=1), out, quiet=True, keep_worse=True)
+    run(out, num_train_epochs=1)
     assert (out / "run.json").exists()
     assert not list(out.glob(".*.tmp"))
 
 
 def test_scores_that_are_not_finite_stop_training(out):
     with pytest.raises(InputError, match=r"E-NONFINITE: Step \d+: .*instance .*lower --learning-rate"):
-        train(load_tiny(), make_task(), settings(learning_rate=1e30, max_grad_norm=0), out, quiet=True, keep_worse=True)
+        run(out, learning_rate=1e30, max_grad_norm=0)
 
 
 def test_first_votes_of_online_training_use_a_sample(out):
     instances = make_task(SAMPLE_SIZE + 60).with_templates(["plain", "truth"]).instances("train")
     config = settings(method="swarm", votes="online", output_dir=str(out))
     trainer = F2CTrainer(tiny_model("qwen2"), config, train_dataset=instances, processing_class=byte_bpe())
-    found = initial_vote_stats(trainer.first_votes, config)
-    assert found["num_instances"] == SAMPLE_SIZE
-    assert sum(found["case_shares"]) == pytest.approx(1)
+    stats = initial_vote_stats(trainer.first_votes, config)
+    assert stats["num_instances"] == SAMPLE_SIZE
+    assert sum(stats["case_shares"]) == pytest.approx(1)

@@ -1,4 +1,7 @@
-"""Selection of the checkpoint: constant predictions cannot win by a default criterion."""
+"""Selection of the checkpoint, and collapse: constant predictions lose, and only ``keep_worse`` saves them."""
+
+from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -6,9 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flip_flop.metrics import majority_vote
-from flip_flop.training.selection import CheckpointCriterion, vote_agreement
-from flip_flop.training.votes import VoteTable
-from tests.training.conftest import settings
+from flip_flop.tasks import RowsSource
+from flip_flop.training.data import VoteTable
+from flip_flop.training.selection import CheckpointCriterion, drift_beyond_chance, vote_agreement
+from tests.training import conftest
+from tests.training.conftest import load_tiny, log_of, make_task, record_of, rows, settings
 
 GUARDED = {"stop_on_collapse": True}
 
@@ -31,22 +36,23 @@ def noisy(gold, num_labels, *, accuracy, num_templates=5, seed=0):
 
 def criterion_for(by, num_rows):
     labels = [0] * num_rows if by == "macro_f1" else [None] * num_rows
-    found = CheckpointCriterion.of(settings(**GUARDED), labels)
-    assert found.by == by
-    return found
+    result = CheckpointCriterion.of(settings(**GUARDED), labels)
+    assert result.by == by
+    return result
 
 
-def test_auto_uses_labels_if_most_rows_have_one():
-    for guard, by_labels in ((True, "macro_f1"), (False, "mean_f1")):
-        config = settings(stop_on_collapse=guard)
-        assert CheckpointCriterion.of(config, [0, 1, None]).by == by_labels
-        assert CheckpointCriterion.of(config, [0, None]).by == "vote_agreement"
-        assert CheckpointCriterion.of(config, None).by == "last"
-
-
-def test_named_criteria_need_no_majority_of_labels():
-    for name in ("mean_f1", "macro_f1", "vote_agreement"):
-        assert CheckpointCriterion.of(settings(select_by=name), [0, None, None]).by == name
+@pytest.mark.parametrize(
+    ("changes", "labels", "by"),
+    [
+        ({"stop_on_collapse": True}, [0, 1, None], "macro_f1"),
+        ({"stop_on_collapse": False}, [0, 1, None], "mean_f1"),
+        ({}, [0, None], "vote_agreement"),
+        ({}, None, "last"),
+        *(({"select_by": name}, [0, None, None], name) for name in ("mean_f1", "macro_f1", "vote_agreement")),
+    ],
+)
+def test_auto_uses_labels_if_most_rows_have_one(changes, labels, by):
+    assert CheckpointCriterion.of(settings(**changes), labels).by == by
 
 
 DATA = {
@@ -63,12 +69,12 @@ DATA = {
 def test_constant_predictions_lose_against_the_base_model(by, gold, num_labels):
     base, criterion = make_base(noisy(gold, num_labels, accuracy=0.5), num_labels), criterion_for(by, len(gold))
     for label in range(num_labels):
-        found = criterion.judge(make_scores(np.full((len(gold), 5), label), num_labels), base, gold)
-        assert found["selection"] < found["base_selection"]
-        assert found["selection"] <= criterion.constant_value(gold, num_labels)
-        assert found["collapsed"] == 1
+        result = criterion.judge(make_scores(np.full((len(gold), 5), label), num_labels), base, gold)
+        assert result["selection"] < result["base_selection"]
+        assert result["selection"] <= criterion.constant_value(gold, num_labels)
+        assert result["collapsed"] == 1
     followed = np.repeat(majority_vote(base.scores)[:, None], 5, axis=1)
-    assert criterion.judge(make_scores(followed, num_labels), base, gold)["selection"] > found["base_selection"]
+    assert criterion.judge(make_scores(followed, num_labels), base, gold)["selection"] > result["base_selection"]
 
 
 @given(st.integers(0, 10**6), st.integers(2, 4), st.integers(1, 30), st.integers(1, 9), st.floats(0.1, 10))
@@ -88,9 +94,9 @@ def test_a_biased_base_model_is_compared_with_its_calibrated_votes():
     assert majority_vote(base.uncalibrated.scores).tolist() == [1] * 20
     criterion, unlabelled = criterion_for("vote_agreement", 20), np.full(20, -1)
     better = np.stack([np.zeros(20), signal], axis=-1)[:, None].repeat(3, axis=1)
-    found = criterion.judge(better, base, unlabelled)
-    assert (found["selection"], found["base_selection"], found["collapsed"]) == (1, 0, 0)
-    assert found["vote_drift"] == pytest.approx(0, abs=0.01)
+    result = criterion.judge(better, base, unlabelled)
+    assert (result["selection"], result["base_selection"], result["collapsed"]) == (1, 0, 0)
+    assert result["vote_drift"] == pytest.approx(0, abs=0.01)
 
 
 @pytest.mark.parametrize("by", ["macro_f1", "vote_agreement"])
@@ -110,10 +116,10 @@ def test_mean_f1_rewards_constant_predictions_that_count_as_collapsed():
     gold = DATA["balanced"][0]
     base, always = make_base(noisy(gold, 2, accuracy=0.1), 2), make_scores(np.ones((60, 5), dtype=int), 2)
     criterion = CheckpointCriterion.of(settings(), [0, 1])
-    found = criterion.judge(always, base, gold)
+    result = criterion.judge(always, base, gold)
     assert criterion.by == "mean_f1"
-    assert found["selection"] > found["base_selection"]
-    assert found["collapsed"] == 1
+    assert result["selection"] > result["base_selection"]
+    assert result["collapsed"] == 1
 
 
 def test_drift_without_a_loss_of_quality_is_not_a_collapse():
@@ -121,8 +127,8 @@ def test_drift_without_a_loss_of_quality_is_not_a_collapse():
     votes = np.repeat([0, 1], 30)  # the base predicts label 0 too often
     base = make_base(np.repeat(votes[:, None], 5, axis=1), 2)
     criterion = CheckpointCriterion.of(settings(select_by="macro_f1"), [0, 1])
-    found = criterion.judge(make_scores(np.repeat(gold[:, None], 5, axis=1), 2), base, gold)
-    assert (found["vote_drift"] > 0.2, found["collapsed"]) == (True, 0)
+    result = criterion.judge(make_scores(np.repeat(gold[:, None], 5, axis=1), 2), base, gold)
+    assert (result["vote_drift"] > 0.2, result["collapsed"]) == (True, 0)
 
 
 def test_drift_is_measured_from_the_nearest_point_between_raw_and_calibrated_shares():
@@ -132,3 +138,127 @@ def test_drift_is_measured_from_the_nearest_point_between_raw_and_calibrated_sha
     for share in (0.8, 0.5, 0.0):
         assert votes.drift(np.array([share, 1 - share])) == pytest.approx(0.0, abs=0.01)
     assert votes.drift(np.array([1.0, 0.0])) == pytest.approx(0.2)
+
+
+# The base's votes are 3 to 1. At this rate all votes are for one label after five steps.
+RUNAWAY = {
+    "method": "cce",
+    "votes": "online",
+    "stop_on_collapse": True,
+    "learning_rate": 3e-2,
+    "lr_scheduler_type": "constant",
+    "max_steps": 20,
+    "logging_steps": 1,
+    "per_device_train_batch_size": 50,
+    "eval_strategy": "steps",
+    "eval_steps": 4,
+}
+
+
+def run_away(out, labelled=True, resume=False, keep_worse=False, validation=None, **changes):
+    made = {"train": rows(200), "validation": validation or rows(40, 300)}
+    data = {name: RowsSource(made[name], name) for name in made}
+    task = replace(make_task(), data=data, label_field="label" if labelled else None)
+    how = {"resume": resume, "keep_worse": keep_worse, **(RUNAWAY | changes)}
+    return conftest.run(out, model=load_tiny(2), task=task, **how)
+
+
+def reasons(caplog):
+    """The reasons against saving an adapter."""
+    return [line for line in caplog.messages if "--resume --keep-worse saves it" in line]
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_collapse_stops_training_without_saving_an_adapter(out, caplog, labelled):
+    result = run_away(out, labelled)
+    evaluations = log_of(out, "eval_collapsed")
+    collapsed = [entry["eval_collapsed"] for entry in evaluations]
+    assert collapsed[-2:] == [1, 1], "two evaluations in a row"
+    assert (1, 1) not in pairwise(collapsed[:-1])
+    step = evaluations[-1]["step"]
+    assert step < 20
+    assert f"W-COLLAPSE: stopped at step {step}" in caplog.text
+    assert result.withheld
+    assert result.adapter is None
+    assert [line[:10] for line in reasons(caplog)] == ["W-COLLAPSE"]
+    assert not (out / "adapter").exists()
+    assert not (out / "run.json").exists()
+    assert run_away(out, labelled, resume=True).withheld
+    result = run_away(out, labelled, resume=True, keep_worse=True)
+    assert result.adapter == out / "adapter"
+    training = record_of(out)["training"]
+    assert training["collapsed_at_step"] == training["steps"] == step
+    assert [entry["step"] for entry in log_of(out, "eval_collapsed")][-1] == step, "nothing is trained again"
+
+
+def test_checkpoint_before_a_collapse_is_saved_if_it_beats_the_base_model(out):
+    result = run_away(out, labelled=False, learning_rate=1e-2, eval_steps=2)
+    assert result.adapter == out / "adapter"
+    training = record_of(out)["training"]
+    values = {entry["step"]: entry["eval_selection"] for entry in log_of(out, "eval_selection")}
+    assert training["selected_value"] == max(values.values()) > training["base_value"] == values[0]
+    assert int(training["selected_checkpoint"].split("-")[1]) < training["collapsed_at_step"]
+
+
+def test_log_line_with_drift_asks_for_an_evaluation(out):
+    run_away(out, eval_steps=10)
+    drifted = [entry["step"] for entry in log_of(out, "vote_drift") if entry["vote_drift"] > 0.2]
+    assert drifted[0] < 10
+    assert drifted[0] in [entry["step"] for entry in log_of(out, "eval_collapsed")]
+
+
+def test_collapse_without_evaluations_is_found_in_the_log_lines(out, caplog):
+    assert run_away(out, eval_strategy="no").withheld
+    drifted = [entry["vote_drift"] > 0.2 for entry in log_of(out, "vote_drift")]
+    assert drifted[-2:] == [True, True]
+    assert (True, True) not in pairwise(drifted[:-1])
+    assert [line[:10] for line in reasons(caplog)] == ["W-COLLAPSE"]
+    assert run_away(out, eval_strategy="no", resume=True, keep_worse=True).adapter is not None
+
+
+# The paper's criterion rewards label 1 for every row, and its protocol does not stop.
+MOSTLY_1 = [row | {"label": 1} for row in rows(30, 300)] + [row | {"label": 0} for row in rows(10, 400)]
+WORSE = {"select_by": "macro_f1", "learning_rate": 3e-3}
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"select_by": "mean_f1", "validation": MOSTLY_1}, "W-COLLAPSE"),
+        ({"select_by": "last", "validation": MOSTLY_1}, "W-COLLAPSE"),
+        (WORSE | {"eval_on_start": False}, "W-"),
+        (WORSE | {"load_best_model_at_end": False}, "W-"),
+    ],
+)
+def test_collapsed_or_worse_model_is_withheld_for_every_criterion(out, caplog, changes, code):
+    assert run_away(out, stop_on_collapse=False, max_steps=12, **changes).withheld
+    assert [line.startswith(code) for line in reasons(caplog)] == [True]
+
+
+@pytest.mark.parametrize(
+    ("changes", "collapses"),
+    [
+        ({"votes": "frozen", "learning_rate": 1e-5}, False),
+        ({"votes": "online", "learning_rate": 1e-5}, False),
+        ({"stop_on_collapse": False}, True),  # as the paper's protocol
+    ],
+)
+def test_training_within_the_bound_or_by_the_papers_protocol_continues(out, changes, collapses):
+    run_away(out, max_steps=12, keep_worse=True, **changes)
+    training = record_of(out)["training"]
+    assert (training["collapsed_at_step"] is not None, training["steps"]) == (collapses, 12)
+    line = log_of(out, "vote_drift")[-1]
+    assert line["vote_share_0"] + line["vote_share_1"] == pytest.approx(1)
+
+
+def one_hot(votes, num_labels):
+    return VoteTable(tuple(map(str, range(len(votes)))), np.eye(num_labels)[votes][:, None])
+
+
+def test_label_drift_ignores_sampling_noise():
+    random = np.random.default_rng(0)
+    for num_labels, count in ((2, 80), (20, 60)):
+        first = one_hot(random.integers(num_labels, size=200), num_labels)
+        alike = np.bincount(random.integers(num_labels, size=count), minlength=num_labels)
+        assert drift_beyond_chance(alike, first) < 0.1
+        assert drift_beyond_chance(np.bincount([0] * count, minlength=num_labels), first) > 0.3

@@ -24,7 +24,7 @@ def schedule(*values):
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("values", "expected"),
     [
         ({}, {"protocol": "recommended", "votes": "frozen", "vote_calibration": "batch", "cce_space": "both"}),
         ({}, {"divergence_space": "labels", "jsd_weight": 1.0, "warmup_steps": 0.1}),
@@ -54,13 +54,13 @@ def schedule(*values):
         ({"method": METHODS["cce"]}, {"method": "cce"}),
     ],
 )
-def test_settings_are_resolved(given, expected):
-    config = make_config(given | {"use_cpu": True})
+def test_settings_are_resolved(values, expected):
+    config = make_config(values | {"use_cpu": True})
     assert {name: getattr(config, name) for name in expected} == expected
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("values", "words"),
     [
         ({"protocol": "papr"}, r"protocol is 'papr'\. Use one of recommended, paper, release\."),
         ({"method": "f3c"}, r"method is 'f3c'\. Did you mean 'f2c'\?"),
@@ -116,13 +116,26 @@ def test_settings_are_resolved(given, expected):
             {"eval_strategy": "epoch", "save_strategy": "no"},
             "save_strategy is 'no'. It must be epoch, as eval_strategy is, or with select_by: last",
         ),
+        ({"method": "bct", "votes": "online"}, "votes is 'online'. It must be frozen for method bct"),
+        ({"method": "opct", "protocol": "paper"}, "votes is 'online'. It must be frozen for method opct"),
+        ({"clean_template": -1}, "clean_template is -1. It must be at least 0"),
+        ({"clean_template": 0.5}, "clean_template is 0.5. It must be a whole number"),
+        ({"ppcl_beta": -0.5}, "ppcl_beta is -0.5. It must be at least 0"),
+        ({"supervised_weight": -1.0}, "supervised_weight is -1.0. It must be at least 0"),
+        *(
+            (
+                {"method": method, "supervised_weight": 0.7},
+                f"supervised_weight is 0.7. It must be 0 for method {method}",
+            )
+            for method in ("supervised", "paft", "ppcl")
+        ),
         ({"--lr": "fast"}, "--lr is 'fast'. It must be a number"),
         ({"--batch-size": "0"}, "--batch-size is 0. It must be at least 1"),
     ],
 )
-def test_invalid_value_is_one_line(given, words):
+def test_invalid_value_is_one_line(values, words):
     with pytest.raises(InputError, match=f"^E-CONFIG: .*{words}") as caught:
-        make_config(given | {"use_cpu": True})
+        make_config(values | {"use_cpu": True})
     assert "\n" not in str(caught.value)
 
 
@@ -143,6 +156,11 @@ def test_unknown_setting_is_refused_with_the_nearest_name(name, words):
     assert len(str(caught.value)) < 200
 
 
+def test_prior_that_does_not_sum_to_1_is_refused():
+    with pytest.raises(InputError, match=r"E-LABEL-PRIOR: .*'0\.5,0\.6'"):
+        make_config({"vote_calibration": "batch", "label_prior": "0.5,0.6"})
+
+
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_protocol_sets_the_defaults_and_a_given_value_overrides_them(protocol):
     config = make_config({"protocol": protocol})
@@ -152,10 +170,10 @@ def test_protocol_sets_the_defaults_and_a_given_value_overrides_them(protocol):
     for name, bundle in BY_PROTOCOL.items():
         value = next(bundle[other] for other in PROTOCOLS if bundle[other] != bundle[protocol])
         # Only frozen pseudo-labels are calibrated.
-        given = {name: value} | ({"votes": "frozen"} if value == "batch" else {})
-        changed = make_config({"protocol": protocol} | given)
-        assert given.items() <= vars(changed).items()
-        others = {each for each in BY_PROTOCOL if getattr(changed, each) != getattr(config, each)} - given.keys()
+        values = {name: value} | ({"votes": "frozen"} if value == "batch" else {})
+        changed = make_config({"protocol": protocol} | values)
+        assert values.items() <= vars(changed).items()
+        others = {other for other in BY_PROTOCOL if getattr(changed, other) != getattr(config, other)} - values.keys()
         assert others == ({"vote_calibration"} if value == "online" else set())
 
 

@@ -1,73 +1,54 @@
-"""Invariants of training: no labels in losses, base weights unchanged, batch size irrelevant."""
+"""Invariants of training for all methods: labels, base weights, batch size, instances without a consensus."""
 
-from dataclasses import asdict
+import json
 
+import datasets
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
-from transformers import PrinterCallback, ProgressCallback
+from peft import PeftModel
 
+from flip_flop import audit, load_model
 from flip_flop.errors import InputError
-from flip_flop.method import find_consensus
+from flip_flop.method import METHODS, Method
+from flip_flop.report import write_report
 from flip_flop.scoring import PromptEncoder, score_instances
-from flip_flop.training import F2CTrainer, train
-from tests.tiny import byte_bpe, tiny_model
-from tests.training.conftest import load_tiny, make_task, record_of, settings
+from flip_flop.training import F2CTrainer
+from tests.tiny import byte_bpe, save_tiny, tiny_model
+from tests.training.conftest import (
+    adapter_weights,
+    load_tiny,
+    log_of,
+    make_exact_trainer,
+    make_task,
+    make_trainer,
+    randomize,
+    record_of,
+    run,
+    training_rows,
+)
 
-METHODS = ("f2c", "cce", "swarm")
-
-
-def training_rows(label=None, count=8):
-    instances = make_task(count).with_templates(["plain", "truth", "long"]).instances("train")
-    return [asdict(instance) | ({} if label is None else {"label": label}) for instance in instances]
-
-
-def make_trainer(out, rows=None, model=None, eval_rows=None, **changes):
-    trainer = F2CTrainer(
-        model or tiny_model("qwen2"),
-        settings(output_dir=str(out), **changes),
-        train_dataset=rows or training_rows(),
-        eval_dataset=eval_rows,
-        processing_class=byte_bpe(),
-    )
-    for callback in (PrinterCallback, ProgressCallback):
-        trainer.remove_callback(callback)
-    return trainer
+WITH_LABELS = ("supervised", "paft", "ppcl")
 
 
-def make_exact_trainer(out, rows=None, **changes):
-    """In float64 and without dropout, so that equal formulas agree to many digits."""
-    trainer = make_trainer(out, rows, model=tiny_model("qwen2").double(), **({"lora_dropout": 0.0} | changes))
-    trainer.adapted.double()
-    return trainer
+def trainer_of(out, method, rows=None, **changes):
+    return make_trainer(out, rows, method=method, **({"votes": "frozen", "lora_dropout": 0.0} | changes))
 
 
-def adapter_weights(trainer):
-    return {name: value.detach().clone() for name, value in trainer.adapted.named_parameters() if "lora_" in name}
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_gold_labels_do_not_affect_training(tmp_path, method):
-    trainers = [
-        make_trainer(tmp_path / str(number), rows, method=method)
-        for number, rows in enumerate([training_rows(), training_rows(label=97)])
-    ]
-    for trainer in trainers:
-        trainer.train()
-    clean, poisoned = (adapter_weights(trainer) for trainer in trainers)
-    assert all(torch.equal(clean[name], poisoned[name]) for name in clean)
+def relabelled(label):
+    return [row | {"label": label} for row in training_rows()]
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_each_method_lowers_its_loss_and_changes_only_the_adapter(tmp_path, method):
     model = tiny_model("qwen2")
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    trainer = make_trainer(tmp_path, model=model, method=method, num_train_epochs=8, lora_dropout=0.0)
+    trainer = trainer_of(tmp_path, method, model=model, num_train_epochs=8)
     adapter = adapter_weights(trainer)
     trainer.train()
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     assert np.mean(losses[-2:]) < np.mean(losses[:2])
+    assert ("no_gold" in trainer.state.log_history[0]) == (method in WITH_LABELS)
     after = {
         name.replace("base_model.model.", "").replace(".base_layer", ""): value
         for name, value in trainer.adapted.state_dict().items()
@@ -79,11 +60,47 @@ def test_each_method_lowers_its_loss_and_changes_only_the_adapter(tmp_path, meth
     assert all(not torch.equal(adapter[name], moved[name]) for name in adapter if "lora_B" in name)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("method", "weight"), [*((method, 0.0) for method in METHODS), ("f2c", 0.5)], ids=lambda value: str(value)
+)
+def test_only_methods_and_terms_that_use_labels_depend_on_them(tmp_path, method, weight):
+    weights = []
+    for label in (0, 1):
+        rows, changes = relabelled(label), {"supervised_weight": weight, "num_train_epochs": 1}
+        trainer = trainer_of(tmp_path / str(label), method, rows, **changes)
+        trainer.train()
+        weights.append(adapter_weights(trainer))
+    uses_labels = method in WITH_LABELS or weight > 0
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0]) != uses_labels
+
+
+@pytest.mark.parametrize(("uses_labels", "weight"), [(False, 0.0), (False, 0.5), (True, 0.0)])
+def test_an_instance_has_its_gold_label_and_the_scores_that_vote_only_where_they_belong(tmp_path, uses_labels, weight):
+    seen = {}
+
+    def loss(instance, config):
+        seen[instance.id] = instance.gold, instance.vote_scores
+        return {"any": instance.scores().sum()}
+
+    method = Method("reads", "Reads", "#0", loss, needs_consensus=False, uses_labels=uses_labels)
+    trainer = trainer_of(tmp_path, method, vote_calibration="batch", supervised_weight=weight)
+    encoded = list(trainer.train_instances)
+    randomize(trainer)  # the base model votes
+    trainer.compute_loss(trainer.adapted, {"instances": encoded})
+    votes = trainer.first_votes.scores_for(encoded)
+    assert trainer.first_votes.offsets is not None
+    for row, instance in enumerate(encoded):
+        gold, scores = seen[instance.id]
+        assert gold == (instance.label if uses_labels else None)
+        assert torch.equal(scores, votes[row])
+        assert not scores.requires_grad
+
+
+# 8 instances in 3 x 3: the last micro-batch is smaller than the others.
+@pytest.mark.parametrize("method", ["f2c", "cce", "swarm", "paft", "ppcl"])
 def test_one_batch_of_eight_equals_eight_of_one(tmp_path, method):
-    shapes = [(8, 1), (1, 8), (3, 3)]  # 8 instances in 3 x 3: the last micro-batch is smaller than the others
     results = []
-    for size, steps in shapes:
+    for size, steps in [(8, 1), (1, 8), (3, 3)]:
         batch = {"per_device_train_batch_size": size, "gradient_accumulation_steps": steps}
         trainer = make_exact_trainer(tmp_path / f"{size}", method=method, **batch)
         trainer.train()
@@ -93,32 +110,113 @@ def test_one_batch_of_eight_equals_eight_of_one(tmp_path, method):
             torch.testing.assert_close(other[name], value, rtol=0, atol=1e-9)
 
 
-def test_instances_without_consensus_count_as_zeros_in_the_mean_loss(tmp_path):
-    # Four templates, which vote 2 to 2 on the last two instances.
-    rows = [_doubled(row, reverse=number >= 3) for number, row in enumerate(training_rows(count=5))]
-    trainer = make_exact_trainer(tmp_path, rows, method="cce")
-    encoded = list(trainer.train_instances)
-    loss = trainer.compute_loss(trainer.adapted, {"instances": encoded})
-    scores = score_instances(trainer.adapted, encoded, quiet=True).scores
-    expected = 0.0
-    for own in scores.astype(np.float64):
-        votes = [max(range(2), key=lambda label: (row[label], -label)) for row in own]
-        winner = max(range(2), key=votes.count)
-        if 2 * votes.count(winner) > len(votes):
-            expected += -sum(row[winner] for row in own) / len(own)
-    assert find_consensus(torch.from_numpy(scores)).exists.tolist()[3:] == [False, False]
-    assert float(loss.detach()) == pytest.approx(expected / 5, rel=2**-24)  # a table's scores are float32
+@pytest.mark.parametrize("method", WITH_LABELS)
+def test_rows_without_a_gold_label_count_as_zeros(tmp_path, method):
+    rows = training_rows()
+    part = [row if number % 4 else row | {"label": None} for number, row in enumerate(rows)]
+    losses = []
+    for number, part_rows in enumerate([rows, part, [row for row in part if row["label"] is not None]]):
+        trainer = make_exact_trainer(tmp_path / str(number), part_rows, method=method)
+        loss = trainer.compute_loss(trainer.adapted, {"instances": list(trainer.train_instances)})
+        losses.append(loss.item())
+        assert trainer.statistics.means()["no_gold"] == (0.25 if number == 1 else 0.0)
+    assert losses[1] == pytest.approx(losses[2] * 0.75, rel=1e-12)
+    assert losses[1] != pytest.approx(losses[0], rel=1e-3)
 
 
-def _doubled(row, reverse):
-    """Two templates, each twice; the copy with its answers swapped votes the other way."""
-    choices = row["choices"][:2]
-    copies = tuple(pair[::-1] for pair in choices) if reverse else choices
-    return row | {"prompts": row["prompts"][:2] * 2, "choices": choices + copies}
+def test_a_clean_template_that_does_not_exist_is_refused(tmp_path):
+    trainer_of(tmp_path, "bct", clean_template=2)
+    with pytest.raises(InputError, match=r"^E-CONFIG: clean_template is 3, but there are 3 templates. Use 0 to 2"):
+        trainer_of(tmp_path, "bct", clean_template=3)
+
+
+@pytest.mark.parametrize(
+    ("reader", "changes"),
+    [*((method, {"method": method}) for method in WITH_LABELS), ("supervised_weight", {"supervised_weight": 0.7})],
+)
+def test_training_rows_without_any_gold_label_are_refused(tmp_path, reader, changes):
+    message = f"^E-NO-GOLD: {reader} uses gold labels, but none of the 8 training instances has one. Add `label_field`"
+    with pytest.raises(InputError, match=message) as caught:
+        make_trainer(tmp_path, relabelled(None), **changes)
+    assert "\n" not in str(caught.value)
+
+
+# Changes, whether the training uses labels, a row of the card's table of settings, a key of the log.
+MARKED = [
+    ({"method": "ppcl", "clean_template": 1}, True, "| clean_template | 1 |", "ppcl"),
+    ({"method": "opct", "clean_template": 1}, False, "| clean_template | 1 |", "opct"),
+    ({"method": "f2c", "supervised_weight": 0.5}, True, "| supervised_weight | 0.5 |", "supervised"),
+]
+
+
+@pytest.mark.parametrize(("changes", "with_labels", "row", "key"), MARKED)
+def test_record_card_and_report_mark_a_training_with_labels(tmp_path, changes, with_labels, row, key):
+    method = METHODS[changes["method"]]
+    base, out = save_tiny(tmp_path / "tiny"), tmp_path / "run"
+    done = run(out, model=str(base), votes="frozen", max_steps=2, **changes)
+    training, card = record_of(out)["training"], (done.adapter / "README.md").read_text()
+    assert training.items() >= (changes | {"uses_labels": with_labels}).items()
+    assert f"Trained {'with gold labels' if with_labels else 'without labels'} by {method.name}, with" in card
+    assert ("gold labels. The loss reads them." in card) is with_labels
+    assert row in card
+    if not method.needs_consensus:
+        assert f"`{method.name}`: {method.title}." in card
+        assert "majority vote" not in card.split("## Method and settings")[1]
+    assert any(name.startswith(key) for entry in log_of(out, "loss") for name in entry)
+    audited = audit(load_model(str(base), adapter=done.adapter), make_task(), quiet=True)
+    assert audited.uses_labels is with_labels
+    assert json.loads(json.dumps(audited.record.to_json()["adapter"])).get("uses_labels", False) is with_labels
+    audited.write(tmp_path / "audit")
+    page = write_report([tmp_path / "audit"], tmp_path / "report.html").read_text()
+    assert (f"{method.name}: trained with labels" in page) is with_labels
+    if method.uses_labels:
+        assert f"{method.name} (labels)" in page
+
+
+def step_of(trainer):
+    """The loss and the gradient of all instances in one step."""
+    loss = trainer.compute_loss(trainer.adapted, {"instances": list(trainer.train_instances)})
+    loss.backward()
+    gradient = {
+        name: value.grad.clone() for name, value in trainer.adapted.named_parameters() if value.grad is not None
+    }
+    return loss.item(), gradient
+
+
+@pytest.mark.parametrize("space", ["vocab", "labels", "both"])
+def test_supervised_term_adds_the_loss_and_gradient_of_the_labelled_rows(tmp_path, space):
+    rows = [row if number % 4 == 1 else row | {"label": None} for number, row in enumerate(training_rows())]
+    trainers = {
+        "both": make_exact_trainer(tmp_path / "both", rows, cce_space=space, supervised_weight=0.7),
+        "without": make_exact_trainer(tmp_path / "without", rows, cce_space=space),
+        "supervised": make_exact_trainer(tmp_path / "alone", rows, cce_space=space, method="supervised"),
+    }
+    for trainer in trainers.values():
+        for name, value in trainer.adapted.named_parameters():
+            if "lora_" in name:
+                value.data = torch.sin(torch.arange(value.numel(), dtype=torch.float64)).reshape(value.shape) / 9
+    results = {name: step_of(trainer) for name, trainer in trainers.items()}
+    loss, gradient = results["both"]
+    assert loss == pytest.approx(results["without"][0] + 0.7 * results["supervised"][0], rel=1e-12)
+    for name, value in gradient.items():
+        expected = results["without"][1][name] + 0.7 * results["supervised"][1][name]
+        torch.testing.assert_close(value, expected, rtol=1e-5, atol=1e-7)  # the model has float32 parts
+    logged = trainers["both"].statistics.means()
+    assert logged["no_gold"] == 0.75
+    assert logged["supervised"] == pytest.approx(0.7 * results["supervised"][0], rel=1e-12)
+    assert not {"no_gold", "supervised"} & trainers["without"].statistics.means().keys()
 
 
 def test_instances_without_consensus_change_no_weight(tmp_path):
-    rows = [_doubled(row, reverse=True) for row in training_rows(count=4)]
+    # Two templates, each twice; the copy with its answers swapped votes the other way.
+    rows = [
+        row
+        | {
+            "prompts": row["prompts"][:2] * 2,
+            "choices": [*row["choices"][:2], *(pair[::-1] for pair in row["choices"][:2])],
+        }
+        for row in training_rows(count=4)
+    ]
     trainer = make_trainer(tmp_path, rows, method="f2c")
     before = adapter_weights(trainer)
     result = trainer.train()
@@ -129,9 +227,7 @@ def test_instances_without_consensus_change_no_weight(tmp_path):
 
 def test_separate_vote_pass_has_no_dropout(tmp_path):
     trainer = make_exact_trainer(tmp_path, vote_pass="separate", lora_dropout=0.5)
-    for name, value in trainer.adapted.named_parameters():
-        if "lora_B" in name:
-            value.data.normal_(0, 0.3)
+    randomize(trainer)
     encoded = [trainer.train_instances[0]]
     trainer.adapted.train()
     trainer.compute_loss(trainer.adapted, {"instances": encoded})
@@ -141,14 +237,13 @@ def test_separate_vote_pass_has_no_dropout(tmp_path):
 
 def test_the_log_has_terms_cases_pseudo_labels_and_own_label_mass(tmp_path):
     trainer = make_trainer(tmp_path, eval_rows=training_rows(count=6), divergence_space="vocab")
-    trainer.template_names = ["plain", "truth", "long"]
     trainer.train()
     step = next(entry for entry in trainer.state.log_history if "cce" in entry)
     assert {"loss", "cce", "jsd", "flip", "case_1", "case_2", "case_3", "own_label_mass_min"} <= step.keys()
     assert step["case_1"] + step["case_2"] + step["case_3"] == pytest.approx(1)
     assert step["loss"] == pytest.approx(step["cce"] + step["jsd"] + step["flip"], rel=2**-20)  # float32
     evaluation = next(entry for entry in trainer.state.log_history if "eval_mean_f1" in entry)
-    assert "eval_own_label_mass/truth" in evaluation
+    assert f"eval_own_label_mass/{trainer.template_names[1]}" in evaluation
     assert any("pseudo_label_accuracy" in entry for entry in trainer.state.log_history)
 
 
@@ -167,8 +262,6 @@ def assert_mass_is_logged(trainer, encoded):
 
 
 def test_rows_can_be_a_dataset_and_the_tokenizer_needs_no_pad_token(tmp_path):
-    import datasets
-
     assert byte_bpe().pad_token is None
     trainer = make_trainer(tmp_path, datasets.Dataset.from_list(training_rows(count=4)), num_train_epochs=1)
     trainer.train()
@@ -184,33 +277,29 @@ def test_default_folder_is_named_after_the_model(tmp_path, monkeypatch):
     assert trainer.args.report_to == []
 
 
-def test_single_template_is_refused(tmp_path):
-    row = {"id": "1", "prompts": ["Good?"], "choices": [["No", "Yes"]], "label": None}
-    with pytest.raises(InputError, match="E-NO-CONSENSUS"):
-        make_trainer(tmp_path, [row])
+ONE_TEMPLATE = {"id": "1", "prompts": ["Good?"], "choices": [["No", "Yes"]], "label": None}
 
 
-def test_row_of_another_shape_is_refused_with_its_number(tmp_path):
-    with pytest.raises(InputError, match="E-DATA-ROWS: Row 8"):
-        make_trainer(tmp_path, [*training_rows(), {"prompts": ["a", "b"]}])
-
-
-def test_selection_by_f1_needs_labels(tmp_path):
-    rows = [row | {"label": None} for row in training_rows()]
-    with pytest.raises(InputError, match="E-NO-GOLD"):
-        make_trainer(tmp_path, training_rows(), eval_rows=rows, select_by="mean_f1")
+@pytest.mark.parametrize(
+    ("rows", "changes", "code"),
+    [
+        ([ONE_TEMPLATE], {}, "E-NO-CONSENSUS"),
+        ([*training_rows(), {"prompts": ["a", "b"]}], {}, "E-DATA-ROWS: Row 8"),
+        (training_rows(), {"eval_rows": relabelled(None), "select_by": "mean_f1"}, "E-NO-GOLD"),
+    ],
+)
+def test_unsuitable_rows_are_refused(tmp_path, rows, changes, code):
+    with pytest.raises(InputError, match=code):
+        make_trainer(tmp_path, rows, **changes)
 
 
 def test_the_adapter_reproduces_the_trained_scores_in_plain_transformers(out):
-    from peft import PeftModel
-
     loaded, task = load_tiny(), make_task()
-    run = train(loaded, task, settings(), out, quiet=True, keep_worse=True)
+    adapter = run(out, model=loaded).adapter
     assert record_of(out)["kind"] == "train"
-    chosen = task.with_templates(["plain", "held"])
+    templates = task.with_templates(["plain", "held"])
     encoder = PromptEncoder(byte_bpe())
-    encoded = [encoder.encode(instance) for instance in chosen.instances("test")]
+    encoded = [encoder.encode(instance) for instance in templates.instances("test")]
     trained = score_instances(loaded.model, encoded, quiet=True).scores
-    fresh = PeftModel.from_pretrained(tiny_model("qwen2"), str(run.adapter)).eval()
+    fresh = PeftModel.from_pretrained(tiny_model("qwen2"), str(adapter)).eval()
     np.testing.assert_array_equal(score_instances(fresh, encoded, quiet=True).scores, trained)
-    assert load_file(run.adapter / "adapter_model.safetensors")

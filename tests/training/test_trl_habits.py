@@ -8,13 +8,12 @@ import pytest
 import torch
 from transformers import BitsAndBytesConfig, TrainingArguments
 
-from flip_flop import F2CConfig, audit, train
+from flip_flop import F2CConfig, audit
 from flip_flop.errors import InputError
 from flip_flop.training import F2CTrainer
 from flip_flop.training.config import make_config
 from tests.tiny import byte_bpe, save_tiny, tiny_model
-from tests.training.conftest import make_task, settings
-from tests.training.test_trainer import make_trainer, training_rows
+from tests.training.conftest import make_task, make_trainer, run, settings, training_rows
 
 ROWS = training_rows(count=6)
 
@@ -31,9 +30,9 @@ def test_compute_metrics_gets_scores_and_label_indices(tmp_path):
 
     trainer = make_trainer(tmp_path, eval_rows=ROWS)
     trainer.compute_metrics = compute_metrics
-    found = trainer.evaluate()
-    assert (found["eval_values"], found["eval_label_sum"]) == (6 * 3 * 2, 3)
-    assert "eval_observed_agreement" in found
+    result = trainer.evaluate()
+    assert (result["eval_values"], result["eval_label_sum"]) == (6 * 3 * 2, 3)
+    assert "eval_observed_agreement" in result
 
 
 STEPS = {"max_steps": 3, "eval_steps": 1, "per_device_train_batch_size": 2, "use_cpu": True}
@@ -44,8 +43,8 @@ def test_a_key_of_compute_metrics_selects_the_checkpoint(tmp_path):
 
     def trainer(**more):
         args = F2CConfig(str(tmp_path), metric_for_best_model="eval_mine", greater_is_better=False, **STEPS)
-        given = {"train_dataset": ROWS, "eval_dataset": ROWS, "processing_class": byte_bpe()}
-        return F2CTrainer(tiny_model("qwen2"), args, **given, **more)
+        data = {"train_dataset": ROWS, "eval_dataset": ROWS, "processing_class": byte_bpe()}
+        return F2CTrainer(tiny_model("qwen2"), args, **data, **more)
 
     made = trainer(compute_metrics=lambda prediction: {"mine": next(values)})
     made.train()
@@ -95,12 +94,12 @@ def test_evaluation_sets_are_logged_by_name_and_the_first_selects_the_checkpoint
 
 def test_a_prediction_has_scores_labels_and_metrics(tmp_path):
     trainer = make_trainer(tmp_path)
-    found = trainer.predict(ROWS)
-    assert found.predictions.shape == (6, 3, 2)
-    assert found.label_ids.tolist() == [row["label"] for row in ROWS]
-    assert found.metrics["test_mean_f1"] == trainer.evaluate(ROWS)["eval_mean_f1"]
+    result = trainer.predict(ROWS)
+    assert result.predictions.shape == (6, 3, 2)
+    assert result.label_ids.tolist() == [row["label"] for row in ROWS]
+    assert result.metrics["test_mean_f1"] == trainer.evaluate(ROWS)["eval_mean_f1"]
     audited = audit(trainer, ROWS, quiet=True)  # a trainer has its tokenizer
-    np.testing.assert_array_equal(audited.scores, found.predictions)
+    np.testing.assert_array_equal(audited.scores, result.predictions)
 
 
 def test_changed_values_of_plain_training_arguments_are_taken_over(tmp_path):
@@ -126,26 +125,22 @@ def test_loading_options_may_be_json_as_on_a_command_line(base, tmp_path):
             make_config({"model_init_kwargs": value, "output_dir": str(tmp_path)})
 
 
-def test_unknown_key_of_model_init_kwargs_is_refused(base, tmp_path):
-    args = settings(output_dir=str(tmp_path), model_init_kwargs={"device_map": "auto"})
-    with pytest.raises(InputError, match=r"E-CONFIG: .*'device_map', which is not passed on"):
-        F2CTrainer(str(base), args, train_dataset=ROWS)
-
-
-def test_loading_options_are_refused_for_a_loaded_model(tmp_path):
-    with pytest.raises(InputError, match="E-CONFIG: dtype: the model is loaded already"):
-        make_trainer(tmp_path, model_init_kwargs={"dtype": "float32"})
-    with pytest.raises(InputError, match="E-CONFIG: quantization_config: the model is loaded already"):
-        F2CTrainer(
-            tiny_model("qwen2"),
-            train_dataset=ROWS,
-            processing_class=byte_bpe(),
-            quantization_config=BitsAndBytesConfig(load_in_8bit=True),
-        )
+@pytest.mark.parametrize(
+    ("loads", "key", "value", "words"),
+    [
+        (True, "model_init_kwargs", {"device_map": "auto"}, ".*'device_map', which is not passed on"),
+        (False, "model_init_kwargs", {"dtype": "float32"}, "dtype: the model is loaded already"),
+        (False, "quantization_config", BitsAndBytesConfig(load_in_8bit=True), "quantization_config: the model is load"),
+    ],
+)
+def test_unsuitable_loading_options_are_refused(base, tmp_path, loads, key, value, words):
+    model = str(base) if loads else tiny_model("qwen2")
+    changes, how = ({key: value}, {}) if key == "model_init_kwargs" else ({}, {key: value})
+    args = settings(output_dir=str(tmp_path), **changes)
+    with pytest.raises(InputError, match=f"E-CONFIG: {words}"):
+        F2CTrainer(model, args, train_dataset=ROWS, processing_class=byte_bpe(), **how)
 
 
 def test_train_accepts_names_and_texts(base, tmp_path):
-    run = train(
-        str(base), make_task(), settings(num_train_epochs=1), str(tmp_path / "run"), quiet=True, keep_worse=True
-    )
-    assert run.adapter == tmp_path / "run" / "adapter"
+    done = run(str(tmp_path / "run"), model=str(base), num_train_epochs=1)
+    assert done.adapter == tmp_path / "run" / "adapter"

@@ -13,19 +13,23 @@ from flip_flop.errors import InputError
 from flip_flop.metrics import label_shares_per_template
 from flip_flop.scoring import score
 from flip_flop.tasks import RowsSource
-from flip_flop.training import make_config, train
-from flip_flop.training.data import KeyedSampler
-from flip_flop.training.votes import VoteTable
+from flip_flop.training.data import KeyedSampler, VoteTable
 from tests.exact import ROUNDED, in_float64
 from tests.metrics import oracle
 from tests.tiny import save_tiny, tiny_model
-from tests.training.conftest import adapter_bytes, load_tiny, log_of, make_task, record_of, settings, signal_in
+from tests.training.conftest import (
+    adapter_bytes,
+    load_tiny,
+    log_of,
+    make_task,
+    make_trainer,
+    randomize,
+    record_of,
+    run,
+    signal_in,
+    training_rows,
+)
 from tests.training.naive_step import WEIGHTS, distance, slow_step, step
-from tests.training.test_trainer import make_trainer, training_rows
-
-
-def run(out, resume=False, **changes):
-    return train(load_tiny(), make_task(), settings(**changes), out, resume=resume, quiet=True, keep_worse=True)
 
 
 @pytest.mark.parametrize("space", ["labels", "both"])
@@ -34,11 +38,9 @@ def test_frozen_votes_and_algorithm_1_use_the_model_before_training(tmp_path, sp
         tmp_path, model=in_float64(tiny_model("qwen2")), votes="frozen", divergence_space=space, **WEIGHTS
     )
     trainer.adapted.double()
-    _ = trainer.votes.table  # before the weights change
+    _ = trainer.first_votes  # before the weights change
     before = copy.deepcopy(trainer.adapted)
-    for name, value in trainer.adapted.named_parameters():
-        if "lora_B" in name:
-            value.data.normal_(0, 1.0)
+    randomize(trainer, 1.0)
     instances = trainer.train_instances.instances
     loss, gradients = step(trainer, instances)
     expected, slow = slow_step(trainer, instances, voter=before)
@@ -81,17 +83,10 @@ def test_short_run_has_votes_only_for_the_instances_that_it_sees(out):
     assert taken == {ids[index] for index in order[:8]}
 
 
-def test_two_rows_with_one_id_are_refused_for_frozen_votes(tmp_path):
-    rows = training_rows(count=3)
-    rows[2]["id"] = rows[0]["id"] = "a"
-    with pytest.raises(InputError, match="E-DATA-ROWS: Two rows have the id 'a'"):
-        make_trainer(tmp_path, rows, votes="frozen")
-
-
 def test_evaluation_loss_uses_the_frozen_votes(tmp_path):
     rows = training_rows(count=6)
     trainer = make_trainer(tmp_path, rows, eval_rows=rows, votes="frozen", early_stopping_patience=3, lora_dropout=0.0)
-    _ = trainer.votes.table  # before the weights change
+    _ = trainer.first_votes  # before the weights change
     expected = step(trainer, trainer.train_instances.instances)[0]
     assert trainer.evaluate()["eval_loss"] == pytest.approx(expected, rel=1e-5)
 
@@ -117,10 +112,10 @@ def votes_of(out):
 def test_batch_calibrated_votes_match_slow_loops_and_the_survey_has_their_changes(out, caplog):
     caplog.set_level(logging.INFO)
     run(out, vote_calibration="batch", **CALIBRATED)
-    raw, found = base_scores(made_task()), votes_of(out)
+    raw, result = base_scores(made_task()), votes_of(out)
     offsets = np.array(oracle.batch_offsets(raw.astype(float).tolist()))
-    np.testing.assert_allclose(found["offsets"], offsets, atol=1e-5)
-    np.testing.assert_allclose(found["scores"], raw + offsets, atol=1e-5)
+    np.testing.assert_allclose(result["offsets"], offsets, atol=1e-5)
+    np.testing.assert_allclose(result["scores"], raw + offsets, atol=1e-5)
     survey = json.loads((out / "survey.json").read_text())
     assert survey["calibration"].keys() == {"votes_changed", "vote_share_drift"}
     assert "batch calibration changes " in caplog.text
@@ -131,15 +126,15 @@ def test_batch_calibrated_votes_match_slow_loops_and_the_survey_has_their_change
 def test_calibration_offsets_are_stored_with_the_adapter(out, tmp_path, num_train, calibration):
     folder = str(save_tiny(tmp_path / "tiny"))
     task, changes = make_task(num_train), {"vote_calibration": calibration, "max_steps": 2, **CALIBRATED}
-    run = train(load_model(folder), task, settings(**changes), out, quiet=True, keep_worse=True)
-    is_stored = (run.adapter / "calibration.json").exists()
+    adapter = run(out, model=folder, task=task, **changes).adapter
+    is_stored = (adapter / "calibration.json").exists()
     assert is_stored == (num_train == 60 and calibration == "batch")
     if is_stored:
-        model = load_model(folder, adapter=run.adapter)
-        found = audit(model, made_task(), calibrate="stored", quiet=True)
-        task = task.with_templates(found.template_names)
+        model = load_model(folder, adapter=adapter)
+        result = audit(model, made_task(), calibrate="stored", quiet=True)
+        task = task.with_templates(result.template_names)
         offsets = oracle.batch_offsets(score(model, task.instances("train")).scores.astype(float).tolist())
-        np.testing.assert_allclose([*found.metrics["calibrated"]["offsets"].values()], offsets, atol=1e-4)
+        np.testing.assert_allclose([*result.metrics["calibrated"]["offsets"].values()], offsets, atol=1e-4)
 
 
 def test_predictions_calibrated_to_a_prior_have_its_shares(out):
@@ -157,24 +152,30 @@ def test_contextual_offsets_use_the_templates_without_content(out):
     np.testing.assert_allclose(votes_of(out)["offsets"], offsets, atol=1e-5)
 
 
-def test_contextual_calibration_needs_rows_without_content(tmp_path):
-    changes = {"vote_calibration": "contextual", **CALIBRATED}
-    with pytest.raises(InputError, match=r"E-CALIBRATION: .* give F2CTrainer content_free"):
-        make_trainer(tmp_path, **changes)
+SAME_ID = [row | {"id": "a"} for row in training_rows(count=3)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "calibration", "words"),
+    [
+        (SAME_ID, "batch", "E-DATA-ROWS: Two rows have the id 'a'"),
+        (None, "contextual", "E-CALIBRATION: .* give F2CTrainer content_free"),
+    ],
+)
+def test_rows_without_votes_are_refused(tmp_path, rows, calibration, words):
+    with pytest.raises(InputError, match=words):
+        make_trainer(tmp_path, rows, vote_calibration=calibration, **CALIBRATED)
 
 
 def test_validation_votes_are_calibrated_like_the_training_votes(tmp_path):
     trainer = make_trainer(tmp_path, vote_calibration="batch", eval_rows=training_rows()[:5], **CALIBRATED)
-    first = trainer.votes.table
-    found = first.scores_for(trainer.train_instances.instances[:3])
-    assert torch.equal(found, torch.from_numpy(first.scores[:3]))
+    first = trainer.first_votes
+    result = first.scores_for(trainer.train_instances.instances[:3])
+    assert torch.equal(result, torch.from_numpy(first.scores[:3]))
     np.testing.assert_allclose(trainer.validation_votes.scores, first.scores[:5], atol=1e-5)
     assert np.abs(first.offsets).max() > 0.01
 
 
 def test_prior_with_another_number_of_labels_is_refused(out):
-    with pytest.raises(InputError, match=r"E-LABEL-PRIOR: .*'0\.5,0\.6'"):
-        make_config({"vote_calibration": "batch", "label_prior": "0.5,0.6"})
-    config = make_config({"vote_calibration": "batch", "label_prior": "0.2,0.3,0.5", "use_cpu": True})
     with pytest.raises(InputError, match=r"E-LABEL-PRIOR: .* is not of 2 labels"):
-        train(load_tiny(), make_task(), config, out, quiet=True, keep_worse=True)
+        run(out, votes="frozen", vote_calibration="batch", label_prior="0.2,0.3,0.5")

@@ -39,10 +39,8 @@ def prepare_model(model: nn.Module, args: F2CConfig, peft_config: PeftConfig | N
     """
     if peft_config is not None and peft_config.peft_type not in ADAPTER_KINDS:
         raise InputError("E-ADAPTER", f"{type(peft_config).__name__} is not supported.")
-    if isinstance(model, PeftModel):
-        adapted = prepare_for_saving(model)
-    else:
-        adapted = prepare_for_saving(_with_adapter(model, args, peft_config))
+    adapted = prepare_for_saving(model if isinstance(model, PeftModel) else _with_adapter(model, args, peft_config))
+    if adapted is not model:
         _try_step(adapted)
     if args.gradient_checkpointing:
         _checkpoint_activations(adapted, args.gradient_checkpointing_kwargs)
@@ -122,14 +120,17 @@ def _warn_of_share(adapted: PeftModel) -> None:
     causal_lm = unwrap(adapted)
     tables = (causal_lm.get_input_embeddings(), causal_lm.get_output_embeddings())
     outside = {id(parameter) for table in tables if table is not None for parameter in table.parameters()}
-    sizes = {True: 0, False: 0}  # of matrices with and without an adapter
-    for name, parameter in causal_lm.named_parameters():
-        if parameter.dim() > 1 and "lora_" not in name and id(parameter) not in outside:
-            sizes[id(parameter) in covered] += parameter.numel()
-    share = sizes[True] / max(1, sum(sizes.values()))
+    matrices = [
+        parameter
+        for name, parameter in causal_lm.named_parameters()
+        if parameter.dim() > 1 and "lora_" not in name and id(parameter) not in outside
+    ]
+    with_adapter = sum(parameter.numel() for parameter in matrices if id(parameter) in covered)
+    share = with_adapter / max(1, sum(parameter.numel() for parameter in matrices))
     if share < MIN_SHARE:
-        kind = type(causal_lm).__name__
-        log.warning("W-ADAPTER: %s: %.0f %% of the weights get no adapter.", kind, 100 - 100 * share)
+        log.warning(
+            "W-ADAPTER: %s: %.0f %% of the weights get no adapter.", type(causal_lm).__name__, 100 - 100 * share
+        )
 
 
 def weights_digest(adapted: nn.Module) -> str:
@@ -158,7 +159,7 @@ def prepare_for_saving(adapted: PeftModel) -> PeftModel:
 def load_trained(
     model: ModelGiven,
     tokenizer: PreTrainedTokenizerBase | None,
-    args: F2CConfig | None = None,
+    args: F2CConfig,
     quantization_config: QuantizationConfigMixin | None = None,
 ) -> LoadedModel:
     """Return the model to train; load a named model with ``model_init_kwargs``, as in TRL.
@@ -166,7 +167,7 @@ def load_trained(
     Raises:
         InputError: ``E-CONFIG`` for keys unknown to :func:`load_model`, or any keys with a loaded model.
     """
-    settings = dict((args and args.model_init_kwargs) or {})
+    settings = dict(args.model_init_kwargs or {})
     if quantization_config is not None:
         settings["quantization_config"] = quantization_config
     if not isinstance(model, str | os.PathLike):
@@ -186,8 +187,8 @@ def load_trained(
             )
     if isinstance(settings.get("dtype"), torch.dtype):
         settings["dtype"] = str(settings["dtype"]).removeprefix("torch.")
-    if args is not None and args.bf16:
+    if args.bf16:
         settings.setdefault("dtype", "bfloat16")
-    if args is not None and args.use_cpu:
+    if args.use_cpu:
         settings.setdefault("device", "cpu")
     return as_loaded(load_model(model, **settings), tokenizer)

@@ -18,9 +18,8 @@ from flip_flop.console import DEMO_NOTE, count, markdown_cell, percent, point_in
 from flip_flop.hub import gguf_name, is_local_name
 from flip_flop.method import METHODS
 from flip_flop.metrics import METRICS, Scores
-from flip_flop.record import ModelRecord, RunRecord, TaskRecord, TemplateRecord
+from flip_flop.record import ModelRecord, RunRecord, TaskRecord
 from flip_flop.scoring.distributed import world_size
-from flip_flop.tasks import template_name
 from flip_flop.training.checkpoints import recorded_settings
 from flip_flop.training.config import SELECTED
 from flip_flop.training.selection import base_value
@@ -71,7 +70,7 @@ def training_record(trainer: Any, change: dict[str, Any] | None, survey: Any = N
         "selected_value": trainer.state.best_metric,
         "base_value": base_value(trainer.state.log_history) if metric in SELECTED else None,
         "survey": survey,
-        "votes_digest": trainer.votes.table.digest if trainer.votes else None,
+        "votes_digest": trainer.first_votes.digest if trainer.is_frozen else None,
         "validation": change,
         "evaluation_seconds": round(trainer.evaluation_seconds, 2),  # part of the run's seconds
     }
@@ -92,8 +91,8 @@ def change_on_validation(trainer: Any) -> dict[str, Any] | None:
     dataset = trainer.eval_instances
     if dataset is None or trainer.args.eval_strategy == "no":
         return None
-    before = Scores(trainer.validation_votes.uncalibrated.scores, dataset.gold, trainer.f1)
-    after = Scores(trainer.validation_scores().scores, dataset.gold, trainer.f1)
+    tables = (trainer.validation_votes.uncalibrated, trainer.validation_scores())
+    before, after = (Scores(table.scores, dataset.gold, trainer.task_record.f1) for table in tables)
     change: dict[str, Any] = {"num_instances": len(dataset)}
     for name in SHOWN:
         metric = METRICS[name]
@@ -103,29 +102,22 @@ def change_on_validation(trainer: Any) -> dict[str, Any] | None:
     return change
 
 
-def describe(trainer: Any, change: dict[str, Any] | None) -> RunRecord:
-    """Make a record from a trainer whose rows have no task and whose templates have no texts."""
-    instances = trainer.train_instances.instances
-    num_templates, num_labels = (len(instances[0].answers), len(instances[0].answers[0])) if instances else (0, 0)
-    names = trainer.template_names or [template_name(number) for number in range(num_templates)]
+def describe(trainer: Any, change: dict[str, Any] | None, survey: Any = None) -> RunRecord:
+    """Return the record of a trainer, which may have rows without a task."""
+    validation = trainer.eval_instances
     return RunRecord(
         kind="train",
-        flip_flop_version=versions()["flip_flop"],
         name=trainer.method.name,
-        task=trainer.task_record
-        or TaskRecord(
-            name="rows",
-            labels=tuple(range(num_labels)),
-            digest="",
-            split="train",
-            num_instances=len(instances),
-            has_gold=any(instance.label is not None for instance in instances),
-            f1=trainer.f1,
-            templates=tuple(TemplateRecord(name=name) for name in names),
-        ),
+        task=trainer.task_record,
         model=trainer.loaded.record,
-        scoring={"chat_template": trainer.encoder.uses_chat_template},
-        training=training_record(trainer, change),
+        scoring={
+            "delimiter": trainer.encoder.delimiter_of(trainer.train_instances.chat),
+            "chat_template": trainer.encoder.uses_chat_template,
+            "prompts_digest": trainer.train_instances.digest,
+            "validation_prompts_digest": None if validation is None else validation.digest,
+            "backend": trainer.backend,
+        },
+        training=training_record(trainer, change, survey),
         seed=trainer.args.seed,
         versions=versions(),
     )

@@ -5,7 +5,6 @@ import json
 import logging
 import math
 import os
-import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import fields
@@ -201,15 +200,10 @@ def check_plan(out: Path, plan: dict[str, Any], *, resume: bool) -> list[str]:
 # ---- checkpoints ----
 
 
-def checkpoint_step(checkpoint: Path) -> int:
-    """The optimizer step of a checkpoint."""
-    return int(checkpoint.name.removeprefix("checkpoint-"))
-
-
 def _list_checkpoints(folder: Path) -> list[Path]:
     """List checkpoint folders, newest first, complete or not."""
-    paths = [path for path in folder.glob("checkpoint-*") if re.fullmatch("checkpoint-[0-9]+", path.name)]
-    return sorted((path for path in paths if path.is_dir()), key=checkpoint_step, reverse=True)
+    steps = {path: path.name.removeprefix("checkpoint-") for path in folder.glob("checkpoint-*") if path.is_dir()}
+    return sorted((path for path in steps if steps[path].isdecimal()), key=lambda path: int(steps[path]), reverse=True)
 
 
 def complete_checkpoints(folder: Path) -> list[Path]:

@@ -5,7 +5,7 @@ import copy
 import functools
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, cast, get_args, get_origin
@@ -222,23 +222,17 @@ def make_config(
     """
     known = {item.name: item for item in fields(F2CConfig) if item.init}
     keys = find_names(settings, known, source, other_flags)
-    with _in_given_spelling(keys), setting_errors(source):
-        config = F2CConfig(**{name: _convert(settings[key], known[name].type) for name, key in keys.items()})
-        config.get_process_log_level()
-        config.check_metric(has_metrics=False)
-    return config
-
-
-@contextlib.contextmanager
-def _in_given_spelling(keys: Mapping[str, str]) -> Iterator[None]:
-    """Name a setting by its flag in the message, if it was given as one."""
     try:
-        yield
+        with setting_errors(source):
+            config = F2CConfig(**{name: _convert(settings[key], known[name].type) for name, key in keys.items()})
+            config.get_process_log_level()
+            config.check_metric(has_metrics=False)
     except InputError as error:
         name, space, rest = error.message.partition(" ")
         if not keys.get(name, "").startswith("--"):
             raise
-        raise InputError(error.code, keys[name] + space + rest, error.hint) from error
+        raise InputError(error.code, keys[name] + space + rest, error.hint) from error  # the setting by its flag
+    return config
 
 
 def _convert(value: Any, annotation: Any) -> Any:

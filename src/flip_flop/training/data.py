@@ -1,21 +1,34 @@
-"""Training data: rows of a task, encoded instances, and their order."""
+"""Training data: rows of a task, encoded instances, their order, and their pseudo-labels from the base model."""
 
 import logging
 import math
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence, Sized
 from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int64
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
 from torch.utils.data import Dataset, Sampler
 
 from flip_flop.errors import InputError
-from flip_flop.files import generator, sha256_json
-from flip_flop.method import find_method
-from flip_flop.metrics import check_prior
-from flip_flop.prompts import RenderedInstance, templates_differ_in_answer_words
+from flip_flop.files import generator, read_arrays, sha256_json, write_arrays
+from flip_flop.method import find_consensus, find_method, split_templates
+from flip_flop.metrics import (
+    batch_offsets,
+    calibrated,
+    check_prior,
+    label_shares,
+    majority_vote,
+    share_drift,
+    vote_changes,
+)
+from flip_flop.prompts import Chat, RenderedInstance, templates_differ_in_answer_words
 from flip_flop.record import TaskRecord
 from flip_flop.scoring.distributed import world_size
 from flip_flop.scoring.encode import EncodedInstance, PromptEncoder
@@ -38,7 +51,7 @@ from flip_flop.tasks.task import instances_digest
 from flip_flop.training.config import F2CConfig
 
 log = logging.getLogger("flip_flop")
-
+VOTES = "votes.npz"
 # Instances of a sample: enough to estimate shares to within a few points.
 SAMPLE_SIZE = 200
 # On CB, the smallest of the paper's datasets, 150 steps of 32 instances are 21 passes over 194 rows.
@@ -132,9 +145,11 @@ def load_training_data(
 
 
 def rows_for_task(
-    task: Task | str | os.PathLike[str], config: F2CConfig, train: Any = None, validation: Any = None
+    task: TrainingData | Task | str | os.PathLike[str], config: F2CConfig, train: Any = None, validation: Any = None
 ) -> TrainingData:
     """Return a task's training data, with other rows for the task's ``train`` and ``validation`` if given."""
+    if isinstance(task, TrainingData):
+        return task
     task = as_task(task)
     new_rows = {split: rows for split, rows in (("train", train), ("validation", validation)) if rows is not None}
     return load_training_data(replace(task, data={**task.data, **new_rows}), config)
@@ -167,6 +182,7 @@ class InstanceDataset(Dataset[EncodedInstance]):
         self.num_rows = len(rendered)
         self.instances, too_long, read = encoder.encode_all(rendered, label=f"encoding {split}", quiet=quiet)
         self.digest = instances_digest(read)
+        self.chat = read[0].chat if read else Chat()
         self.too_long = [replace(prompt, split=split) for prompt in too_long]
 
     def __len__(self) -> int:
@@ -302,19 +318,160 @@ def log_passes(num_instances: int, config: F2CConfig) -> None:
         )
 
 
-def warn_of_answer_words(instances: Sequence[RenderedInstance], config: F2CConfig) -> None:
-    """Warn if a divergence over the vocabulary mixes the answer words of different templates."""
-    mixes = find_method(config.method).mixes_answer_vocabularies
+def warn_of_templates(instances: Sequence[RenderedInstance], config: F2CConfig) -> None:
+    """Warn if a divergence over the vocabulary mixes the templates' answer words, or if two templates can tie."""
+    method = find_method(config.method)
+    mixes = method.mixes_answer_vocabularies
     if mixes and mixes(config) and templates_differ_in_answer_words(instances[:SAMPLE_SIZE]):
         log.warning(
             "W-TRAINING: templates use different answer words, so a vocabulary-level divergence mixes them. "
             "Use --divergence-space labels (swarm: --swarm-space labels), or watch own_label_mass."
         )
-
-
-def warn_of_two_templates(instances: Sequence[RenderedInstance], config: F2CConfig) -> None:
-    """Warn if there are only two templates, because a tie has no majority."""
     if instances and len(instances[0].prompts) == 2:
-        needs_consensus = find_method(config.method).needs_consensus
-        effect = "these instances get no loss" if needs_consensus else "both count equally"
+        effect = "these instances get no loss" if method.needs_consensus else "both count equally"
         log.warning("W-TRAINING: two templates cannot break a tie: if they disagree, %s. Add a third template.", effect)
+
+
+def draw_sample(instances: Sequence[EncodedInstance], seed: int) -> list[EncodedInstance]:
+    """Draw a seeded sample of the instances, in their order."""
+    drawn = generator(seed, "survey").permutation(len(instances))[:SAMPLE_SIZE]
+    return [instances[number] for number in sorted(drawn)]
+
+
+# ---- votes of the base model ----
+
+
+@dataclass(frozen=True, eq=False)
+class VoteTable:
+    """Scores that vote, by instance id. The scores include the ``offsets`` of a calibration."""
+
+    ids: tuple[str, ...]
+    scores: Float[np.ndarray, "instances templates labels"]
+    offsets: Float[np.ndarray, "templates labels"] | None = None
+
+    @cached_property
+    def _rows(self) -> dict[str, int]:
+        return {identifier: row for row, identifier in enumerate(self.ids)}
+
+    def scores_for(self, instances: Sequence[EncodedInstance]) -> Float[Tensor, "instances templates labels"]:
+        """Return the scores of these instances."""
+        return torch.from_numpy(self.scores[[self._rows[instance.id] for instance in instances]])
+
+    @cached_property
+    def shares(self) -> Float[np.ndarray, " labels"]:
+        """Label frequencies of the majority votes."""
+        return label_shares(majority_vote(self.scores)[:, None], self.scores.shape[-1])
+
+    @cached_property
+    def uncalibrated(self) -> "VoteTable":
+        """The scores without calibration."""
+        return self if self.offsets is None else VoteTable(self.ids, self.scores - self.offsets)
+
+    @cached_property
+    def batch_calibrated(self) -> "VoteTable":
+        """These scores if they are calibrated, otherwise with batch calibration."""
+        return self if self.offsets is not None else self.with_offsets(batch_offsets(self.scores))
+
+    def with_offsets(self, offsets: Float[np.ndarray, "templates labels"] | None) -> "VoteTable":
+        """Calibrate raw scores with these offsets, if any."""
+        return self if offsets is None else VoteTable(self.ids, calibrated(self.scores, offsets), offsets)
+
+    def drift(self, shares: Float[np.ndarray, " labels"]) -> float:
+        """Compute the total variation distance of label frequencies from those of these votes.
+
+        For calibrated votes it is the distance from the nearest point on the segment between the raw and the
+        calibrated frequencies, because training moves the model along it.
+        """
+        start, end = self.uncalibrated.shares, self.shares
+        return min(share_drift(shares, start + part * (end - start)) for part in np.linspace(0.0, 1.0, 101))
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of ids and scores."""
+        return sha256_json([self.ids, self.scores.tolist()])
+
+    def write(self, path: Path) -> None:
+        """Write ``ids``, ``scores`` and ``offsets`` as arrays."""
+        more = {} if self.offsets is None else {"offsets": self.offsets}
+        write_arrays(path, ids=np.array(self.ids), scores=self.scores, **more)
+
+    @classmethod
+    def read(cls, path: Path, ids: Sequence[str]) -> "VoteTable | None":
+        """Read a table of these instances; ``None`` if the file is damaged or has other instances."""
+        try:
+            arrays = read_arrays(path)
+            table = cls(tuple(map(str, arrays["ids"].tolist())), arrays["scores"], arrays.get("offsets"))
+        except (OSError, ValueError, KeyError):
+            return None
+        return table if table.ids == tuple(ids) else None
+
+
+def check_frozen_votes(instances: Sequence[EncodedInstance], config: F2CConfig, *, has_content_free: bool) -> None:
+    """Refuse training instances of which the base model's votes cannot be stored or calibrated.
+
+    Raises:
+        InputError: ``E-DATA-ROWS`` for two rows with one id, ``E-CALIBRATION`` if inputs without content are missing.
+    """
+    identifier, count = Counter(instance.id for instance in instances).most_common(1)[0] if instances else ("", 0)
+    if count > 1:
+        raise InputError(
+            "E-DATA-ROWS",
+            f"Two rows have the id {identifier!r}, but frozen votes are stored by id.",
+            "Give each row its own id.",
+        )
+    if config.vote_calibration == "contextual" and not has_content_free:
+        raise InputError(
+            "E-CALIBRATION",
+            "vote_calibration is contextual, but inputs without content are missing.",
+            "Train on a Task, give F2CTrainer content_free, or use batch or prior.",
+        )
+
+
+def initial_vote_stats(votes: VoteTable, config: F2CConfig) -> dict[str, Any]:
+    """Compute and log shares of the first votes: of a consensus, of each case, and of each label.
+
+    Without labels, a label bias that all templates share cannot be distinguished from class imbalance, so the user sees
+    the label frequencies. For calibrated votes, the effect of the calibration is included.
+
+    Raises:
+        InputError: ``E-NO-CONSENSUS`` if no instance has a consensus and the method needs it.
+    """
+    scores = torch.from_numpy(votes.scores)
+    num_with_consensus = int(find_consensus(scores).exists.sum())
+    if num_with_consensus == 0 and find_method(config.method).needs_consensus:
+        hint = "Run an audit first: look for reversed answer choices, or use a stronger model."
+        raise InputError("E-NO-CONSENSUS", f"none of the {len(scores)} instances has a strict majority.", hint)
+    cases = [split_templates(votes, config.split_settings).case for votes in scores]
+    consensus_share = num_with_consensus / len(scores)
+    case_shares = [cases.count(case) / len(cases) for case in (1, 2, 3)]
+    shares = votes.shares.tolist()
+    log.info(
+        "first votes over %d instances: consensus on %.0f %%, unanimous and confident on %.0f %%, labels %s",
+        len(scores),
+        100 * consensus_share,
+        100 * case_shares[1],
+        " / ".join(f"{100 * share:.0f} %" for share in shares),
+    )
+    if case_shares[1] == 1.0:
+        log.warning("W-TRAINING: every instance is unanimous and confident, so training has almost no effect.")
+    if max(shares) > 0.9:
+        log.warning(
+            "W-COLLAPSE: one label has %.0f %% of the votes. If the data are not that imbalanced, training amplifies "
+            "the bias.",
+            100 * max(shares),
+        )
+    calibration = None if votes.offsets is None else vote_changes(votes.uncalibrated.scores, votes.scores)
+    if calibration is not None:
+        log.info(
+            "%s calibration changes %.0f %% of these votes; label drift %.2f",
+            config.vote_calibration,
+            100 * calibration["votes_changed"],
+            calibration["vote_share_drift"],
+        )
+    return {
+        "num_instances": len(scores),
+        "consensus_share": consensus_share,
+        "case_shares": case_shares,
+        "vote_label_shares": shares,
+        "calibration": calibration,
+    }

@@ -1,43 +1,50 @@
 """Training runs: from a task and a model to an adapter in a folder. They can be killed and resumed at any time."""
 
+import contextlib
 import copy
 import json
 import logging
+import math
 import os
 import shutil
+import signal
+import sys
 import tempfile
+import threading
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from huggingface_hub import HfApi
-from transformers import PrinterCallback, ProgressCallback
+from tqdm import tqdm
+from transformers import (
+    PrinterCallback,
+    ProgressCallback,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
 from transformers.trainer_utils import HubStrategy
 
-from flip_flop.console import today
+from flip_flop.console import is_first_process, today, track, visible
 from flip_flop.errors import InputError
 from flip_flop.files import new_folder, write_json, write_text
 from flip_flop.method import find_method
 from flip_flop.metrics import ScoredRows, Scores
 from flip_flop.metrics.calibration import MIN_INSTANCES
 from flip_flop.prompts import Template
-from flip_flop.record import (
-    ADAPTER_CONFIG,
-    RUN_FILE,
-    RunRecord,
-    TaskRecord,
-    this_process,
-)
+from flip_flop.record import ADAPTER_CONFIG, RUN_FILE, RunRecord, this_process
 from flip_flop.scoring.adapters import describe_adapter, store_calibration
 from flip_flop.scoring.causal_lm import unwrap
-from flip_flop.scoring.distributed import all_gather, rank, wait_for_all, world_size
-from flip_flop.scoring.models import LoadedModel, ModelGiven
-from flip_flop.scoring.too_long import TOO_LONG_FILE, TooLong, listed_beside, write_too_long
-from flip_flop.tasks import Task, as_task
+from flip_flop.scoring.distributed import all_gather, any_rank, rank, wait_for_all, world_size
+from flip_flop.scoring.models import ModelGiven
+from flip_flop.scoring.too_long import TOO_LONG_FILE, listed_beside, write_too_long
+from flip_flop.tasks import Task
 from flip_flop.training.adapter import load_trained
-from flip_flop.training.callbacks import LogFile, ShowProgress, StopOnSignal
-from flip_flop.training.card import CARD, base_name, change_on_validation, model_card, training_record
+from flip_flop.training.card import CARD, base_name, change_on_validation, describe, model_card
 from flip_flop.training.checkpoints import (
     FORMAT,
     PLAN,
@@ -48,13 +55,13 @@ from flip_flop.training.checkpoints import (
     resume_settings,
 )
 from flip_flop.training.config import F2CConfig, optimizer_errors
-from flip_flop.training.data import TrainingData, load_training_data, warn_of_answer_words, warn_of_two_templates
+from flip_flop.training.data import VOTES, TrainingData, VoteTable, initial_vote_stats, rows_for_task, warn_of_templates
 from flip_flop.training.selection import reason_to_withhold
 from flip_flop.training.trainer import F2CTrainer
-from flip_flop.training.votes import VOTES, initial_vote_stats
 
 log = logging.getLogger("flip_flop")
 SURVEY = "survey.json"
+SECONDS_OF_A_LAUNCHER = 2.0
 
 
 @dataclass(frozen=True)
@@ -105,8 +112,7 @@ def train(
     """
     out = Path(out)
     with lock(out), named_write_errors(out):
-        if not isinstance(data, TrainingData):
-            data = load_training_data(as_task(data), config)
+        data = rows_for_task(data, config)
         loaded = load_trained(model, None, config)
         config = copy.copy(config)
         config.output_dir = str((out / "checkpoints").resolve())
@@ -129,53 +135,60 @@ def train(
             log.info("%s is complete already", out)
             return TrainingRun(out, out / "adapter")
         started = time.monotonic()
-        trainer, task, too_long = _make_trainer(loaded, data, config, out, quiet=quiet)
+        if rank() == 0:
+            log_processes()
+        warn_of_templates(data.train, config)
+        callbacks = (
+            [LogFile(out / "log.jsonl"), ShowProgress(find_method(config.method).name, quiet)] if rank() == 0 else []
+        )
+        with listed_beside(out, [template.name for template in data.record.templates]):
+            trainer = F2CTrainer(loaded, config, callbacks=callbacks, task=data)
+        _check_steps(trainer)
         checkpoint = checkpoint_to_resume(Path(config.output_dir)) if has_begun else None
-        if trainer.votes and checkpoint and not plan["allowed_changes"]:
-            trainer.votes.restore(out / VOTES)
+        if trainer.is_frozen and checkpoint and not plan["allowed_changes"]:
+            stored = VoteTable.read(out / VOTES, [instance.id for instance in trainer.voters]) if rank() == 0 else None
+            trainer.first_votes = all_gather(stored)[0] or trainer.first_votes
         survey = initial_vote_stats(trainer.first_votes, config)
         # All mistakes of the user have been found.
-        _write_start(out, plan, survey, too_long, trainer)
+        if rank() == 0:
+            _write_start(out, plan, survey, trainer)
         stopped_by = _train(trainer, checkpoint)
         if stopped_by is not None:
             log.info("stopped by a signal at step %d. Continue with --resume.", trainer.state.global_step)
             return TrainingRun(out, None, stopped_by)
-        dataset = trainer.eval_instances
-        reason = reason_to_withhold(
-            trainer.state,
-            trainer.stop_on_collapse,
-            trainer.criterion,
-            None if dataset is None else dataset.gold,
-            len(data.train[0].choices[0]),
-        )
-        if reason is not None and not keep_worse:
-            log.warning("%s The adapter is not saved. --resume --keep-worse saves it without training again.", reason)
-            return TrainingRun(out, None, withheld=True)
-        if reason is not None and rank() == 0:
-            log.warning("%s", reason)
-        change = change_on_validation(trainer)
-        table = None if config.vote_calibration == "none" else _calibration_scores(trainer)
-        if rank() == 0:
-            trainer.record = RunRecord(
-                kind="train",
-                name=trainer.method.name,
-                task=task,
-                model=loaded.record,
-                scoring={
-                    "delimiter": trainer.encoder.delimiter_of(data.train[0].chat),
-                    "chat_template": trainer.encoder.uses_chat_template,
-                    "prompts_digest": trainer.train_instances.digest,
-                    "validation_prompts_digest": trainer.eval_instances and trainer.eval_instances.digest,
-                    "backend": trainer.backend,
-                },
-                training=training_record(trainer, change, survey),
-                seed=config.seed,
-                **this_process(started),
-                allowed_changes=tuple(plan["allowed_changes"]),
-            )
-            _save(trainer, trainer.record, table, out)
-        wait_for_all()
-        return TrainingRun(out, out / "adapter")
+        return _finish(trainer, survey, plan["allowed_changes"], started, out, keep_worse=keep_worse)
+
+
+def _finish(
+    trainer: F2CTrainer,
+    survey: dict[str, Any],
+    allowed_changes: list[str],
+    started: float,
+    out: Path,
+    *,
+    keep_worse: bool,
+) -> TrainingRun:
+    """Save the selected adapter and the record, unless the adapter has collapsed or is worse than the base model."""
+    reason = reason_to_withhold(
+        trainer.state,
+        trainer.stop_on_collapse,
+        trainer.criterion,
+        None if trainer.eval_instances is None else trainer.eval_instances.gold,
+        len(trainer.train_instances[0].answers[0]),
+    )
+    if reason is not None and not keep_worse:
+        log.warning("%s The adapter is not saved. --resume --keep-worse saves it without training again.", reason)
+        return TrainingRun(out, None, withheld=True)
+    if reason is not None and rank() == 0:
+        log.warning("%s", reason)
+    change = change_on_validation(trainer)
+    table = None if trainer.args.vote_calibration == "none" else _calibration_scores(trainer)
+    if rank() == 0:
+        record = describe(trainer, change, survey)
+        trainer.record = replace(record, allowed_changes=tuple(allowed_changes), **this_process(started))
+        _save(trainer, trainer.record, table, out)
+    wait_for_all()
+    return TrainingRun(out, out / "adapter")
 
 
 def log_processes() -> None:
@@ -190,29 +203,15 @@ def log_processes() -> None:
         )
 
 
-def _make_trainer(
-    loaded: LoadedModel, data: TrainingData, config: F2CConfig, out: Path, *, quiet: bool
-) -> tuple[F2CTrainer, TaskRecord, list[TooLong]]:
-    """Build the trainer; return it with the record of its rows, and the rows that are too long."""
-    if rank() == 0:
-        log_processes()
-    warn_of_answer_words(data.train, config)
-    warn_of_two_templates(data.train, config)
-    shown = [LogFile(out / "log.jsonl"), ShowProgress(find_method(config.method).name, quiet)] if rank() == 0 else []
-    names = [template.name for template in data.record.templates]
-    with listed_beside(out, names):
-        trainer = F2CTrainer(
-            loaded,
-            config,
-            train_dataset=data.train,
-            eval_dataset=data.validation,
-            callbacks=shown,
-            content_free=data.content_free,
-        )
-    trainer.template_names, trainer.f1 = names, data.record.f1
+def _check_steps(trainer: F2CTrainer) -> None:
+    """Build optimizer and batches once, before anything is written.
+
+    Raises:
+        InputError: ``E-CONFIG`` for an invalid optimizer, or too few instances for a step.
+    """
     for callback in (PrinterCallback, ProgressCallback):
         trainer.remove_callback(callback)
-    with optimizer_errors():  # before anything is written
+    with optimizer_errors():
         trainer.create_optimizer_and_scheduler(num_training_steps=max(trainer.args.max_steps, 1))
     trainer.optimizer = trainer.lr_scheduler = None
     if not len(trainer.get_train_dataloader()):
@@ -221,34 +220,18 @@ def _make_trainer(
             f"dataloader_drop_last leaves no step of {len(trainer.train_instances)} training instances.",
             "Make per_device_train_batch_size smaller, or leave it out.",
         )
-    return trainer, *_without_too_long(data.record, trainer)
 
 
-def _without_too_long(record: TaskRecord, trainer: F2CTrainer) -> tuple[TaskRecord, list[TooLong]]:
-    """Return the record of the remaining rows, and the rows that are too long."""
-    datasets = [trainer.train_instances, *filter(None, [trainer.eval_instances])]
-    too_long = [prompt for dataset in datasets for prompt in dataset.too_long]
-    counts: dict[str, Any] = {
-        "num_validation": sum(map(len, datasets[1:])),
-        "num_too_long": sum(dataset.num_rows - len(dataset) for dataset in datasets),
-    }
-    return replace(record, num_instances=len(datasets[0]), **counts), too_long
-
-
-def _write_start(
-    out: Path, plan: dict[str, Any], survey: dict[str, Any], too_long: list[TooLong], trainer: F2CTrainer
-) -> None:
+def _write_start(out: Path, plan: dict[str, Any], survey: dict[str, Any], trainer: F2CTrainer) -> None:
     """Write the files of a run that is about to train."""
-    if rank() > 0:
-        return
     write_json(out / PLAN, plan)
     write_json(out / SURVEY, survey)
+    (out / TOO_LONG_FILE).unlink(missing_ok=True)  # of a run that has restarted
+    too_long = [prompt for dataset in trainer.datasets for prompt in dataset.too_long]
     if too_long:
-        write_too_long(out / TOO_LONG_FILE, too_long, list(trainer.template_names or ()))
-    else:
-        (out / TOO_LONG_FILE).unlink(missing_ok=True)  # of a run that has restarted
-    if trainer.votes is not None:
-        trainer.votes.table.write(out / VOTES)
+        write_too_long(out / TOO_LONG_FILE, too_long, trainer.template_names)
+    if trainer.is_frozen:
+        trainer.first_votes.write(out / VOTES)
 
 
 def _train(trainer: F2CTrainer, checkpoint: Path | None) -> int | None:
@@ -310,3 +293,140 @@ def _push(trainer: F2CTrainer, adapter: Path, base: str) -> None:
     except Exception as error:  # its transports raise many kinds
         reason = " ".join(str(error).split())[:200]
         log.warning("W-PUSH: %s could not be sent to %s: %s. Send it with `hf upload`.", adapter, name, reason)
+
+
+# ---- callbacks ----
+
+
+class LogFile(TrainerCallback):
+    """Writes ``log.jsonl``, one line per log event (docs/reference/log_keys.md)."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def on_train_begin(self, args, state: TrainerState, control, **kwargs) -> None:
+        """Remove the lines that a killed run wrote after its last checkpoint."""
+        self.path.write_text("".join(map(_json_line, state.log_history)), encoding="utf-8")
+
+    def on_log(self, args, state: TrainerState, control, **kwargs) -> None:
+        """Append the newest entry."""
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(_json_line(state.log_history[-1]))
+
+
+def _json_line(entry: dict[str, Any]) -> str:
+    finite = {
+        key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in entry.items()
+    }
+    return json.dumps(finite) + "\n"  # JSON has no NaN
+
+
+class ShowProgress(TrainerCallback):
+    """Shows a bar on a terminal, otherwise a line each minute; and a line per evaluation."""
+
+    def __init__(self, label: str, quiet: bool = False):
+        self.label, self.quiet, self._loss, self._shown = label, quiet, "", contextlib.ExitStack()
+
+    def on_train_begin(self, args, state: TrainerState, control, **kwargs) -> None:
+        """Open the bar for the steps that are left."""
+        left = state.max_steps - state.global_step
+        self._advance = self._shown.enter_context(track(self.label, left, "steps", quiet=self.quiet))
+
+    def on_step_end(self, args, state: TrainerState, control, **kwargs) -> None:
+        """Move the bar; without a bar, print a line each minute."""
+        self._advance(1, self._loss)
+
+    def on_log(self, args, state: TrainerState, control, logs: dict[str, Any] | None = None, **kwargs) -> None:
+        """Show the loss at the next step."""
+        if logs and "loss" in logs:
+            self._loss = f"loss {logs['loss']:.3f}"
+
+    def on_evaluate(self, args, state: TrainerState, control, metrics: dict[str, Any] | None = None, **kwargs) -> None:
+        """Print the validation metrics."""
+        if self.quiet or not metrics:
+            return
+        words = [f"{self.label}: step {state.global_step}/{state.max_steps}"]
+        for key, name in (("observed_agreement", "P_o"), ("mean_f1", "mean F1"), ("own_label_mass_min", "mass min")):
+            value = metrics.get(f"eval_{key}")
+            if value is not None:
+                words.append(f"{name} {100 * value:.1f}")
+        tqdm.write(visible("  ".join(words)), file=sys.stderr)
+
+    def on_train_end(self, args, state: TrainerState, control, **kwargs) -> None:
+        """Close the bar."""
+        self._shown.close()
+
+
+class StopOnSignal(TrainerCallback):
+    """Finishes the step on SIGINT or SIGTERM, writes a checkpoint and stops. A second SIGINT ends the process at once.
+
+    Python runs a handler only after a backward pass, which may take long. So a thread reads the signals from a pipe.
+    """
+
+    def __init__(self):
+        self.received: int | None = None
+        self._previous: dict[int, Any] = {}
+        self._saves_at_epoch_end = False
+
+    def on_train_begin(self, args, state, control, **kwargs) -> None:
+        """Install the handlers, which only the main thread can."""
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._previous[number] = signal.signal(number, self._receive)
+            arrivals, self._pipe = os.pipe()
+            os.set_blocking(self._pipe, False)
+            self._previous_pipe = signal.set_wakeup_fd(self._pipe)
+            threading.Thread(target=self._answer, args=[arrivals], daemon=True).start()
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        self.received = number
+
+    def _answer(self, arrivals: int) -> None:
+        first = 0.0
+        while number := int.from_bytes(os.read(arrivals, 1)):
+            # A launcher repeats the signal that it gets.
+            is_repeated = world_size() > 1 and time.monotonic() - first < SECONDS_OF_A_LAUNCHER
+            if first and number == signal.SIGINT and not is_repeated:
+                os._exit(128 + number)
+            if not first and number in self._previous:
+                first = time.monotonic()
+                if is_first_process():
+                    tqdm.write("finishing the step; press Ctrl-C again to stop now", file=sys.stderr)
+        os.close(arrivals)
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs) -> None:
+        """Request a checkpoint and the end; at the end of an epoch, after its evaluation."""
+        # A launcher signals its processes one by one, but they must stop at the same step.
+        stopped = any_rank(self.received is not None, args.device)
+        if stopped and state.global_step < state.max_steps:
+            self.received = self.received or signal.SIGTERM
+            control.should_training_stop = True
+            self._saves_at_epoch_end = _at_epoch_end(state) and "epoch" in (args.eval_strategy, args.save_strategy)
+            control.should_save = not self._saves_at_epoch_end
+            control.should_log = control.should_log or control.should_save
+
+    def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs) -> None:
+        """Do not evaluate an interrupted epoch, because its state cannot become the best checkpoint."""
+        if state.global_step == state.max_steps:
+            return
+        if self.received is not None and not _at_epoch_end(state):
+            control.should_evaluate = control.should_save = False
+        elif self._saves_at_epoch_end:
+            control.should_save = True
+
+    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Stop after an evaluation, without another step."""
+        if any_rank(self.received is not None, args.device) and 0 < state.global_step < state.max_steps:
+            control.should_training_stop = control.should_save = True
+
+    def restore(self) -> None:
+        """Restore the previous handlers. Not a callback, because ``on_train_end`` is not called after a failure."""
+        if self._previous:
+            signal.set_wakeup_fd(self._previous_pipe)
+            os.close(self._pipe)  # ends the thread
+        while self._previous:
+            signal.signal(*self._previous.popitem())
+
+
+def _at_epoch_end(state: TrainerState) -> bool:
+    return state.epoch is not None and abs(state.epoch - round(state.epoch)) < 1e-9

@@ -6,6 +6,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,8 @@ from flip_flop.files import write_text
 from flip_flop.hub import hub_answers, unreachable
 from flip_flop.method import find_consensus, find_method, split_templates
 from flip_flop.method.others import few_label_terms
-from flip_flop.metrics import Average, Scores
-from flip_flop.record import RunRecord, TaskRecord
+from flip_flop.metrics import Scores, find_offsets
+from flip_flop.record import RunRecord, TaskRecord, TemplateRecord
 from flip_flop.scoring import distributed
 from flip_flop.scoring.causal_lm import evaluation_mode, require_finite, unwrap
 from flip_flop.scoring.encode import EncodedInstance, PromptEncoder
@@ -41,7 +42,11 @@ from flip_flop.training.config import F2CConfig, setting_errors
 from flip_flop.training.data import (
     InstanceDataset,
     KeyedSampler,
+    TrainingData,
+    VoteTable,
+    check_frozen_votes,
     collate,
+    draw_sample,
     encode_rows,
     instances_per_step,
     log_passes,
@@ -50,7 +55,6 @@ from flip_flop.training.data import (
 )
 from flip_flop.training.selection import CheckpointCriterion, StopEarly, StopOnCollapse, evaluation_metrics
 from flip_flop.training.step import StepStatistics, TrainingInstance, by_rows, drawn_for, mean_loss
-from flip_flop.training.votes import FrozenVotes, VoteTable, draw_sample
 
 BASE = "base"  # the key of the base model's scores
 
@@ -77,16 +81,13 @@ class F2CTrainer(Trainer):
         quantization_config: For a model given by name, as is ``F2CConfig.model_init_kwargs``.
         content_free: Rows without content under the same templates, for ``vote_calibration: contextual``.
         peft_config: The adapter; by default the paper's LoRA on all attention and MLP projections.
-        task: The templates and rows as a task, its name or its file.
+        task: The templates and rows as a task, its name or its file, or as :class:`TrainingData`.
 
     Raises:
         InputError: For rows of another shape, a single template, a prompt that is too long, or missing gold labels.
     """
 
     args: F2CConfig
-    task_record: TaskRecord | None = None  # rows have no task, and no template names
-    template_names: Sequence[str] | None = None
-    f1: Average = "auto"
     record: RunRecord | None = None  # of the run that this trainer is part of
     evaluation_seconds: float = 0.0
 
@@ -104,19 +105,27 @@ class F2CTrainer(Trainer):
         quantization_config: QuantizationConfigMixin | None = None,
         peft_config: PeftConfig | None = None,
         content_free: RenderedRows = (),
-        task: Task | str | os.PathLike[str] | None = None,
+        task: TrainingData | Task | str | os.PathLike[str] | None = None,
     ):
-        args = args if args is None or isinstance(args, F2CConfig) else F2CConfig.of(args)
-        (args or F2CConfig()).check_metric(has_metrics=compute_metrics is not None)
+        is_default = args is None
+        args = F2CConfig() if args is None else args if isinstance(args, F2CConfig) else F2CConfig.of(args)
+        args.check_metric(has_metrics=compute_metrics is not None)
+        record = None
         if task is not None:
-            data = rows_for_task(task, args or F2CConfig(), train_dataset, eval_dataset)
+            data = rows_for_task(task, args, train_dataset, eval_dataset)
             train_dataset, eval_dataset, content_free = data.train, data.validation, data.content_free
-            self.task_record, self.f1 = data.record, data.record.f1
-            self.template_names = [template.name for template in data.record.templates]
+            record = data.record
         self.loaded = load_trained(model, processing_class, args, quantization_config)
+        if is_default:
+            args = F2CConfig(output_dir=f"{self.loaded.record.name.rstrip('/').split('/')[-1]}-F2C")
         args = self._prepare_args(args, evaluates=eval_dataset is not None)
         self._encode(args, train_dataset, eval_dataset)
-        self._prepare_model(args, peft_config)
+        self.task_record = self._describe_rows(record)
+        # Our own LoRA starts at zero, so that its first scores are those of the base model.
+        is_zero = peft_config is None and not isinstance(self.loaded.model, PeftModel)
+        self.adapted = prepare_model(self.loaded.model, args, peft_config)
+        self._zero_adapter = weights_digest(self.adapted) if is_zero else ""
+        self._validation_scores: dict[str, Scores] = {}
         self._prepare_votes(args, content_free)
         checkpoints = Checkpoints(args.save_total_limit)
         args.save_total_limit = None  # Checkpoints deletes the old ones
@@ -132,15 +141,14 @@ class F2CTrainer(Trainer):
             optimizers=optimizers,
         )
         # The model's device, which the library has just chosen, decides the length of a row.
-        datasets = [self.train_instances, *([self.eval_instances] if self.eval_instances else [])]
-        instances = [instance for dataset in datasets for instance in dataset.instances]
+        instances = [instance for dataset in self.datasets for instance in dataset.instances]
         self.backend = choose_backend(self.adapted, instances, args.backend)
         self._row_tokens = training_row_tokens(self.adapted, args.batch_tokens)
         self.model_accepts_loss_kwargs = True  # compute_loss divides by the number of instances itself
 
-    def _prepare_args(self, args: F2CConfig | None, *, evaluates: bool) -> F2CConfig:
+    def _prepare_args(self, args: F2CConfig, *, evaluates: bool) -> F2CConfig:
         """Copy the settings; refuse several devices in one process, and a mixed precision without effect."""
-        args = copy.copy(args or F2CConfig(output_dir=f"{self.loaded.record.name.rstrip('/').split('/')[-1]}-F2C"))
+        args = copy.copy(args)
         if args.n_gpu > 1:
             raise InputError(
                 "E-DISTRIBUTED",
@@ -177,24 +185,45 @@ class F2CTrainer(Trainer):
         self.eval_by_name = dict(zip(by_name, evaluated, strict=True)) if by_name is eval_dataset else {}
         require_data(self.train_instances.instances, args)
 
-    def _prepare_model(self, args: F2CConfig, peft_config: PeftConfig | None) -> None:
-        """Add the adapter. Our own LoRA starts at zero, so that its first scores are those of the base model."""
-        is_zero = peft_config is None and not isinstance(self.loaded.model, PeftModel)
-        self.adapted = prepare_model(self.loaded.model, args, peft_config)
-        self._zero_adapter = weights_digest(self.adapted) if is_zero else ""
-        self._validation_scores: dict[str, Scores] = {}
+    @property
+    def datasets(self) -> list[InstanceDataset]:
+        """The training split, and the validation split if there is one."""
+        return [self.train_instances, *([] if self.eval_instances is None else [self.eval_instances])]
+
+    @property
+    def template_names(self) -> list[str]:
+        """The names of the templates; rows without a task number them."""
+        return [template.name for template in self.task_record.templates]
+
+    def _describe_rows(self, record: TaskRecord | None) -> TaskRecord:
+        """Return the record of the task, or of rows without one, with the number of rows that are not too long."""
+        instances = self.train_instances.instances
+        num_templates, num_labels = (len(instances[0].answers), len(instances[0].answers[0])) if instances else (0, 0)
+        record = record or TaskRecord(
+            name="rows",
+            labels=tuple(range(num_labels)),
+            digest="",
+            split="train",
+            has_gold=any(instance.label is not None for instance in instances),
+            templates=tuple(TemplateRecord(name=template_name(number)) for number in range(num_templates)),
+        )
+        counts: dict[str, Any] = {
+            "num_validation": sum(map(len, self.datasets[1:])),
+            "num_too_long": sum(dataset.num_rows - len(dataset) for dataset in self.datasets),
+        }
+        return replace(record, num_instances=len(instances), **counts)
 
     def _prepare_votes(self, args: F2CConfig, content_free: RenderedRows) -> None:
-        """Frozen votes cover the instances that the run will see: a short run sees only some of them."""
+        """Choose the instances of the first votes: those that the run will see if votes are frozen, or a sample."""
         self.method, self.statistics = find_method(args.method), StepStatistics()
-        self.sample = draw_sample(self.train_instances.instances, args.seed)
+        self.sample = self.voters = draw_sample(self.train_instances.instances, args.seed)
         self._sampler = KeyedSampler(self.train_instances, args.seed, drop_last=args.dataloader_drop_last)
-        self.votes: FrozenVotes | None = None
-        if args.votes == "frozen":
+        (self.content_free,) = encode_rows(self.encoder, "refuse", ("content_free", content_free))
+        self.is_frozen = args.votes == "frozen"
+        if self.is_frozen:
             count = args.max_steps * instances_per_step(args) if args.max_steps > 0 else len(self.train_instances)
-            seen = [self.train_instances[index] for index in self._sampler.first(count)]
-            (empty,) = encode_rows(self.encoder, "refuse", ("content_free", content_free))
-            self.votes = FrozenVotes(seen, args, self.score_base, empty.instances)
+            self.voters = [self.train_instances[index] for index in self._sampler.first(count)]
+            check_frozen_votes(self.voters, args, has_content_free=len(self.content_free) > 0)
         gold = None if self.eval_instances is None else [row.label for row in self.eval_instances.instances]
         self.criterion = CheckpointCriterion.of(args, gold)
         self.stop_early = StopEarly(args.early_stopping_patience, args.early_stopping_start)
@@ -230,7 +259,7 @@ class F2CTrainer(Trainer):
         encoded: list[EncodedInstance] = inputs["instances"]
         states = self._answer_states(model, encoded)
         scores = self._scores(model, states, encoded)
-        votes = scores if self.votes is None else self.votes.table.scores_for(encoded)
+        votes = self.first_votes.scores_for(encoded) if self.is_frozen else scores
         instances = self._instances(encoded, states, votes, epoch=self._sampler.epoch)
         losses = [self._loss_terms(instance, row.label) for instance, row in zip(instances, encoded, strict=True)]
         uses_labels = self.args.uses_labels
@@ -268,7 +297,7 @@ class F2CTrainer(Trainer):
         self, model: nn.Module, states: AnswerStates, encoded: Sequence[EncodedInstance]
     ) -> Float[Tensor, "instances templates labels"]:
         """Scores of the loss's own pass, or of one without dropout, on the CPU. Only this waits for the device."""
-        if self.args.vote_pass == "separate" and self.votes is None:
+        if self.args.vote_pass == "separate" and not self.is_frozen:
             with evaluation_mode(model):
                 scores = self._answer_states(model, encoded).scores()
         else:
@@ -281,8 +310,8 @@ class F2CTrainer(Trainer):
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
         """Train as ``transformers.Trainer`` does; first log the number of passes over the instances."""
-        if self.votes is not None:
-            _ = self.votes.table  # before the first step, on all processes
+        if self.is_frozen:
+            _ = self.first_votes  # before the first step, on all processes
         if distributed.rank() == 0 and len(self.train_instances):
             log_passes(len(self.train_instances), self.args)
         check_backend(self.adapted, self.train_instances.instances, self.backend)
@@ -406,20 +435,28 @@ class F2CTrainer(Trainer):
         }
         if losses:
             metrics = metrics | {"loss": math.fsum(losses) / len(losses)}
-        judged = self.criterion.judge(table.scores, self.validation_votes.batch_calibrated, dataset.gold, self.f1)
+        f1 = self.task_record.f1
+        judged = self.criterion.judge(table.scores, self.validation_votes.batch_calibrated, dataset.gold, f1)
         return metrics | judged | _joined(named)
 
     def _metrics(self, table: Scores, dataset: InstanceDataset) -> dict[str, float]:
-        names = self.template_names or [template_name(number) for number in range(table.scores.shape[1])]
-        metrics = evaluation_metrics(table, dataset.gold, names, self.f1)
+        metrics = evaluation_metrics(table, dataset.gold, self.template_names, self.task_record.f1)
         if self.compute_metrics is not None:
             metrics |= self.compute_metrics(EvalPrediction(predictions=table.scores, label_ids=dataset.gold))
         return metrics
 
     @cached_property
     def first_votes(self) -> VoteTable:
-        """The base model's votes on the training instances: all that the run will see if frozen, else a sample."""
-        return self.votes.table if self.votes else self._base_votes(self.sample)
+        """The base model's votes on the training instances, calibrated; all processes take part."""
+        scores, method = self.score_base(self.voters, "base votes").scores, self.args.vote_calibration
+        votes = VoteTable(tuple(row.id for row in self.voters), scores)
+        if method == "none":
+            return votes
+
+        def score_content_free() -> np.ndarray:
+            return self.score_base(self.content_free.instances, "calibration").scores
+
+        return votes.with_offsets(find_offsets(method, scores, self.args.label_prior, score_content_free))
 
     @cached_property
     def validation_votes(self) -> VoteTable:
@@ -427,10 +464,9 @@ class F2CTrainer(Trainer):
         assert self.eval_instances is not None, "no evaluation rows"
         instances = self.eval_instances.instances
         if BASE not in self._validation_scores:
-            with self.adapted.disable_adapter():
-                self._validation_scores[BASE] = self.score(instances, "base votes")
+            self._validation_scores[BASE] = self.score_base(instances, "base votes")
         votes = VoteTable(tuple(row.id for row in instances), self._validation_scores[BASE].scores)
-        return votes.with_offsets(self.votes.table.offsets) if self.votes else votes
+        return votes.with_offsets(self.first_votes.offsets) if self.is_frozen else votes
 
     def validation_scores(self, losses: list[float] | None = None) -> Scores:
         """Return the model's scores on the validation split. The same weights are scored once.
@@ -444,13 +480,10 @@ class F2CTrainer(Trainer):
             self._validation_scores[key] = self.score(self.eval_instances.instances, "validation", losses)
         return self._validation_scores[key]
 
-    def _base_votes(self, instances: Sequence[EncodedInstance]) -> VoteTable:
-        return VoteTable(tuple(row.id for row in instances), self.score_base(instances, "base votes"))
-
-    def score_base(self, instances: Sequence[EncodedInstance], label: str) -> np.ndarray:
-        """Compute the scores of the model without its adapter, ``[instances, templates, labels]`` in nats."""
+    def score_base(self, instances: Sequence[EncodedInstance], label: str) -> Scores:
+        """Score instances with the model without its adapter."""
         with self.adapted.disable_adapter():
-            return self.score(instances, label).scores
+            return self.score(instances, label)
 
     def score(self, instances: Sequence[EncodedInstance], label: str, losses: list[float] | None = None) -> Scores:
         """Score instances; ``label`` names the progress bar.
@@ -458,7 +491,7 @@ class F2CTrainer(Trainer):
         The unsupervised loss of each instance, from the same pass, is appended to ``losses``.
         """
         shard = distributed.shard(instances) or instances[:1]  # all processes take part
-        frozen = self.validation_votes if losses is not None and self.votes is not None else None
+        frozen = self.validation_votes if losses is not None and self.is_frozen else None
 
         def score_part() -> tuple[Scores, list[float]]:
             part_losses: list[float] = []
