@@ -149,7 +149,7 @@ def row(kind: str) -> list[str] | None:
             cells["audit"].append(f"refused: {error.code}")
             cells["train"].append("")
             continue
-        except RuntimeError as error:  # the model's own
+        except Exception as error:  # of any kind: the model's own
             cells["audit"].append(f"fails: {type(error).__name__}")
             cells["train"].append("")
             continue
@@ -157,7 +157,7 @@ def row(kind: str) -> list[str] | None:
             cells["train"].append(training_step(candidate, instances, backend))
         except InputError as error:
             cells["train"].append(f"refused: {error.code}")
-        except RuntimeError as error:  # the model's own
+        except Exception as error:  # of any kind: the model's own
             cells["train"].append(f"fails: {type(error).__name__}")
     return [kind, backend, *cells["audit"], *cells["train"]]
 

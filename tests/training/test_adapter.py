@@ -79,7 +79,11 @@ def test_unsupported_adapter_is_refused(tmp_path, peft_config, reason):
 
 @pytest.mark.parametrize(
     ("architecture", "dtype", "code"),
-    [("deepseek_v4", torch.float32, "E-ADAPTER"), ("inkling2_text", torch.bfloat16, "E-MODEL-KIND")],
+    [
+        ("deepseek_v4", torch.float32, "E-ADAPTER"),
+        ("phimoe", torch.float32, "E-ADAPTER"),
+        ("inkling2_text", torch.bfloat16, "E-MODEL-KIND"),
+    ],
 )
 def test_model_without_a_backward_pass_is_refused_before_training(tmp_path, architecture, dtype, code):
     model = tiny(architecture)

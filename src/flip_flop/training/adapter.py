@@ -93,7 +93,7 @@ def _try_step(adapted: PeftModel) -> None:
     what = f"{type(unwrap(adapted)).__name__} cannot be trained with this adapter"
     hint = "Try --dtype float32, or give another peft_config."
     try:
-        with as_input_error("E-ADAPTER", what, hint), torch.random.fork_rng(devices=devices):  # of dropout
+        with as_input_error("E-ADAPTER", what, hint, Exception), torch.random.fork_rng(devices=devices):  # of dropout
             ids = torch.zeros(1, 3, dtype=torch.long, device=next(adapted.parameters()).device)
             adapted(input_ids=ids, use_cache=False).logits.float().sum().backward()
     finally:
