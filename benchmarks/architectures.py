@@ -142,6 +142,7 @@ def row(kind: str) -> list[str] | None:
     for dtype in (torch.float32, torch.bfloat16):
         candidate = copy.deepcopy(model).to(dtype)
         try:
+            causal_lm.check_model(candidate)
             table = score_instances(candidate, instances, backend=backend, quiet=True)
             found = torch.from_numpy(table.scores).flatten().double()
             cells["audit"].append(f"{float((found - one_at_a_time(candidate, instances)).abs().max()):.1e}")
@@ -149,7 +150,7 @@ def row(kind: str) -> list[str] | None:
             cells["audit"].append(f"refused: {error.code}")
             cells["train"].append("")
             continue
-        except Exception as error:  # of any kind: the model's own
+        except Exception as error:  # the model raised it
             cells["audit"].append(f"fails: {type(error).__name__}")
             cells["train"].append("")
             continue
@@ -157,7 +158,7 @@ def row(kind: str) -> list[str] | None:
             cells["train"].append(training_step(candidate, instances, backend))
         except InputError as error:
             cells["train"].append(f"refused: {error.code}")
-        except Exception as error:  # of any kind: the model's own
+        except Exception as error:  # the model raised it
             cells["train"].append(f"fails: {type(error).__name__}")
     return [kind, backend, *cells["audit"], *cells["train"]]
 

@@ -88,7 +88,7 @@ class CausalLMScorer(Scorer):
 
 
 def as_scorer(given: ModelGiven | Scorer, tokenizer: PreTrainedTokenizerBase | None = None) -> Scorer:
-    """Return a scorer as it is, and a scorer for any other model, local or served.
+    """Return the scorer of a model, local or served. A scorer is returned unchanged.
 
     Raises:
         InputError: ``E-ENDPOINT``, or as :func:`as_loaded`.

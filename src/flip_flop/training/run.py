@@ -328,7 +328,7 @@ class ShowProgress(TrainerCallback):
         self.label, self.quiet, self._loss, self._shown = label, quiet, "", contextlib.ExitStack()
 
     def on_train_begin(self, args, state: TrainerState, control, **kwargs) -> None:
-        """Open the bar for the steps that are left."""
+        """Open the bar for the remaining steps."""
         left = state.max_steps - state.global_step
         self._advance = self._shown.enter_context(track(self.label, left, "steps", quiet=self.quiet))
 

@@ -30,7 +30,7 @@ class TrainingInstance:
 
     Args:
         id: The instance's id.
-        consensus: The majority vote.
+        consensus: The strict majority, if there is one.
         split: The result of Algorithm 1.
         vote_scores: The scores that vote, on the CPU and without gradient.
         gold: The index of the gold label, for methods that use labels.

@@ -121,7 +121,7 @@ class F2CTrainer(Trainer):
         args = self._prepare_args(args, evaluates=eval_dataset is not None)
         self._encode(args, train_dataset, eval_dataset)
         self.task_record = self._describe_rows(record)
-        # Our own LoRA starts at zero, so that its first scores are those of the base model.
+        # The default LoRA starts at zero, so that its first scores equal the base model's.
         is_zero = peft_config is None and not isinstance(self.loaded.model, PeftModel)
         self.adapted = prepare_model(self.loaded.model, args, peft_config)
         self._zero_adapter = weights_digest(self.adapted) if is_zero else ""
