@@ -28,8 +28,8 @@ class InputError(ValueError):
     The command line prints it as a line and exits with 2.
 
     Example:
-        >>> print(InputError("E-DATA-ROWS", "tickets.csv has no rows."))
-        E-DATA-ROWS: tickets.csv has no rows. Add rows, or a validation split.
+        >>> print(InputError("E-MODEL-KIND", "bart is an encoder-decoder model."))
+        E-MODEL-KIND: bart is an encoder-decoder model. Use a causal language model.
     """
 
     def __init__(self, code: str, message: str, hint: str = ""):
