@@ -40,16 +40,13 @@ class StrictLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep=deep)
 
 
-def read_yaml(
-    path: Path, *, loader: type[StrictLoader] = StrictLoader, code: str = "E-TASK-FILE", file_code: str = "E-TASK-FILE"
-) -> Any:
+def read_yaml(path: Path, *, loader: type[StrictLoader] = StrictLoader, code: str = "E-TASK-FILE") -> Any:
     """Read one YAML document.
 
     Args:
         path: The file, in UTF-8.
         loader: A subclass may know more tags.
-        code: The code of an error in the content.
-        file_code: The code of a file that cannot be read.
+        code: The code of an error.
 
     Raises:
         InputError: With the file and the line.
@@ -57,7 +54,7 @@ def read_yaml(
     try:
         return yaml.load(path.read_text(encoding="utf-8-sig"), Loader=loader)
     except OSError as error:
-        raise InputError(file_code, f"{path} cannot be read: {error.strerror}.") from None
+        raise InputError(code, f"{path} cannot be read: {error.strerror}.") from None
     except UnicodeDecodeError as error:
         raise InputError(code, f"{path} is not UTF-8 at byte {error.start}.", "Save it as UTF-8.") from None
     except yaml.MarkedYAMLError as error:

@@ -33,12 +33,8 @@ def base(tmp_path_factory):
 def trained(base, tmp_path_factory):
     """A run's folder with an adapter that changes the scores."""
     model = load_model(str(base))
-    adapted = get_peft_model(model.model, LoraConfig(task_type="CAUSAL_LM", r=3, target_modules="all-linear"))
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(5)
-        for name, value in adapted.named_parameters():
-            if "lora_B" in name:
-                value.data.normal_(0, 0.3)
+    config = LoraConfig(task_type="CAUSAL_LM", r=3, target_modules="all-linear", init_lora_weights=False)
+    adapted = get_peft_model(model.model, config)
     run = tmp_path_factory.mktemp("runs") / "f2c"
     adapted.save_pretrained(run / "adapter")
     task = TaskRecord(name="toy", labels=(0, 1), digest="", split="train", templates=())
@@ -341,9 +337,9 @@ def test_damaged_adapter_is_rejected(base, run):
     (run / "run.json").unlink()
     config = run / "adapter" / "adapter_config.json"
     whole = config.read_text()
-    for content, code in (("{", "E-ADAPTER"), ("[]", "E-ADAPTER"), ("{}", "E-ADAPTER")):
+    for content in ("{", "[]", "{}"):
         config.write_text(content)
-        refused(code, base, adapter=run / "adapter")
+        refused("E-ADAPTER", base, adapter=run / "adapter")
     config.write_text(whole)
     _cut_short(run / "adapter" / "adapter_model.safetensors")
     refused("E-ADAPTER", base, adapter=run / "adapter")

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -19,12 +20,10 @@ from flip_flop.cli.options import (
 )
 from flip_flop.console import echo, is_first_process, percent
 from flip_flop.errors import InputError
-from flip_flop.evaluation.result import check_out
-from flip_flop.evaluation.run_directory import Audit
-from flip_flop.files import lock_output, write_text
-from flip_flop.metrics import add_metric
 from flip_flop.scoring.options import ScoringOptions
-from flip_flop.scoring.too_long import listed_beside
+
+if TYPE_CHECKING:
+    from flip_flop.evaluation.run_directory import Audit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +82,11 @@ def audit_command(
     formatting: separators, spaces, casing, marks and the order of options. Rows that are too long in one format are
     skipped in all. With --too-long skip, too_long.csv in --out lists the skipped rows.
     """
+    from flip_flop.evaluation.result import check_out
+    from flip_flop.files import lock_output
+    from flip_flop.metrics import add_metric
+    from flip_flop.scoring.too_long import listed_beside
+
     for reference in run.metric:
         add_metric(reference)
     checks = gates.Checks.of(run.fail_under, run.fail_if_worse_than)
@@ -157,8 +161,9 @@ def _variants(run: AuditOptions, scoring: ScoringOptions) -> dict[Path, ScoringO
     return {run.out / f"chat-{choice}": replace(scoring, chat_template=choice) for choice in ("on", "off")}
 
 
-def _show(runs: Sequence[Audit], run: AuditOptions, checks: gates.Checks) -> int:
+def _show(runs: "Sequence[Audit]", run: AuditOptions, checks: gates.Checks) -> int:
     """Print the runs, write the files for CI, and return the exit code of the gates."""
+    from flip_flop.files import write_text
     from flip_flop.report import comparison_frame, legend, render_markdown, render_text, table_caveats
 
     frame = comparison_frame(runs)

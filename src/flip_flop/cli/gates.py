@@ -4,16 +4,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 from xml.etree import ElementTree
-
-import numpy as np
 
 from flip_flop.console import count, markdown_cell, percent, visible
 from flip_flop.errors import InputError, nearest
-from flip_flop.evaluation.run_directory import Audit, load_run
-from flip_flop.metrics import METRICS, ScoredRows
-from flip_flop.record import ModelRecord, RunRecord, TaskRecord
-from flip_flop.tasks import RenderedSplit
+
+if TYPE_CHECKING:
+    from flip_flop.evaluation.run_directory import Audit
+    from flip_flop.tasks import RenderedSplit
 
 ALIASES = {"agreement": "observed_agreement"}
 OF_PAIRS = ("observed_agreement", "fleiss_kappa")  # of two or more templates
@@ -35,22 +34,24 @@ class Checks:
     """The gates of a command: metrics with their minimum, and the stored run of ``--fail-if-worse-than``."""
 
     thresholds: Sequence[tuple[str, float]]
-    stored: Audit | None
+    stored: "Audit | None"
 
     @classmethod
     def of(cls, fail_under: Sequence[str], fail_if_worse_than: Path | None) -> "Checks":
         """Parse the options (``E-FAIL-UNDER``), and load the stored run."""
+        from flip_flop.evaluation.run_directory import load_run
+
         thresholds = [parse_threshold(text) for text in fail_under]
         return cls(thresholds, None if fail_if_worse_than is None else load_run(fail_if_worse_than))
 
-    def require_values(self, split: RenderedSplit, *, skips_rows: bool) -> None:
+    def require_values(self, split: "RenderedSplit", *, skips_rows: bool) -> None:
         """Refuse gates without a value on this split, before it is scored. Skipped rows are known after scoring."""
         for name, _ in self.thresholds:
             check_threshold(name, split)
         if self.stored is not None and not skips_rows:
             check_stored(self.stored, unscored_audit(split))
 
-    def results(self, runs: Sequence[Audit]) -> list[Gate]:
+    def results(self, runs: "Sequence[Audit]") -> list[Gate]:
         """Return the results of all gates for all runs."""
         found = [threshold_gate(run, *threshold) for run in runs for threshold in self.thresholds]
         return found + [comparison_gate(self.stored, run) for run in runs if self.stored is not None]
@@ -62,6 +63,8 @@ def parse_threshold(text: str) -> tuple[str, float]:
     Raises:
         InputError: ``E-FAIL-UNDER``.
     """
+    from flip_flop.metrics import METRICS
+
     name, _, value = (part.strip() for part in text.partition("="))
     try:
         minimum = float(value)
@@ -79,16 +82,24 @@ def parse_threshold(text: str) -> tuple[str, float]:
     return name, minimum
 
 
-def unscored_audit(split: RenderedSplit) -> Audit:
+def unscored_audit(split: "RenderedSplit") -> "Audit":
     """Return an audit of this split without scores, to compare its data with those of a stored run."""
+    import numpy as np
+
+    from flip_flop.evaluation.run_directory import Audit
+    from flip_flop.metrics import ScoredRows
+    from flip_flop.record import ModelRecord, RunRecord, TaskRecord
+
     names, instances = tuple(split.task.templates.names), split.instances
     shape = (len(instances), len(names), len(instances[0].choices[0]))
     scores = ScoredRows(np.zeros(shape, np.float32), split.gold, ids=tuple(instance.id for instance in instances))
     return Audit(RunRecord(kind="audit", task=TaskRecord(**split.record), model=ModelRecord()), {}, scores, names)
 
 
-def check_threshold(name: str, split: RenderedSplit) -> None:
+def check_threshold(name: str, split: "RenderedSplit") -> None:
     """Refuse a threshold whose metric has no value on this split (``E-FAIL-UNDER``)."""
+    from flip_flop.metrics import METRICS
+
     metric = METRICS[ALIASES.get(name, name)]
     labelled, number = int((split.gold >= 0).sum()), len(split.task.templates)
     if (metric.needs_gold and not labelled) or (metric.name in OF_PAIRS and number < 2):
@@ -96,7 +107,7 @@ def check_threshold(name: str, split: RenderedSplit) -> None:
         raise _no_value(name, why)
 
 
-def check_stored(stored: Audit, found: Audit) -> None:
+def check_stored(stored: "Audit", found: "Audit") -> None:
     """Refuse a stored run on other data, or without a metric to compare (``E-RUN-MISMATCH``)."""
     from flip_flop.report import data_differences
 
@@ -114,7 +125,7 @@ def check_stored(stored: Audit, found: Audit) -> None:
         )
 
 
-def threshold_gate(found: Audit, name: str, minimum: float) -> Gate:
+def threshold_gate(found: "Audit", name: str, minimum: float) -> Gate:
     """Compare a metric with its minimum."""
     value = found.metrics[ALIASES.get(name, name)]
     if value is None:
@@ -126,8 +137,9 @@ def threshold_gate(found: Audit, name: str, minimum: float) -> Gate:
     return Gate(str(found.path), f"{name} >= {minimum:g}", value >= minimum, message)
 
 
-def comparison_gate(stored: Audit, found: Audit) -> Gate:
+def comparison_gate(stored: "Audit", found: "Audit") -> Gate:
     """Compare agreement, and macro-F1 with gold labels. A run is worse if the paired interval is below 0."""
+    from flip_flop.metrics import METRICS
     from flip_flop.report import group_runs, mean_difference
 
     check_stored(stored, found)

@@ -8,10 +8,7 @@ import click
 
 from flip_flop.cli.options import CalibrationOptions, ModelOptions, RowOptions, TaskOptions, option, options, out_file
 from flip_flop.console import echo, is_first_process
-from flip_flop.evaluation.run_directory import check_target
-from flip_flop.files import lock_output
 from flip_flop.scoring.options import ScoringOptions
-from flip_flop.scoring.too_long import listed_beside
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +40,10 @@ def predict_command(
     of the templates that predict the vote. With --too-long skip, a row that is longer than the model's context has no
     answer, and a note that says so.
     """
+    from flip_flop.evaluation.run_directory import check_target
+    from flip_flop.files import lock_output
+    from flip_flop.scoring.too_long import listed_beside
+
     check_target(run.out, run.source)
     # The data's errors come before the model's minutes, and those of all that is typed before the seconds of torch.
     chosen = data.open(task.task, task.templates, data.protocol)

@@ -61,8 +61,7 @@ def find_columns(
     A column that holds only the given ``labels`` is the label column.
 
     Raises:
-        InputError: ``E-INIT`` for an unknown column or several candidates; ``E-INIT``
-            for a label column of one value or too many.
+        InputError: ``E-INIT`` for an unknown column, several candidates, or a label column of one value or too many.
     """
     names = rows.columns()
     has_none = label == "none" and label not in names

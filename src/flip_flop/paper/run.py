@@ -376,7 +376,7 @@ def unit_commands(
 def run_units(
     name: str, commands: Mapping[Unit, str], devices: Sequence[str], *, quiet: bool = False
 ) -> dict[Unit, int]:
-    """Run the commands of units, one process on each device at a time, and return their exit codes.
+    """Run the commands of units, one process per device at a time, and return their exit codes.
 
     An error on a GPU or a lost process ends its unit alone. SIGTERM and Ctrl-C let each process finish its step and
     write a checkpoint. A second Ctrl-C ends them at once.

@@ -243,7 +243,7 @@ def load_study(name: str) -> Study:
             f"there is no study {name!r}, and no file of this name.",
             f"{nearest(name, study_names())} Or give the path of a YAML file.",
         )
-    content = read_yaml(path, code="E-STUDY", file_code="E-STUDY")
+    content = read_yaml(path, code="E-STUDY")
     study = validate(Study, content, f"study {name}" if is_shipped else name, code="E-STUDY")
     taken = SHARED_FOLDERS if is_shipped else (*SHARED_FOLDERS, *study_names())
     if study.name.lower() in taken:

@@ -408,14 +408,14 @@ class PromptEncoder:
                     f"{where}: token {largest}, but the model's vocabulary ends at {self.vocab_size - 1}.",
                     "Use the tokenizer that belongs to the model.",
                 )
-            texts = [(len(answer.context), answer.tokens) for answer in answers]
-            first_of = {text: label for label, text in reversed([*enumerate(texts)])}
-            for label, text in enumerate(texts):
-                if first_of[text] != label:
-                    first, second = (repr(choices[index][number]) for number in (first_of[text], label))
+            labels: dict[tuple[int, tuple[int, ...]], int] = {}
+            for label, answer in enumerate(answers):
+                first = labels.setdefault((len(answer.context), answer.tokens), label)
+                if first != label:
                     raise InputError(
                         "E-LABEL",
-                        f"{where}: the answers {first} and {second} are the same tokens.",
+                        f"{where}: the answers {choices[index][first]!r} and {choices[index][label]!r} are the same "
+                        "tokens.",
                         "Write them in characters that the model's tokenizer knows.",
                     )
 

@@ -116,7 +116,7 @@ class EndpointScorer(Scorer):
         scores are ``-inf``.
 
         Raises:
-            InputError: ``E-ENDPOINT-ANSWER``, ``E-ENDPOINT-LOGPROBS``, ``E-ENDPOINT-ANSWER``;
+            InputError: ``E-ENDPOINT-ANSWER``, ``E-ENDPOINT-LOGPROBS``;
                 ``E-ENDPOINT`` for an option of loaded models.
         """
         if options.too_long == "skip":

@@ -162,8 +162,7 @@ class Task:
                 means an unlabelled row. Other labels are always checked.
 
         Raises:
-            InputError: An error of the source or the rendering, ``E-DATA-ROWS``, ``E-DATA-COLUMN``, ``E-DATA-ROWS``
-                or ``E-LABEL``.
+            InputError: An error of the source or the rendering, ``E-DATA-ROWS``, ``E-DATA-COLUMN`` or ``E-LABEL``.
         """
         rows = self.rows(split)
         if not len(rows):

@@ -218,7 +218,7 @@ def make_config(
         other_flags: More flags of the command, as candidates for the correction of a typo.
 
     Raises:
-        InputError: ``E-CONFIG`` for an unknown field, with the nearest one; ``E-CONFIG`` for a bad value.
+        InputError: ``E-CONFIG`` for an unknown field, with the nearest one, and for a bad value.
     """
     known = {item.name: item for item in fields(F2CConfig) if item.init}
     keys = find_names(settings, known, source, other_flags)

@@ -160,8 +160,8 @@ def catalog_data(request: TaskRequest) -> CatalogData:
     """Load a dataset, select its templates and divide its rows.
 
     Raises:
-        InputError: ``E-TASK-UNKNOWN``, ``E-TPL-FETCH`` (templates), ``E-DATA-HUB``, ``E-DATA-FILE``,
-            ``E-DATA-FILE`` (rows) or ``E-DATA-COLUMN``.
+        InputError: ``E-TASK-UNKNOWN``, ``E-TPL-FETCH`` (templates), ``E-DATA-HUB`` or
+            ``E-DATA-FILE`` (rows), or ``E-DATA-COLUMN``.
     """
     name = request.name
     if request.fields:

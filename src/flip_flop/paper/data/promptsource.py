@@ -232,7 +232,7 @@ def read_promptsource(folder: Path, name: str) -> list[SourceTemplate]:
     # The text is enough, and an invalid manifest has no digest.
     if manifest.is_file() and f'"{name}": "{sha256_file(path)}"' not in manifest.read_text(errors="replace"):
         raise InputError("E-TPL-FETCH", f"{path} has changed since it was downloaded.", f"Run `{FETCH_COMMAND}` again.")
-    document = read_yaml(path, loader=_PromptSourceLoader, code="E-TASK-FILE", file_code="E-TASK-FILE")
+    document = read_yaml(path, loader=_PromptSourceLoader)
     templates = document.get("templates") if isinstance(document, dict) else None
     if not isinstance(templates, dict):
         raise InputError("E-TASK-FILE", f"{path} holds no templates.", "Write templates: with a !Template for each id.")
