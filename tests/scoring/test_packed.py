@@ -115,6 +115,16 @@ def test_answers_of_instance_and_label_exclude_others(label):
     assert sums == pytest.approx(expected.tolist(), rel=EXACT)
 
 
+def test_cudnn_computes_no_gradients():
+    # Its gradients are NaN for some lengths. No GPU is needed to see which kernels are enabled.
+    model, enabled = tiny_model("qwen2"), torch.backends.cuda.cudnn_sdp_enabled
+    with packed_attention(model):
+        assert not enabled()
+    with torch.no_grad(), packed_attention(model):
+        assert enabled()
+    assert enabled()
+
+
 @pytest.mark.parametrize("own", ["sdpa", "eager"])
 def test_own_attention_is_restored_also_after_error(own):
     model, ids = in_float64(tiny_model("qwen2")), torch.tensor([[1, 5, 2, 9, 4], [3, 3, 8, 1, 7]])

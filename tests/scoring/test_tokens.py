@@ -4,7 +4,7 @@ import copy
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, XLNetConfig
@@ -66,6 +66,7 @@ def test_context_has_at_least_one_token():
     assert (pair.context, pair.tokens, pair.merged) == ((5,), (2, 4), True)
 
 
+@example(prompt=" ", answer="0", kind="byte_bpe")
 @given(prompt=TEXT, answer=TEXT, kind=st.sampled_from(sorted(TOKENIZERS)))
 def test_every_answer_has_tokens_and_text_is_complete(prompt, answer, kind):
     tokenizer = TOKENIZERS[kind]()

@@ -174,8 +174,8 @@ class Boundary:
             cuts = self._kept[key][1]
             assert cuts is not None, "a whole prompt is always exact"
             prompt = tuple(_with_bos(prompt_ids[text], self.bos))
-            contexts = {0: prompt}  # answers share theirs
-            for replaced in {replaced for _, replaced in cuts} - {0}:
+            contexts = {}  # answers share theirs
+            for replaced in {replaced for _, replaced in cuts}:
                 contexts[replaced] = prompt[: len(prompt) - replaced] or (self._start(text),)
             rows.append(tuple(EncodedAnswer(contexts[replaced], ids, replaced > 0) for ids, replaced in cuts))
         if len(self._kept) > KEPT_TAILS:
@@ -215,12 +215,12 @@ class Boundary:
         return cuts
 
     def _start(self, prompt: str) -> int:
-        """Return the context of an answer that replaces all tokens of the prompt."""
+        """Return the context of an answer that replaces all tokens of the prompt, or whose prompt has none."""
         first = self.tokenizer.bos_token_id if self.tokenizer.bos_token_id is not None else self.tokenizer.eos_token_id
         if first is None:
             raise InputError(
                 "E-MODEL-FILE",
-                f"The prompt {prompt[:20]!r} and its answer are one token, and the tokenizer has no BOS or EOS.",
+                f"No token comes before an answer of the prompt {prompt[:20]!r}, and the tokenizer has no BOS or EOS.",
                 "Write a longer prompt.",
             )
         return first

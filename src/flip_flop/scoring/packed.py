@@ -8,7 +8,7 @@ separately, for models whose attention does not take a layout.
 import inspect
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import AttentionInterface
 
 from flip_flop.method.divergences import at_least_float32, to_device
@@ -35,6 +36,9 @@ NAME = "flip_flop_packed"
 CHUNK = 128
 # Kernels require masks whose rows have a multiple of this number of elements in memory.
 ALIGNED = 16
+# Kernels for a backward pass. With a mask, cuDNN's has gradients of NaN for rows of 64, 192, 320... nodes on an H100 or
+# H200 (pytorch#196678). Its forward pass is right, and the fastest.
+WITH_GRADIENT = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 # Arguments of attentions that are more than a scaled dot product.
 REFUSED = ("softcap", "s_aux", "position_bias", "cache")
 
@@ -308,7 +312,8 @@ def packed_attention(model: nn.Module) -> Iterator[None]:
         return
     causal_lm.set_attn_implementation(NAME)
     try:
-        yield
+        with sdpa_kernel(WITH_GRADIENT) if torch.is_grad_enabled() else nullcontext():
+            yield
     finally:
         causal_lm.set_attn_implementation(before)
 

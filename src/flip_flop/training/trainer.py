@@ -234,8 +234,8 @@ class F2CTrainer(Trainer):
         with setting_errors("accelerate"):
             super().create_accelerator_and_postprocess()
 
-    def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
-        """Create the repository of ``push_to_hub`` before the training.
+    def init_hf_repo(self, *arguments: Any, **keywords: Any) -> None:
+        """Create the repository of ``push_to_hub`` before the training. The arguments depend on transformers' version.
 
         Raises:
             InputError: ``E-CONFIG`` if the hub is unreachable or refuses.
@@ -243,7 +243,7 @@ class F2CTrainer(Trainer):
         remedy = "Log in with `hf auth login`" if hub_answers() else f"Connect to the hub ({unreachable()})"
         hint = f"{remedy}, or save the adapter and send its folder later with `hf upload`."
         with setting_errors("push_to_hub", hint):
-            super().init_hf_repo(token, private)
+            super().init_hf_repo(*arguments, **keywords)
 
     # ---- the loss ----
 
