@@ -180,7 +180,7 @@ def main() -> None:
         if found is not None:
             rows.append(found)
             print(" | ".join(found), flush=True)
-    read = sum(cells[2] != "" for cells in rows)
+    read = sum(cells[2][0].isdigit() for cells in rows)
     lines = [
         "# Architectures",
         "",

@@ -1,4 +1,4 @@
-"""Writes the tables of README.md and docs/evidence.md from the results. Usage: python -m evidence.tables.
+"""Writes the tables of evidence/RESULTS.md and docs/evidence.md from the results. Usage: python -m evidence.tables.
 
 A table is between `<!-- results MODEL | TASK ... | METHOD ... | PART ... -->` and `<!-- end of results -->`. A part is
 trained or held_out. It skips methods without a result. Metrics are means over seeds.
@@ -15,7 +15,7 @@ from evidence.run import FOLDER, RESULTS, SHOWN, change, scores_of
 from flip_flop.console import count, percent, point_interval, points
 from flip_flop.files import read_json, write_text
 
-PAGES = (FOLDER.parent / "README.md", FOLDER.parent / "docs" / "evidence.md")
+PAGES = (FOLDER / "RESULTS.md", FOLDER.parent / "docs" / "evidence.md")
 SECTION = re.compile(r"(<!-- results (.*?) -->\n).*?(<!-- end of results -->)", re.DOTALL)
 HEAD = """
 | task | templates, rows | model | P_o / accuracy / macro-F1 | std | vote | above the calibrated vote |

@@ -102,14 +102,24 @@ def _try_step(adapted: PeftModel) -> None:
 
 
 def _lora(causal_lm: PreTrainedModel, args: F2CConfig) -> LoraConfig:
-    """The paper's LoRA: on all linear layers but the head, that is, all attention and MLP projections."""
+    """The paper's LoRA: on all linear layers but the head, that is, all attention and MLP projections.
+
+    Routers of experts that are linear layers return several tensors, for which LoRA fails.
+    """
+    excluded = {
+        name.rpartition(".")[2]
+        for name, module in causal_lm.named_modules()
+        if isinstance(module, nn.Linear) and type(module).__name__.endswith("Router")
+    }
+    if causal_lm.config.model_type in STATE_SPACE:
+        excluded |= {"out_proj", "dt_proj"}
     return LoraConfig(
         task_type="CAUSAL_LM",
         r=args.lora_r,
         lora_alpha=args.lora_alpha,
         lora_dropout=args.lora_dropout,
         target_modules="all-linear",
-        exclude_modules=["out_proj", "dt_proj"] if causal_lm.config.model_type in STATE_SPACE else None,
+        exclude_modules=sorted(excluded) or None,
     )
 
 
