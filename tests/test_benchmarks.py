@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from benchmarks import gpu
 from benchmarks.architectures import row
 from benchmarks.models import MODELS, make_model, scoring_flops, training_flops
 from benchmarks.ours import gradient, make_trainer, our_scores, our_step
@@ -101,6 +102,16 @@ def test_a_run_and_its_page(tmp_path):
     assert set(record["training"]["wsc"]["ratios"]) == {"T0", "T1"}
     assert [record[part]["wsc"]["void"] for part in ("scoring", "training")] == [[], []]
     assert results.page([record]).count("| wsc |") == 2
+
+
+def test_the_measurements_of_a_gpu_run_on_a_cpu(tmp_path, monkeypatch):
+    out = tmp_path / "gpu.json"
+    words = ["--model", "tiny", "--device", "cpu", "--workloads", "winogrande", "--tokens", "300", "--out", str(out)]
+    monkeypatch.setattr("sys.argv", ["gpu", *words])
+    gpu.main()
+    entries = json.loads(out.read_text())["entries"]
+    assert [entry["part"] for entry in entries] == ["scoring"] * 5 + ["step"]
+    assert all(entry["seconds"] > 0 for entry in entries)
 
 
 ARCHITECTURES = {
