@@ -3,16 +3,20 @@
 Models with a known accuracy answer instances of varying difficulty under several templates. The difficulty is shared by
 the templates, and so is the label of most wrong answers. The true value is that of 200,000 instances. The first table
 has the share of intervals that contain it, of single metrics and of the change between two models. The second table has
-the share of audits with templates of equal accuracy in which the ranking shows a difference.
+the share of audits with templates of equal accuracy in which the ranking shows a difference, and the third table the
+share of wrong decisions.
 """
 
 import argparse
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int
 
 from flip_flop.console import align_columns
+from flip_flop.evaluation.decision import Decision, decide
 from flip_flop.files import generator
 from flip_flop.metrics import METRICS, Scores, rank_templates
 
@@ -86,8 +90,42 @@ def false_differences(shares: Sequence[float], simulations: int, *, with_gold: b
     return number / simulations
 
 
+def decision_of(data: Scores) -> Decision:
+    """Return the decision of an audit without calibration."""
+    names = tuple(str(number) for number in range(data.scores.shape[1]))
+    run: Any = SimpleNamespace(data=data, calibrated=None, template_names=names, metrics={})
+    return decide(run)
+
+
+def wrong_decisions(num_rows: int, shares: Sequence[float], simulations: int) -> dict[str, float]:
+    """Return the share of decisions that contradict the truth, by what is true of the templates.
+
+    *equal*: one is said to be better than another. *one better*: template 4, right on 85 % of the rows and not on 70 %,
+    is said to be worse than another. *guessing* and *constant*: one is chosen.
+    """
+    random = generator(0, "benchmarks/coverage decisions", num_rows, str(shares))
+    wrong = dict.fromkeys(("equal", "one better", "guessing", "constant"), 0)
+    for _ in range(simulations):
+        (data,) = simulate(random, num_rows, shares, RANKED_TEMPLATES, (0.75,), spread=0)
+        decision = decision_of(data)
+        wrong["equal"] += decision.template is not None and len(decision.close) < RANKED_TEMPLATES - 1
+        worse, better = simulate(random, num_rows, shares, RANKED_TEMPLATES, (0.7, 0.85), spread=0)
+        predictions = worse.predictions.copy()
+        predictions[:, 4] = better.predictions[:, 4]
+        decision = decision_of(scores_of(predictions, worse.gold, len(shares)))
+        wrong["one better"] += decision.template is not None and ("4", False) not in [
+            (decision.template, False),
+            *decision.close,
+        ]
+        guesses = random.choice(len(shares), size=predictions.shape, p=shares)
+        wrong["guessing"] += decision_of(scores_of(guesses, worse.gold, len(shares))).template is not None
+        constant = np.zeros_like(predictions)
+        wrong["constant"] += decision_of(scores_of(constant, worse.gold, len(shares))).template is not None
+    return {name: number / simulations for name, number in wrong.items()}
+
+
 def main() -> None:
-    """Print both tables."""
+    """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--simulations", type=int, default=NUM_SIMULATIONS)
     simulations = parser.parse_args().simulations
@@ -102,6 +140,12 @@ def main() -> None:
     for title, shares in LABELS.items():
         by_f1, by_agreement = (false_differences(shares, simulations, with_gold=each) for each in (True, False))
         print(f"{title}: {100 * by_f1:.1f} by F1, {100 * by_agreement:.1f} by agreement")
+
+    print(f"\nWrong decisions in percent, {RANKED_TEMPLATES} templates\n")
+    for title, shares in LABELS.items():
+        for num_rows in ROWS:
+            wrong = wrong_decisions(num_rows, shares, simulations)
+            print(f"{title}, {num_rows} rows: {', '.join(f'{name} {100 * part:.1f}' for name, part in wrong.items())}")
 
 
 if __name__ == "__main__":

@@ -1,14 +1,17 @@
 """Which template to use and when to abstain: tables and sentences of an audit."""
 
 from dataclasses import replace
+from statistics import fmean
 
 import numpy as np
 import pytest
 
 from flip_flop import load_run
-from flip_flop.metrics import Scores, summarise
+from flip_flop.evaluation.decision import Decision
+from flip_flop.metrics import METRICS, Scores, summarise
 from flip_flop.report import write_report
 from tests.evaluation.conftest import change_metrics
+from tests.metrics import oracle
 from tests.report.made_runs import HOSTILE, TEMPLATES, make_scores, write_run
 from tests.report.pages import Page
 
@@ -65,17 +68,49 @@ def test_templates_are_a_table_best_first(run):
     assert free[["f1", "ece"]].isna().all(axis=None)
 
 
-def test_sentence_names_the_best_template_and_those_to_drop(tmp_path, scores):
+def test_decision_names_the_best_template_and_what_to_fix(tmp_path, scores):
     values, gold = scores
     values[:, 2] = np.log([0.9, 0.1])
     run = make_audit(tmp_path / "run", values, gold)
-    best = run.to_pandas("templates")["template"][0]
-    assert run.template_advice.startswith(f"Use {best}: F1 {100 * max(run.template_ranking.f1):.1f} on 120 labelled")
-    assert "; drop good_bad (constant)" in run.template_advice
-    assert without_gold(run).template_advice == (
-        "No template is recommended: this takes 50 labelled instances, and the audit has 0; drop good_bad (constant)."
+    macro = [fmean(oracle.f1_of_label(answers, gold, label) for label in (0, 1)) for answers in run.predictions.T]
+    best = max(range(8), key=macro.__getitem__)
+    decision = run.decision
+    assert (decision.template, decision.is_calibrated) == (TEMPLATES[best][0], False)
+    assert decision.macro_f1 == pytest.approx(macro[best])
+    low, high = decision.interval
+    single = METRICS["macro_f1"].interval(Scores(values[:, [best]], gold, "macro"))
+    assert low < single[0] < macro[best] < single[1] < high, "it accounts for the choice among eight templates"
+    vote = fmean(oracle.f1_of_label(run.data.votes, gold, label) for label in (0, 1))
+    close = [name for name, _ in decision.close]
+    assert decision.sentences == (
+        f"Use {TEMPLATES[best][0]}: macro-F1 {100 * macro[best]:.1f} [{100 * low:.1f} to {100 * high:.1f}], "
+        "chance 50.0, on 120 labelled rows.",
+        f"It is not clearly better than {', '.join(close[:3])} and {len(close) - 3} more.",
+        f"The vote over 8 templates has {100 * vote:.1f}.",
+        "Fix first: good_bad (constant).",
+    )
+    assert "good_bad" not in close
+    assert without_gold(run).decision == Decision(
+        ("It takes labels to choose a template; at least 50 are needed.", "Fix first: good_bad (constant).")
     )
     assert without_gold(run).abstention_advice == ""
+
+
+def test_template_whose_label_words_the_model_does_not_say_is_fixed_first(run):
+    names = run.template_names
+    unsaid = replace(run, metrics={**run.metrics, "own_label_mass_per_template": dict.fromkeys(names, 0.012)})
+    others = [name for name in names if name != unsaid.decision.template]
+    listed = [f"{name} (label words have 1.2 % of the probability)" for name in others[:3]]
+    assert unsaid.decision.sentences[-1] == f"Fix first: {', '.join(listed)} and 4 more."
+
+
+def test_clearly_worse_template_is_not_close(tmp_path, scores):
+    values, gold = scores
+    values[:] = np.log([0.3, 0.7])
+    values[:, 3] += 3 * (np.arange(2) == gold[:, None])
+    decision = make_audit(tmp_path / "run", values, gold).decision
+    assert (decision.template, decision.macro_f1, decision.close) == (TEMPLATES[3][0], 1.0, ())
+    assert not [sentence for sentence in decision.sentences if "not clearly better" in sentence]
 
 
 def test_calibrated_scores_are_the_reference(run):
@@ -83,7 +118,6 @@ def test_calibrated_scores_are_the_reference(run):
     assert both.template_ranking.f1.tolist() == run.template_ranking.f1.tolist()
     assert both.template_ranking.agreement.tolist() != run.template_ranking.agreement.tolist()
     assert "(predict --calibrate batch --abstain-below" in both.abstention_advice
-    assert "; drop " not in both.template_advice
 
 
 def test_abstention_has_the_numbers_of_the_coverage_table(run):
@@ -119,16 +153,18 @@ def test_generated_answers_have_no_probabilities(tmp_path, scores):
     assert instances["margin"].isna().all()
     assert instances["worst_template"].isna().tolist() == (instances["confidence"] == 1).tolist()
     assert set(coverage["by"]) == {"vote share"}
-    assert run.template_advice.startswith("Use ")
+    assert run.decision.template
     page = report_of(run, tmp_path)
     assert "Risk against coverage" in page.text
     assert "Reliability of" not in page.text
 
 
-def test_one_template_has_no_advice_but_a_table(tmp_path):
+def test_one_template_is_used_or_not_and_has_a_table(tmp_path):
     values, gold = make_scores(1, 60, 1, 2, 0.4)
     run = make_audit(tmp_path / "run", values, gold, TEMPLATES[:1])
-    assert run.template_advice == run.abstention_advice == ""
+    assert run.decision.text.startswith(f"Use {TEMPLATES[0][0]}: macro-F1 ")
+    assert len(run.decision.sentences) == 1
+    assert run.abstention_advice == ""
     assert run.to_pandas("templates")["agreement"].isna().all()
     assert run.to_pandas("instances")["worst_template"].isna().all()
     page = report_of(run, tmp_path)
@@ -139,7 +175,11 @@ def test_one_template_has_no_advice_but_a_table(tmp_path):
 def test_all_templates_constant_have_none_to_use(tmp_path):
     values = np.tile(np.log([0.9, 0.1]), (60, 3, 1)).astype(np.float32)
     run = make_audit(tmp_path / "run", values, np.arange(60) % 2, TEMPLATES[:3])
-    assert run.template_advice == "No template is recommended: all are constant."
+    assert run.decision.template is None
+    assert run.decision.text == (
+        "None of these templates works: every one is constant. Compare --chat-template on and off (--compare-chat), or "
+        "list the labels in the prompt."
+    )
     assert run.abstention_advice == ""
 
 
@@ -149,9 +189,9 @@ def test_fewer_than_fifty_labels_recommend_no_template(tmp_path, scores, number)
     gold[number:] = -1
     for rows in (slice(None), slice(number)):
         run = make_audit(tmp_path / "run", values[rows], gold[rows])
-        assert run.template_advice.startswith(
-            f"No template is recommended: this takes 50 labelled instances, and the audit has {number}"
-        )
+        assert run.decision.template is None
+        rows = "1 labelled row is" if number == 1 else f"{number} labelled rows are"
+        assert run.decision.text == f"{rows} too few to choose a template; at least 50 are needed."
 
 
 def test_templates_that_guess_are_not_recommended(tmp_path):
@@ -162,47 +202,43 @@ def test_templates_that_guess_are_not_recommended(tmp_path):
         gold = random.integers(num_labels, size=60)
         guesses = np.log(random.dirichlet(np.ones(num_labels), size=(60, 8))).astype(np.float32)
         run = load_run(write_run(tmp_path / name, "base", guesses, gold, templates, labels=labels))
-        assert "No template is recommended: F1 " in run.template_advice
-        share = (gold == 1).mean()
-        chance = 100 * (2 * share / (1 + share) if num_labels == 2 else 0.2)
-        sentence = f", the best, is not clearly above {chance:.1f}, the F1 of answers that ignore the input"
-        assert sentence in run.template_advice
+        assert run.decision.template is None
+        assert run.decision.text.startswith("None of these templates is clearly above chance: the best, ")
+        assert f"chance {100 / num_labels:.1f}. Compare" in run.decision.text
         right = guesses + 9 * (np.arange(num_labels) == gold[:, None, None])
         run = load_run(write_run(tmp_path / f"{name} right", "base", right, gold, templates, labels=labels))
-        assert run.template_advice.startswith("Use t0: F1 100.0 on 60 labelled instances")
+        assert run.decision.text.startswith("Use t0: macro-F1 100.0 [")
 
 
-def test_a_label_that_is_always_answered_has_an_f1_no_higher_than_chance(tmp_path):
+def test_a_label_that_is_always_answered_is_never_chosen(tmp_path):
     gold = np.arange(100) % 10 > 0
     values = np.tile(np.log([0.1, 0.9]), (100, 3, 1)).astype(np.float32)
-    run = make_audit(tmp_path / "run", values, gold.astype(int), TEMPLATES[:3])  # F1 94.7, as gold is 90 % label 1
-    assert "No template is recommended: F1 94.7 of plain, the best, is not clearly above 94.7" in run.template_advice
+    run = make_audit(tmp_path / "run", values, gold.astype(int), TEMPLATES[:3])  # binary F1 is 94.7
+    assert run.decision.template is None
 
 
-def test_a_template_is_not_recommended_if_its_calibrated_answers_are_better(tmp_path):
+def test_calibrated_form_is_chosen_if_its_answers_are_better(tmp_path):
     values, gold = make_scores(1, 300, 4, 2, 0.8)
     values[..., 1] += 0.8  # all templates prefer one label
     run = make_audit(tmp_path / "run", values, gold, TEMPLATES[:4])
-    assert run.template_advice.startswith("Use ")
+    assert not run.decision.is_calibrated
     both = with_offsets(run, np.tile([0.0, -0.8], (4, 1)))
-    best = both.template_ranking.order[0]
-    before, after = (run.template_ranking.f1[best] for run in (run, both.calibrated))
-    assert both.template_advice.startswith(
-        f"No template is recommended: F1 {100 * before:.1f} of {run.template_names[best]}, the best, is "
-        f"{100 * after:.1f} with calibration"
-    )
+    assert both.decision.is_calibrated
+    assert both.decision.macro_f1 > run.decision.macro_f1
+    assert both.decision.text.startswith(f"Use {both.decision.template}, calibrated: macro-F1 ")
+    assert "The calibrated vote over 4 templates has " in both.decision.text
 
 
 def test_names_are_escaped_in_sentences(tmp_path, scores):
     templates = [(f"{HOSTILE}{number}", "{{ text }}", "no ||| yes") for number in range(8)]
     run = make_audit(tmp_path / "run", *scores, templates)
-    texts = run.template_advice + without_gold(run).template_advice
+    texts = run.decision.text + without_gold(run).decision.text
     assert not {"\u202e", "\x1b", "\n"} & {*texts}
 
 
 def test_report_shows_ranking_and_coverage(run, tmp_path):
     page = report_of(run, tmp_path)
-    assert run.template_advice in page.text
+    assert run.decision.text in page.text
     assert run.abstention_advice in page.text
     ranking = [row[0].split()[1] for row in page.table("Template", "Label preference")[1:]]
     assert ranking == run.to_pandas("templates")["template"].tolist()
@@ -225,7 +261,7 @@ def test_scores_need_no_gold_label_for_every_instance(tmp_path, scores):
     values, gold = scores
     gold[::2] = -1
     run = make_audit(tmp_path / "run", values, gold)
-    assert "on 60 labelled instances" in run.template_advice
+    assert "on 60 labelled rows" in run.decision.text
     labelled = Scores(values[1::2], gold[1::2])
     last = run.to_pandas("coverage").query("by == 'margin'").iloc[-1]
     assert last["accuracy"] == pytest.approx((labelled.votes == labelled.gold).mean())

@@ -182,7 +182,7 @@ def _show(runs: "Sequence[Audit]", run: AuditOptions, checks: gates.Checks) -> i
             echo(f"{place}most frequent without a label: {found.unparsed}")
     if not run.quiet:
         for found in runs:
-            for advice in filter(None, (found.template_advice, found.abstention_advice)):
+            for advice in filter(None, (found.decision.text, found.abstention_advice)):
                 echo(f"\n{found.path}: {advice}" if run.compare_chat else f"\n{advice}")
         blocks = [rows["audit"] for _, rows in frame.groupby("heading", sort=False)]
         notes = "\n".join([legend(frame), *(note for block in blocks for note in table_caveats(block))])

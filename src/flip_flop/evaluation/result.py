@@ -16,6 +16,7 @@ from jaxtyping import Float, Int
 
 from flip_flop.console import count, percent, percent_interval, visible
 from flip_flop.errors import InputError
+from flip_flop.evaluation.decision import LOW_MASS, Decision, decide
 from flip_flop.evaluation.instances import write_instances
 from flip_flop.files import check_output, new_folder, write_arrays, write_json
 from flip_flop.manifest import write_manifest
@@ -24,10 +25,8 @@ from flip_flop.metrics import (
     MIN_LABELLED,
     ScoredRows,
     TemplateRanking,
-    bootstrap_interval,
     calibrated,
     calibration_error_per_template,
-    chance_f1,
     label_probs,
     rank_templates,
     risk_coverage,
@@ -40,12 +39,11 @@ from flip_flop.scoring.too_long import TOO_LONG_FILE, TooLong, write_too_long
 
 METRICS_FILE, SCORES_FILE = "metrics.json", "scores.npz"
 Table = Literal["metrics", "scores", "flips", "templates", "instances", "coverage"]
-# Threshold of low own-label mass; maximum templates and tokens to print.
-LOW_MASS, MAX_NAMED, MAX_TOKENS = 0.1, 8, 3
+# Maximum templates and tokens to print.
+MAX_NAMED, MAX_TOKENS = 8, 3
 # The metrics of a notebook.
 SHOWN = ("observed_agreement", "mean_f1", "f1_std", "accuracy", "vote_f1", "fleiss_kappa")
 NEAR = 0.8  # the coverage that the sentence on abstention is for, or the closest one
-MAX_LISTED = 3  # templates in a sentence
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -240,9 +238,9 @@ class Audit:
         return rank_templates(self.data, self.calibrated.data if self.calibrated else None)
 
     @cached_property
-    def template_advice(self) -> str:
-        """A sentence that names the template to use and those to drop, or an empty text for a single template."""
-        return template_advice(self)
+    def decision(self) -> Decision:
+        """The template to use, how sure that is, and what to fix first."""
+        return decide(self)
 
     @cached_property
     def abstention_advice(self) -> str:
@@ -373,51 +371,6 @@ def coverage_rows(run: Audit) -> list[dict[str, Any]]:
     ]
 
 
-def template_advice(run: Audit) -> str:
-    """Return a sentence that names the template to use and those to drop, or an empty text for a single template."""
-    ranking, names = run.template_ranking, run.template_names
-    if len(names) < 2:
-        return ""
-    best, *others = ranking.order
-    reason = _objection(run)
-    if reason:
-        words = f"No template is recommended: {reason}"
-    else:
-        assert ranking.f1 is not None, "there is an objection to a ranking without labels"
-        words = f"Use {names[best]}: F1 {percent(ranking.f1[best])} on {len(run.data.labelled)} labelled instances"
-        not_below = {index for index, difference in enumerate(ranking.differences) if difference and difference[2] >= 0}
-        close = [names[index] for index in others if index in not_below and not ranking.faults[index]]
-        words += f", not clearly above {_listed(close)}" if close else ""
-    faults = dict.fromkeys(fault for index in others if (fault := ranking.faults[index]))
-    dropped = [
-        f"{_listed([names[index] for index in others if ranking.faults[index] == fault])} ({fault})" for fault in faults
-    ]
-    if dropped and not ranking.faults[best]:
-        words += f"; {'without calibration, ' if run.calibrated else ''}drop {', '.join(dropped)}"
-    return visible(f"{words}.", one_line=True)
-
-
-def _objection(run: Audit) -> str:
-    """Return why the best template is not recommended, or an empty text."""
-    ranking, data = run.template_ranking, run.data.labelled
-    best = ranking.order[0]
-    if ranking.faults[best]:
-        return "all are constant"
-    if not ranking.by_f1:
-        return f"this takes {MIN_LABELLED} labelled instances, and the audit has {len(data)}"
-    single, metric = data.single(best), METRICS["mean_f1"]
-    start = f"F1 {percent(metric.value(single))} of {run.template_names[best]}, the best, is"
-    low, _ = bootstrap_interval(metric.statistic, single, confidence=1 - 0.05 / len(ranking.order))
-    if low <= chance_f1(single):
-        return f"{start} not clearly above {percent(chance_f1(single))}, the F1 of answers that ignore the input"
-    if run.calibrated:
-        after = run.calibrated.data.labelled.single(best)
-        low, _ = metric.change_interval(single, after) or (0.0, 0.0)
-        if low > 0:
-            return f"{start} {percent(metric.value(after))} with calibration"
-    return ""
-
-
 def abstention_advice(run: Audit) -> str:
     """Return a sentence on the accuracy of the most confident votes, or an empty text for fewer than 50 gold labels."""
     voting = run.calibrated or run
@@ -433,12 +386,6 @@ def abstention_advice(run: Audit) -> str:
         f"the {kind}vote {percent(point['accuracy'])} instead of {percent(overall['accuracy'])}"
     )
     return f"{words}{'' if point['accuracy'] > overall['accuracy'] else ', so that abstaining does not help'}."
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = [f"{len(names) - MAX_LISTED} more"] if len(names) > MAX_LISTED else []
-    *first, last = [*names[:MAX_LISTED], *more]
-    return f"{', '.join(first)} and {last}" if first else last
 
 
 def html_table(caption: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -175,12 +175,13 @@ class TemplateRanking:
         return self.f1 if self.by_f1 and self.f1 is not None else self.agreement
 
 
-def rank_templates(data: Scores, calibrated: Scores | None = None) -> TemplateRanking:
+def rank_templates(data: Scores, calibrated: Scores | None = None, *, confidence: float = 0.95) -> TemplateRanking:
     """Rank the templates by F1 if there are 50 gold labels, and otherwise by agreement with the other templates.
 
     Args:
         data: The scores whose predictions are ranked.
         calibrated: Scores of the same instances, for the votes of the other templates. By default ``data``.
+        confidence: Of the intervals of the differences.
 
     Example:
         >>> scores = np.log([[[0.9, 0.1], [0.2, 0.8], [0.3, 0.7]], [[0.9, 0.1], [0.6, 0.4], [0.3, 0.7]]])
@@ -201,7 +202,7 @@ def rank_templates(data: Scores, calibrated: Scores | None = None) -> TemplateRa
     bias = None if data.is_generated else label_preference(data.scores)
     best = order[0]
     measured = (F1_PER_TEMPLATE, data.labelled) if by_f1 else (_MEAN_PER_TEMPLATE, agrees)
-    width = simultaneous_width(*measured)
+    width = simultaneous_width(*measured, confidence=confidence)
     gaps = values - values[best]
     differences = [
         (gap, gap - width, gap + width) if index != best else None for index, gap in enumerate(gaps.tolist())

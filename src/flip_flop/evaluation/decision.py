@@ -1,0 +1,115 @@
+"""What to do after an audit: which template to use, how sure that is, and what to fix first."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from flip_flop.console import count, percent, percent_interval, visible
+from flip_flop.metrics import METRICS, MIN_LABELLED, Scores, bootstrap_interval, chance_f1, rank_templates
+
+if TYPE_CHECKING:
+    from flip_flop.evaluation.result import Audit
+
+# Of the statement that a template is better than another: at 95 %, 5 % of these statements about equal templates would
+# be wrong.
+CONFIDENCE = 0.98
+# Threshold of low own-label mass; rows from which on a template is constant; templates in a sentence.
+LOW_MASS, MIN_ROWS, MAX_LISTED = 0.1, 10, 3
+REMEDY = "Compare --chat-template on and off (--compare-chat), or list the labels in the prompt."
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What an audit shows.
+
+    Attributes:
+        sentences: The template to use or why there is none, the majority vote, and what to fix first.
+        template: The template to use, or ``None``.
+        is_calibrated: Whether to use its calibrated scores (``predict --calibrate``).
+        macro_f1: Of the template, on the labelled instances.
+        interval: The 95% interval of ``macro_f1``. It accounts for the choice among all templates.
+        close: The other candidates that are not clearly worse, as (template, is_calibrated), best first.
+    """
+
+    sentences: tuple[str, ...]
+    template: str | None = None
+    is_calibrated: bool = False
+    macro_f1: float | None = None
+    interval: tuple[float, float] | None = None
+    close: tuple[tuple[str, bool], ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The sentences."""
+        return visible(" ".join(self.sentences), one_line=True)
+
+
+def decide(run: "Audit") -> Decision:
+    """Choose the template to use from all templates, raw and calibrated, by macro-F1.
+
+    No template is chosen from fewer than 50 labelled instances, no constant template, and none whose macro-F1 is not
+    clearly above that of answers that ignore the input. All intervals hold together, because the instances that
+    compare the candidates also choose among them.
+    """
+    forms = [run, run.calibrated] if run.calibrated else [run]
+    templates, voting = run.template_names, forms[-1].data
+    names = [(name, form is not run) for form in forms for name in templates]
+    number = len(run.data.labelled)
+    if number < MIN_LABELLED:
+        faults = rank_templates(run.data, voting).faults
+        rows = (
+            f"{count(number, 'labelled row')} {'is' if number == 1 else 'are'} too few" if number else "It takes labels"
+        )
+        return Decision((f"{rows} to choose a template; at least {MIN_LABELLED} are needed.", *_fixes(run, faults)))
+    candidates = Scores(np.concatenate([form.data.scores for form in forms], axis=1), run.data.gold, average="macro")
+    ranking = rank_templates(candidates, confidence=CONFIDENCE)
+    best, *others = ranking.order
+    if ranking.faults[best] == "constant":
+        which = "every one is constant" if len(templates) > 1 else "it is constant"
+        return Decision((f"None of these templates works: {which}. {REMEDY}",))
+    metric, single = METRICS["macro_f1"], candidates.labelled.single(best)
+    value, chance = float(ranking.values[best]), chance_f1(single)
+    interval = bootstrap_interval(metric.statistic, single, confidence=1 - 0.05 / len(names))
+    numbers = f"macro-F1 {percent(value)} [{percent_interval(interval)}], chance {percent(chance)}"
+    if interval[0] <= chance:
+        words = "None of these templates is clearly above chance: the best,"
+        return Decision((f"{words} {_form(*names[best])}, has {numbers}. {REMEDY}",))
+    ends = {index: difference[2] for index, difference in enumerate(ranking.differences) if difference}
+    close = tuple(names[index] for index in others if ranking.faults[index] is None and ends[index] >= 0)
+    sentences = [f"Use {_form(*names[best])}: {numbers}, on {count(number, 'labelled row')}."]
+    if close:
+        sentences.append(f"It is not clearly better than {_listed([_form(*name) for name in close])}.")
+    if len(templates) > 1:
+        kind = "calibrated vote" if run.calibrated or "offsets" in run.metrics else "vote"
+        vote = percent(metric.value(voting.labelled.voted))
+        sentences.append(f"The {kind} over {count(len(templates), 'template')} has {vote}.")
+    sentences += _fixes(run, ranking.faults[: len(templates)], used=names[best][0])
+    return Decision(tuple(sentences), *names[best], value, interval, close)
+
+
+def _fixes(run: "Audit", faults: Sequence[str | None], used: str | None = None) -> list[str]:
+    """Return a sentence on templates that are constant or whose label words the model does not say, if there are any.
+
+    The template that is used may have another form that is constant.
+    """
+    mass = run.metrics.get("own_label_mass_per_template") or {}
+    named = [pair for pair in zip(run.template_names, faults, strict=True) if pair[0] != used]
+    is_seen = len(run.data.scores) >= MIN_ROWS
+    fixes = [f"{name} (constant)" for name, fault in named if fault == "constant" and is_seen]
+    for name, fault in named:
+        if fault != "constant" and mass.get(name, 1.0) < LOW_MASS:
+            fixes.append(f"{name} (label words have {percent(mass[name])} % of the probability)")
+    return [f"Fix first: {_listed(fixes)}."] if fixes else []
+
+
+def _form(name: str, is_calibrated: bool) -> str:
+    return f"{name}, calibrated" if is_calibrated else name
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = [f"{len(names) - MAX_LISTED} more"] if len(names) > MAX_LISTED else []
+    *first, last = [*names[:MAX_LISTED], *more]
+    mark = "; " if any("," in name for name in first) else ", "
+    return f"{mark.join(first)} and {last}" if first else last
