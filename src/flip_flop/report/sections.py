@@ -9,7 +9,7 @@ import numpy as np
 from flip_flop.console import count, percent
 from flip_flop.evaluation.result import coverage_rows, template_rows
 from flip_flop.evaluation.run_directory import Audit
-from flip_flop.metrics import METRICS, Metric, reliability, template_agreement_matrix
+from flip_flop.metrics import METRICS, Metric, chance_f1, reliability, template_agreement_matrix
 from flip_flop.report import instances
 from flip_flop.report.compare import AuditComparison, Difference, difference_from_vote, mean_difference
 from flip_flop.report.tables import HEADLINE, HEADLINE_WITHOUT_GOLD, metric_table, other_metrics, table_caveats
@@ -81,6 +81,7 @@ def chart_section(group: AuditComparison) -> dict[str, Any]:
     shares = [(name, [run.metrics["label_shares_per_template"][name] for run in group.runs]) for name in names]
     return {
         "runs": group.runs,
+        "forms": chart_forms(group),
         "base": group.base,
         "order": order,
         "names": names,
@@ -109,15 +110,27 @@ def template_values(run: Audit) -> list[float | None]:
     return [float(share) for share in agrees[has_majority].mean(axis=0)]
 
 
+def chart_forms(group: AuditComparison) -> list[Audit]:
+    """The columns of the chart of templates: the runs, or a single run raw and calibrated."""
+    base = group.base
+    return [base, base.calibrated] if len(group.runs) == 1 and base.calibrated else list(group.runs)
+
+
 def template_scores(group: AuditComparison) -> dict[str, Any]:
-    """Each template's values by run, best first, and the scale of their chart."""
-    columns = [template_values(run) for run in group.runs]
+    """Each template's values by run, best first, the values to compare with, and the scale of their chart."""
+    columns = [template_values(form) for form in chart_forms(group)]
     rows = [[column[index] for column in columns] for index in template_order(group)]
-    vote = group.base.value("vote_f1") if group.base.has_gold else None
-    known = [value for value in (*(value for row in rows for value in row), vote) if value is not None]
+    base = group.base
+    lines = {}
+    if base.has_gold:
+        lines["chance"] = chance_f1(base.data.labelled)
+        lines[f"majority vote of {base.name}"] = base.value("vote_f1")
+        if base.calibrated:
+            lines["calibrated vote"] = base.calibrated.value("vote_f1")
+    known = [value for value in (*(value for row in rows for value in row), *lines.values()) if value is not None]
     low = min(int(min(known, default=0.0) * 10 + 1e-9), 9)
     ticks = [tick / 10 for tick in sorted(range(10, low - 1, -1 if low > 4 else -2))]
-    return {"rows": rows, "vote": vote, "low": low / 10, "ticks": ticks}
+    return {"rows": rows, "lines": lines, "low": low / 10, "ticks": ticks}
 
 
 def gold_shares(run: Audit) -> list[float] | None:
