@@ -6,6 +6,8 @@ import os
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+# Expected values are for float32 on a CPU. With a GPU, the default is bfloat16. CUDA_VISIBLE_DEVICES=0 tests on it.
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
 import socket
 import sys
