@@ -121,7 +121,7 @@ def template_scores(group: AuditComparison) -> dict[str, Any]:
     columns = [template_values(form) for form in chart_forms(group)]
     rows = [[column[index] for column in columns] for index in template_order(group)]
     base = group.base
-    lines = {}
+    lines: dict[str, float | None] = {}
     if base.has_gold:
         lines["chance"] = chance_f1(base.data.labelled)
         lines[f"majority vote of {base.name}"] = base.value("vote_f1")
