@@ -98,10 +98,10 @@ def decision_of(data: Scores) -> Decision:
 
 
 def wrong_decisions(num_rows: int, shares: Sequence[float], simulations: int) -> dict[str, float]:
-    """Return the share of decisions that contradict the truth, by what is true of the templates.
+    """Return the share of wrong decisions for four kinds of templates.
 
-    *equal*: one is said to be better than another. *one better*: template 4, right on 85 % of the rows and not on 70 %,
-    is said to be worse than another. *guessing* and *constant*: one is chosen.
+    *equal*: the decision calls one template better than another. *one better*: template 4 answers 85 % of the rows
+    correctly, the others 70 %, and the decision calls another one better. *guessing*, *constant*: it chooses one.
     """
     random = generator(0, "benchmarks/coverage decisions", num_rows, str(shares))
     wrong = dict.fromkeys(("equal", "one better", "guessing", "constant"), 0)

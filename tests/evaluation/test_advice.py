@@ -5,6 +5,8 @@ from statistics import fmean
 
 import numpy as np
 import pytest
+from benchmarks.coverage import LABELS as LABEL_SHARES
+from benchmarks.coverage import wrong_decisions
 
 from flip_flop import load_run
 from flip_flop.evaluation.decision import Decision
@@ -234,6 +236,12 @@ def test_names_are_escaped_in_sentences(tmp_path, scores):
     run = make_audit(tmp_path / "run", *scores, templates)
     texts = run.decision.text + without_gold(run).decision.text
     assert not {"\u202e", "\x1b", "\n"} & {*texts}
+
+
+@pytest.mark.parametrize("title", LABEL_SHARES)
+def test_few_decisions_about_simulated_templates_are_wrong(title):
+    wrong = wrong_decisions(60, LABEL_SHARES[title], 20)
+    assert max(wrong.values()) <= 0.05, wrong
 
 
 def test_report_shows_ranking_and_coverage(run, tmp_path):
