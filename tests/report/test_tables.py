@@ -25,6 +25,8 @@ from flip_flop.report import (
     write_figures,
     write_report,
 )
+from flip_flop.report.compare import AuditComparison
+from flip_flop.report.tables import metric_table
 from tests.report.made_runs import HOSTILE
 
 
@@ -134,6 +136,18 @@ def test_constant_templates_have_a_column_and_a_sentence_if_a_run_has_some(make_
     assert sentence in page
     assert "stuck: 3 of 4 templates constant" in page
     assert "stuck has collapsed" not in page
+
+
+def test_agreement_through_constant_templates_is_never_the_best(make_run):
+    sound = load_run(make_run("sound", num_templates=4))
+    stuck = make_constant(make_run("stuck", num_templates=4), {0: 0, 2: 0})
+    stuck.metrics["observed_agreement"] = 0.99
+    table = metric_table(AuditComparison((sound, stuck)))
+    agreement = [column["label"] for column in table["columns"]].index("Agreement Pₒ")
+    assert [row["cells"][agreement]["best"] for row in table["rows"]] == [True, False]
+    stuck.metrics["constant_templates"] = []
+    table = metric_table(AuditComparison((sound, stuck)))
+    assert [row["cells"][agreement]["best"] for row in table["rows"]] == [False, True]
 
 
 @given(st.text(alphabet=st.characters(), max_size=30), st.booleans())

@@ -357,10 +357,17 @@ def _parts(group: "AuditComparison", run: Audit, name: str) -> dict[str, str | N
 
 
 def _best(name: str, frame: pd.DataFrame, words: pd.Series) -> list[int]:
-    """The rows with the best printed value; a collapsed run is excluded, because its agreement says little."""
+    """The rows with the best printed value.
+
+    A collapsed run is excluded, and from metrics without gold labels a run with a constant template: its agreement
+    says little.
+    """
     if name not in METRICS:
         return []
-    values = words[(frame["collapsed"] == False) & (words != MISSING)].astype(float)  # noqa: E712
+    excluded = frame["collapsed"].astype(bool)
+    if not METRICS[name].needs_gold:
+        excluded |= frame["constant_templates"].fillna(0).astype(bool)
+    values = words[~excluded & (words != MISSING)].astype(float)
     return list(values[values == (values.max() if METRICS[name].higher_is_better else values.min())].index)
 
 
@@ -401,7 +408,7 @@ def table_caption(group: "AuditComparison") -> str:
     caption = "In percent."
     if group.is_comparison:
         caption += f" Differences from {group.base.name} are in percentage points, with 95% intervals."
-        caption += " Bold marks the best value; collapsed runs are excluded."
+        caption += " Bold marks the best value. It skips collapsed runs and, for agreement, constant templates."
     if group.base.has_gold:
         f1 = f"for label {group.base.label_name(1)!r}" if group.base.data.is_binary else "averaged over all labels"
         caption += f" F1 is {f1}; σ is its population standard deviation over templates."
