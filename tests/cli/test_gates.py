@@ -34,19 +34,31 @@ def audit(flip_flop, model, project):
 
 
 def test_a_run_clearly_worse_than_a_stored_one_exits_with_1(audit):
-    result = audit("--quiet", "--fail-if-worse-than", "perfect")
-    assert result.code == 1
     change = r"100.0 to ([\d.]+) \(−[\d.]+, 95% CI −[\d.]+ to −[\d.]+\)"
-    shown = re.fullmatch(rf"worse than perfect: P_o {change}; macro F1 {change}\n", errors_of(result)).groups()
-    run = load_run("out")
-    assert shown == tuple(f"{100 * run.value(name):.1f}" for name in ("observed_agreement", "macro_f1"))
+    for metric, title, name in (("", "macro F1", "macro_f1"), (":agreement", "P_o", "observed_agreement")):
+        result = audit("--quiet", "--overwrite", "--fail-if-worse-than", f"perfect{metric}")
+        assert result.code == 1
+        (shown,) = re.fullmatch(
+            rf"worse than perfect: {title} {change}(?:; constant now: .*)?\n", errors_of(result)
+        ).groups()
+        assert shown == f"{100 * load_run('out').value(name):.1f}"
+    one_line(audit("--quiet", "--fail-if-worse-than", "perfect:f1_std"), "E-FAIL-UNDER", "takes no metric 'f1_std'")
+
+
+def test_a_run_is_worse_if_a_template_has_become_constant(audit):
+    stored, found = load_run("stored"), load_run("stored")
+    stored.metrics["constant_templates"], found.metrics["constant_templates"] = [], ["terse"]
+    gate = gates.comparison_gate(stored, found, "observed_agreement")
+    assert not gate.passed
+    assert "; constant now: terse" in gate.message
+    stored.metrics["constant_templates"] = ["terse"]
+    assert gates.comparison_gate(stored, found, "observed_agreement").passed
 
 
 def test_a_run_equal_to_the_stored_one_or_better_passes_and_shows_the_numbers(audit):
     result = audit("--fail-if-worse-than", "stored")
     assert result.code == 0
-    assert "not clearly worse than stored: P_o " in result.out
-    assert re.search(r"\(±0.0, 95% CI −([\d.]+) to \+\1\); macro F1 ", result.out)
+    assert re.search(r"not clearly worse than stored: macro F1 .* \(±0.0, 95% CI −([\d.]+) to \+\1\)\n", result.out)
     assert audit("--quiet", "--overwrite", "--fail-if-worse-than", "stored").err.count("worse") == 0
     assert audit("--quiet", "--overwrite", "--fail-if-worse-than", "out").code == 0  # the run that it replaces
 
@@ -69,7 +81,7 @@ def test_a_stored_run_without_a_metric_to_compare_is_refused(audit, project):
     (project / "tickets.yaml").write_text(TASK.replace("label_field: urgent\n", "").replace("labels: [0, 1]\n", ""))
     assert audit("--quiet", "--templates", "plain", out="one").code == 0
     result = audit("--quiet", "--templates", "plain", "--fail-if-worse-than", "one")
-    one_line(result, "E-RUN-MISMATCH", "no agreement and no macro-F1")
+    one_line(result, "E-RUN-MISMATCH", "the stored run has no observed_agreement")
     one_line(audit("--quiet", "--fail-if-worse-than", "none"), "E-RUN-MISSING", "none")
 
 

@@ -38,8 +38,10 @@ class AuditOptions:
         (), metavar="METRIC=VALUE", help="Exit with 1 below it, e.g. agreement=0.9. Repeatable."
     )
     metric: tuple[str, ...] = option((), metavar="MODULE:NAME", help="Also compute this custom metric. Repeatable.")
-    fail_if_worse_than: Path | None = option(
-        None, metavar="RUN", help="Exit with 1 if agreement or macro-F1 is worse than in this run (95% interval)."
+    fail_if_worse_than: str | None = option(
+        None,
+        metavar="RUN[:METRIC]",
+        help="Exit with 1 if macro-F1 (without labels: agreement) is worse than in this run, or a template constant.",
     )
     junit: Path | None = option(
         None, callback=out_file, help="Write the table and the results of --fail-... as JUnit XML."

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 ALIASES = {"agreement": "observed_agreement"}
 OF_PAIRS = ("observed_agreement", "fleiss_kappa")  # of two or more templates
-COMPARED = ("observed_agreement", "macro_f1")  # by --fail-if-worse-than
 
 
 @dataclass(frozen=True)
@@ -31,30 +30,39 @@ class Gate:
 
 @dataclass(frozen=True)
 class Checks:
-    """The gates of a command: metrics with their minimum, and the stored run of ``--fail-if-worse-than``."""
+    """The gates of a command: metrics with their minimum, and the stored run of ``--fail-if-worse-than``.
+
+    ``metric`` compares the runs. By default, it is macro-F1, or without gold labels agreement.
+    """
 
     thresholds: Sequence[tuple[str, float]]
     stored: "Audit | None"
+    metric: str | None = None
 
     @classmethod
-    def of(cls, fail_under: Sequence[str], fail_if_worse_than: Path | None) -> "Checks":
+    def of(cls, fail_under: Sequence[str], fail_if_worse_than: str | None) -> "Checks":
         """Parse the options (``E-FAIL-UNDER``), and load the stored run."""
         from flip_flop.evaluation.run_directory import load_run
 
         thresholds = [parse_threshold(text) for text in fail_under]
-        return cls(thresholds, None if fail_if_worse_than is None else load_run(fail_if_worse_than))
+        if fail_if_worse_than is None:
+            return cls(thresholds, None)
+        run, _, metric = fail_if_worse_than.rpartition(":")
+        if not run or Path(fail_if_worse_than).exists():
+            return cls(thresholds, load_run(fail_if_worse_than))
+        return cls(thresholds, load_run(run), known_metric("--fail-if-worse-than", metric))
 
     def require_values(self, split: "RenderedSplit", *, skips_rows: bool) -> None:
         """Refuse gates without a value on this split, before it is scored. Skipped rows are known after scoring."""
         for name, _ in self.thresholds:
             check_threshold(name, split)
         if self.stored is not None and not skips_rows:
-            check_stored(self.stored, unscored_audit(split))
+            check_stored(self.stored, unscored_audit(split), self.metric)
 
     def results(self, runs: "Sequence[Audit]") -> list[Gate]:
         """Return the results of all gates for all runs."""
         found = [threshold_gate(run, *threshold) for run in runs for threshold in self.thresholds]
-        return found + [comparison_gate(self.stored, run) for run in runs if self.stored is not None]
+        return found + [comparison_gate(self.stored, run, self.metric) for run in runs if self.stored is not None]
 
 
 def parse_threshold(text: str) -> tuple[str, float]:
@@ -63,8 +71,6 @@ def parse_threshold(text: str) -> tuple[str, float]:
     Raises:
         InputError: ``E-FAIL-UNDER``.
     """
-    from flip_flop.metrics import METRICS
-
     name, _, value = (part.strip() for part in text.partition("="))
     try:
         minimum = float(value)
@@ -76,10 +82,18 @@ def parse_threshold(text: str) -> tuple[str, float]:
             f"--fail-under {text!r} is not METRIC=VALUE with a number from 0 to 1.",
             "Write, for example, --fail-under agreement=0.9.",
         )
+    known_metric("--fail-under", name)
+    return name, minimum
+
+
+def known_metric(option: str, name: str) -> str:
+    """Return the name in :data:`~flip_flop.metrics.METRICS` of a metric of which more is better (``E-FAIL-UNDER``)."""
+    from flip_flop.metrics import METRICS
+
     known = [*ALIASES, *(metric.name for metric in METRICS.values() if metric.higher_is_better)]
     if name not in known:
-        raise InputError("E-FAIL-UNDER", f"--fail-under takes no metric {name!r}.", nearest(name, known))
-    return name, minimum
+        raise InputError("E-FAIL-UNDER", f"{option} takes no metric {name!r}.", nearest(name, known))
+    return ALIASES.get(name, name)
 
 
 def unscored_audit(split: "RenderedSplit") -> "Audit":
@@ -107,7 +121,12 @@ def check_threshold(name: str, split: "RenderedSplit") -> None:
         raise _no_value(name, why)
 
 
-def check_stored(stored: "Audit", found: "Audit") -> None:
+def compared(stored: "Audit", metric: str | None) -> str:
+    """Return the metric that compares the runs."""
+    return metric or ("observed_agreement" if stored.value("macro_f1") is None else "macro_f1")
+
+
+def check_stored(stored: "Audit", found: "Audit", metric: str | None) -> None:
     """Refuse a stored run on other data, or without a metric to compare (``E-RUN-MISMATCH``)."""
     from flip_flop.report import data_differences
 
@@ -117,10 +136,10 @@ def check_stored(stored: "Audit", found: "Audit") -> None:
             f"--fail-if-worse-than {stored.path}: the stored run and this audit differ in their {differing}.",
             "Audit both on the same task, split, templates, limit and seed.",
         )
-    if not any(stored.value(name) is not None for name in COMPARED):
+    if stored.value(compared(stored, metric)) is None:
         raise InputError(
             "E-RUN-MISMATCH",
-            f"--fail-if-worse-than {stored.path}: the stored run has no agreement and no macro-F1.",
+            f"--fail-if-worse-than {stored.path}: the stored run has no {compared(stored, metric)}.",
             "Audit two or more templates, or rows with gold labels.",
         )
 
@@ -137,19 +156,20 @@ def threshold_gate(found: "Audit", name: str, minimum: float) -> Gate:
     return Gate(str(found.path), f"{name} >= {minimum:g}", value >= minimum, message)
 
 
-def comparison_gate(stored: "Audit", found: "Audit") -> Gate:
-    """Compare agreement, and macro-F1 with gold labels. A run is worse if the paired interval is below 0."""
+def comparison_gate(stored: "Audit", found: "Audit", metric: str | None) -> Gate:
+    """Compare a metric. A run is worse if the paired interval is below 0, or if a template has become constant."""
     from flip_flop.metrics import METRICS
     from flip_flop.report import group_runs, mean_difference
 
-    check_stored(stored, found)
-    changes = {name: change for name in COMPARED if (change := mean_difference(name, stored, [found]))}
-    worse = any(change.interval is not None and change.interval[1] < 0 for change in changes.values())
-    listed = (
-        f"{METRICS[name].title} {percent(stored.value(name))} to {percent(found.value(name))} ({change.words()})"
-        for name, change in changes.items()
-    )
-    parts = [*listed, *group_runs([stored, found])[0].other_prompts]
+    check_stored(stored, found, metric)
+    name = compared(stored, metric)
+    change = mean_difference(name, stored, [found])
+    constant = [name for name in found.constant_templates or () if name not in (stored.constant_templates or ())]
+    worse = bool(constant) or (change is not None and change.interval is not None and change.interval[1] < 0)
+    change_words = f" ({change.words()})" if change else ""
+    parts = [f"{METRICS[name].title} {percent(stored.value(name))} to {percent(found.value(name))}{change_words}"]
+    parts += [f"constant now: {visible(', '.join(constant), one_line=True)}"] if constant else []
+    parts += group_runs([stored, found])[0].other_prompts
     message = f"{'worse' if worse else 'not clearly worse'} than {stored.path}: {'; '.join(parts)}"
     return Gate(str(found.path), f"not worse than {stored.path}", not worse, message)
 
