@@ -9,16 +9,16 @@ share of wrong decisions.
 
 import argparse
 from collections.abc import Sequence
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 from jaxtyping import Int
 
 from flip_flop.console import align_columns
-from flip_flop.evaluation.decision import Decision, decide
+from flip_flop.evaluation.decision import Decision
+from flip_flop.evaluation.result import Audit
 from flip_flop.files import generator
-from flip_flop.metrics import METRICS, Scores, rank_templates
+from flip_flop.metrics import METRICS, ScoredRows, Scores, rank_templates
+from flip_flop.record import ModelRecord, RunRecord, TaskRecord
 
 LABELS = {"3, one frequent": (0.8, 0.1, 0.1), "4, balanced": (0.25,) * 4}
 ROWS, TEMPLATES, POPULATION = (20, 50, 100, 300), 5, 200_000
@@ -93,15 +93,16 @@ def false_differences(shares: Sequence[float], simulations: int, *, with_gold: b
 def decision_of(data: Scores) -> Decision:
     """Return the decision of an audit without calibration."""
     names = tuple(str(number) for number in range(data.scores.shape[1]))
-    run: Any = SimpleNamespace(data=data, calibrated=None, template_names=names, metrics={})
-    return decide(run)
+    task = TaskRecord(name="simulated", labels=tuple(range(data.num_labels)), digest="", split="test", templates=())
+    record = RunRecord(kind="audit", task=task, model=ModelRecord())
+    return Audit(record, {}, ScoredRows(data.scores, data.gold), names).decision
 
 
 def wrong_decisions(num_rows: int, shares: Sequence[float], simulations: int) -> dict[str, float]:
     """Return the share of wrong decisions for four kinds of templates.
 
     *equal*: the decision calls one template better than another. *one better*: template 4 answers 85 % of the rows
-    correctly, the others 70 %, and the decision calls another one better. *guessing*, *constant*: it chooses one.
+    correctly, the others 70 %, and the decision calls another template better. *guessing*, *constant*: it chooses one.
     """
     random = generator(0, "benchmarks/coverage decisions", num_rows, str(shares))
     wrong = dict.fromkeys(("equal", "one better", "guessing", "constant"), 0)
@@ -113,10 +114,8 @@ def wrong_decisions(num_rows: int, shares: Sequence[float], simulations: int) ->
         predictions = worse.predictions.copy()
         predictions[:, 4] = better.predictions[:, 4]
         decision = decision_of(scores_of(predictions, worse.gold, len(shares)))
-        wrong["one better"] += decision.template is not None and ("4", False) not in [
-            (decision.template, False),
-            *decision.close,
-        ]
+        named = {decision.template, *(name for name, _ in decision.close)}
+        wrong["one better"] += decision.template is not None and "4" not in named
         guesses = random.choice(len(shares), size=predictions.shape, p=shares)
         wrong["guessing"] += decision_of(scores_of(guesses, worse.gold, len(shares))).template is not None
         constant = np.zeros_like(predictions)

@@ -1,18 +1,18 @@
-"""``python -m benchmarks.gpu``: time, memory, kernel launches and waits of scoring and of a training step on a GPU.
+"""``python -m benchmarks.gpu``: time, memory, kernel launches and waits of scoring and of one optimizer step on a GPU.
 
 The model is random, in bfloat16. It prints a line of JSON per measurement and writes them to a file. `benchmarks.run`
-with `--device cuda` compares scores and gradients in float32 with those of the peers.
+with `--device cuda` compares float32 scores and gradients of this package and its peers.
 """
 
 import argparse
 import collections
 import dataclasses
-import gc
 import json
 import statistics
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from transformers.utils import logging as transformers_logging
 from benchmarks.models import MODELS, make_model, scoring_flops, training_flops
 from benchmarks.ours import gradient, make_trainer, our_step
 from benchmarks.peers import strong_scores
-from benchmarks.run import timed
+from benchmarks.run import interleave, timed
 from benchmarks.training_peers import FORCED_LABEL, with_forced_consensus
 from benchmarks.workload import make_instances
 from flip_flop.console import hardware, versions
@@ -40,30 +40,24 @@ Entries = Iterator[dict[str, Any]]
 
 
 def compare(variants: Mapping[str, Callable[[], Any]], flops: float, device: str) -> Entries:
-    """Yield the seconds, the rate of the least necessary work and the peak of the memory of each variant.
+    """Yield the seconds, the rate of the least necessary work and the peak of the memory of each variant."""
+    peaks: dict[str, float] = {}
 
-    Variants run in rotating order. The first round does not count.
-    """
-    names = list(variants)
-    seconds: dict[str, list[float]] = {name: [] for name in names}
-    peaks = dict.fromkeys(names, 0.0)
-    for number in range(ROUNDS + 1):
-        turn = number % len(names)
-        for name in [*names[turn:], *names[:turn]]:
-            gc.collect()
-            if torch.cuda.is_available():
-                torch.cuda.reset_peak_memory_stats()
-                before = torch.cuda.memory_allocated()
-            taken, _ = timed(variants[name], device)
-            if torch.cuda.is_available():
-                peaks[name] = (torch.cuda.max_memory_allocated() - before) / 1e9
-            seconds[name] += [taken] if number else []
-    for name, values in seconds.items():
+    def with_peak(name: str) -> None:
+        if device == "cpu":
+            variants[name]()
+            return
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        variants[name]()
+        peaks[name] = (torch.cuda.max_memory_allocated() - before) / 1e9
+
+    measured = {name: partial(with_peak, name) for name in variants}
+    for name, values in interleave(measured, ROUNDS, lambda results: {}, device).seconds.items():
         median = statistics.median(values)
         rate = flops / median / 1e12
-        yield {"variant": name, "seconds": median, "range": [min(values), max(values)], "tflops": rate} | {
-            "peak_gb": peaks[name]
-        }
+        extent = [min(values), max(values)]
+        yield {"variant": name, "seconds": median, "range": extent, "tflops": rate, "peak_gb": peaks.get(name)}
 
 
 def launches(run: Callable[[], Any], device: str) -> Entries:
@@ -107,14 +101,14 @@ def measure(options: argparse.Namespace, folder: str) -> Iterator[tuple[str, str
         }
         variants["strong"] = lambda i=instances: strong_scores(model, i)
         yield "scoring", name, compare(variants, scoring_flops(shape, instances), device)
-        if torch.cuda.is_available():
+        if device != "cpu":
             yield "launches of scoring", name, launches(variants["packed, 4096 tokens"], device)
     trainer = make_trainer(model, "packed", folder)
     for name in options.workloads.split(","):
         instances = make_instances(name, STEPS.get(name, 4))
         step = {"packed": lambda i=instances: (our_step(trainer, i), gradient(trainer.adapted))}
         yield "step", name, compare(step, training_flops(shape, instances, FORCED_LABEL), device)
-        if torch.cuda.is_available():
+        if device != "cpu":
             yield "launches of a step", name, launches(step["packed"], device)
 
 

@@ -15,8 +15,8 @@ INTRODUCTION = """# Results
 `python -m benchmarks.results` writes this page from the files of the runs. [README.md](README.md) explains variants
 and shapes. A ratio is the median over rounds, with least and most, *of* its counted bound, and the share of the bound
 that is reached. *void*: results differed from the reference. The bound is the work of the peer over the least work of
-the task, in floating-point operations without padding. More than 100 % is what the peer wastes on padding or in slower
-kernels.
+the task, in floating-point operations without padding. More than 100 % means padding or slower kernels of the
+peer.
 
 Models are random, and prompts are token ids of the lengths of real templates. Tokenizing, rendering, dropout and the
 step of the optimizer are not timed. No run is from a GPU unless its heading names one.

@@ -192,8 +192,8 @@ def test_fewer_than_fifty_labels_recommend_no_template(tmp_path, scores, number)
     for rows in (slice(None), slice(number)):
         run = make_audit(tmp_path / "run", values[rows], gold[rows])
         assert run.decision.template is None
-        rows = "1 labelled row is" if number == 1 else f"{number} labelled rows are"
-        assert run.decision.text == f"{rows} too few to choose a template; at least 50 are needed."
+        few = "1 labelled row is" if number == 1 else f"{number} labelled rows are"
+        assert run.decision.text == f"{few} too few to choose a template; at least 50 are needed."
 
 
 def test_templates_that_guess_are_not_recommended(tmp_path):

@@ -164,10 +164,11 @@ def comparison_gate(stored: "Audit", found: "Audit", metric: str | None) -> Gate
     check_stored(stored, found, metric)
     name = compared(stored, metric)
     change = mean_difference(name, stored, [found])
-    constant = [name for name in found.constant_templates or () if name not in (stored.constant_templates or ())]
+    before = stored.constant_templates or {}
+    constant = [template for template in found.constant_templates or {} if template not in before]
     worse = bool(constant) or (change is not None and change.interval is not None and change.interval[1] < 0)
-    change_words = f" ({change.words()})" if change else ""
-    parts = [f"{METRICS[name].title} {percent(stored.value(name))} to {percent(found.value(name))}{change_words}"]
+    values = f"{METRICS[name].title} {percent(stored.value(name))} to {percent(found.value(name))}"
+    parts = [f"{values} ({change.words()})" if change else values]
     parts += [f"constant now: {visible(', '.join(constant), one_line=True)}"] if constant else []
     parts += group_runs([stored, found])[0].other_prompts
     message = f"{'worse' if worse else 'not clearly worse'} than {stored.path}: {'; '.join(parts)}"

@@ -54,15 +54,13 @@ def decide(run: "Audit") -> Decision:
     compare the candidates also choose among them.
     """
     forms = [run, run.calibrated] if run.calibrated else [run]
-    templates, voting = run.template_names, forms[-1].data
+    templates = run.template_names
     names = [(name, form is not run) for form in forms for name in templates]
     number = len(run.data.labelled)
     if number < MIN_LABELLED:
-        faults = rank_templates(run.data, voting).faults
-        rows = (
-            f"{count(number, 'labelled row')} {'is' if number == 1 else 'are'} too few" if number else "It takes labels"
-        )
-        return Decision((f"{rows} to choose a template; at least {MIN_LABELLED} are needed.", *_fixes(run, faults)))
+        too_few = f"{count(number, 'labelled row')} {'is' if number == 1 else 'are'} too few"
+        words = f"{too_few if number else 'It takes labels'} to choose a template; at least {MIN_LABELLED} are needed."
+        return Decision((words, *_fixes(run, run.template_ranking.faults)))
     candidates = Scores(np.concatenate([form.data.scores for form in forms], axis=1), run.data.gold, average="macro")
     ranking = rank_templates(candidates, confidence=CONFIDENCE)
     best, *others = ranking.order
@@ -83,7 +81,7 @@ def decide(run: "Audit") -> Decision:
         sentences.append(f"It is not clearly better than {_listed([_form(*name) for name in close])}.")
     if len(templates) > 1:
         kind = "calibrated vote" if run.calibrated or "offsets" in run.metrics else "vote"
-        vote = percent(metric.value(voting.labelled.voted))
+        vote = percent(metric.value(forms[-1].data.labelled.voted))
         sentences.append(f"The {kind} over {count(len(templates), 'template')} has {vote}.")
     sentences += _fixes(run, ranking.faults[: len(templates)], used=names[best][0])
     return Decision(tuple(sentences), *names[best], value, interval, close)

@@ -12,7 +12,7 @@ from flip_flop.metrics.data import Scores
 from flip_flop.metrics.f1 import F1_PER_TEMPLATE, f1_per_template
 
 BINS = 10
-MIN_LABELLED = 50  # Below, F1 does not rank the templates, and none is recommended.
+MIN_LABELLED = 50  # Below, F1 does not rank the templates, and none is chosen.
 # Shares of a label that make a template constant, its label bias, and how far a template must be below the best.
 CONSTANT_SHARE, CONSTANT_EXCESS, LABEL_BIAS, CLEARLY_BELOW = 0.9, 0.1, 0.1, 0.1
 

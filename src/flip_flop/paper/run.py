@@ -378,7 +378,7 @@ def run_units(
 ) -> dict[Unit, int]:
     """Run the commands of units, one process per device at a time, and return their exit codes.
 
-    An error on a GPU or a lost process ends its unit alone. SIGTERM and Ctrl-C let each process finish its step and
+    An error on a GPU or a lost process ends only its unit. SIGTERM and Ctrl-C let each process finish its step and
     write a checkpoint. A second Ctrl-C ends them at once.
     """
     waiting, free, exit_codes = list(commands), list(devices), {}
