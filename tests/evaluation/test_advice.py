@@ -1,5 +1,6 @@
 """Which template to use and when to abstain: tables and sentences of an audit."""
 
+import itertools
 from dataclasses import replace
 from statistics import fmean
 
@@ -8,7 +9,7 @@ import pytest
 from benchmarks.coverage import LABELS as LABEL_SHARES
 from benchmarks.coverage import wrong_decisions
 
-from flip_flop import load_run
+from flip_flop import compare, load_run
 from flip_flop.evaluation.decision import Decision
 from flip_flop.metrics import METRICS, Scores, summarise
 from flip_flop.report import write_report
@@ -74,7 +75,7 @@ def test_decision_names_the_best_template_and_what_to_fix(tmp_path, scores):
     values, gold = scores
     values[:, 2] = np.log([0.9, 0.1])
     run = make_audit(tmp_path / "run", values, gold)
-    macro = [fmean(oracle.f1_of_label(answers, gold, label) for label in (0, 1)) for answers in run.predictions.T]
+    macro = [macro_f1(answers, gold) for answers in run.predictions.T]
     best = max(range(8), key=macro.__getitem__)
     decision = run.decision
     assert (decision.template, decision.is_calibrated) == (TEMPLATES[best][0], False)
@@ -82,7 +83,7 @@ def test_decision_names_the_best_template_and_what_to_fix(tmp_path, scores):
     low, high = decision.interval
     single = METRICS["macro_f1"].interval(Scores(values[:, [best]], gold, "macro"))
     assert low < single[0] < macro[best] < single[1] < high, "it accounts for the choice among eight templates"
-    vote = fmean(oracle.f1_of_label(run.data.votes, gold, label) for label in (0, 1))
+    vote = macro_f1(run.data.votes, gold)
     close = [name for name, _ in decision.close]
     assert decision.sentences == (
         f"Use {TEMPLATES[best][0]}: macro-F1 {100 * macro[best]:.1f} [{100 * low:.1f} to {100 * high:.1f}], "
@@ -96,6 +97,38 @@ def test_decision_names_the_best_template_and_what_to_fix(tmp_path, scores):
         ("It takes labels to choose a template; at least 50 are needed.", "Fix first: good_bad (constant).")
     )
     assert without_gold(run).abstention_advice == ""
+
+
+def macro_f1(answers, gold):
+    return fmean(oracle.f1_of_label(answers, gold, label) for label in (0, 1))
+
+
+def test_decision_after_training_names_what_the_base_has_without_it(tmp_path):
+    def audits(folder, gold=None):
+        for name, method, pull in (("base", None, 0.0), ("f2c", "f2c", 0.7)):
+            scores, labels = make_scores(1, 120, 8, 2, pull)
+            gold = labels if gold is None else gold
+            yield load_run(write_run(folder / name, name, scores, gold, TEMPLATES, labels=LABELS, method=method))
+
+    base, trained = audits(tmp_path / "labelled")
+    base, gold = with_offsets(base, np.linspace(-1, 1, 16).reshape(8, 2)), base.gold
+    values = []
+    for run in (base, trained, base.calibrated):
+        pairs = [(left == right).mean() for left, right in itertools.combinations(run.predictions.T, 2)]
+        values.append((fmean(pairs), fmean(macro_f1(answers, gold) for answers in run.predictions.T)))
+    (agreement, f1), (new_agreement, new_f1), free = [[f"{100 * value:.1f}" for value in pair] for pair in values]
+    vote = macro_f1(base.calibrated.data.votes, gold)
+    change, reached, free_vote, swing = compare(base, trained).decision
+    assert change.startswith(f"f2c: agreement {agreement} to {new_agreement} (+")
+    assert f", macro-F1 {f1} to {new_f1} (+" in change
+    assert reached == f"Without training, base (calibrated) has agreement {free[0]} and macro-F1 {free[1]}."
+    begins = (
+        f"The majority vote of base (calibrated) has macro-F1 {100 * vote:.1f} for 8 passes per answer. With one pass,"
+    )
+    assert free_vote.startswith(f"{begins} f2c is not clearly different from it (+{100 * (values[1][1] - vote):.1f}, ")
+    assert swing.startswith("The choice of template matters more than training: F1 of base varies by ")
+    (agreement_alone,) = compare(*audits(tmp_path / "unlabelled", np.full(120, -1))).decision
+    assert agreement_alone == f"{change.split('), ')[0]})."
 
 
 def test_template_whose_label_words_the_model_does_not_say_is_fixed_first(run):

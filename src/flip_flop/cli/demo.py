@@ -66,7 +66,7 @@ def demo_command(demo: DemoOptions) -> int:
     echo()
     for group in group_runs([load_run(run) for run in runs]):
         echo(render_text(comparison_frame(group.runs)))
-        for note in caveats(group):
+        for note in (*group.decision, *caveats(group)):
             echo("\n" + textwrap.fill(note, width=110))
         echo()
     echo(legend(comparison_frame(group.runs)))

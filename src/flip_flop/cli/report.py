@@ -56,7 +56,7 @@ def report_command(
     if figures is not None:
         report.write_figures(groups, figures)
     for group in report.group_runs(audits):
-        for text in (*map(group.matrix_text, group.paired_metrics), *group.other_prompts, *group.swing):
+        for text in (*map(group.matrix_text, group.paired_metrics), *group.other_prompts, *group.decision):
             echo(f"{text}\n")
     echo("\n".join(str(path) for path in (out, latex, figures) if path is not None))
     return 0

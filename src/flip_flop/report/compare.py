@@ -29,6 +29,11 @@ class Difference:
         """Whether the interval excludes 0."""
         return self.interval is not None and (self.interval[0] > 0 or self.interval[1] < 0)
 
+    @property
+    def place(self) -> str:
+        """The sign in words: above, below, or not clearly different from."""
+        return ("above" if self.value > 0 else "below") if self.is_clear else "not clearly different from"
+
     def cell(self) -> str:
         """The difference in points, and its interval in brackets."""
         return points(self.value) + (f" ({point_interval(self.interval)})" if self.interval else "")
@@ -58,9 +63,10 @@ def mean_difference(metric: str, before: Audit, after: Sequence[Audit]) -> Diffe
 
 
 def difference_from_vote(before: Audit, after: Audit) -> Difference:
-    """The mean F1 of single templates after training minus the F1 of the majority vote before it."""
-    interval = METRICS["mean_f1"].change_interval(before.data.voted, after.data)
-    return Difference(after.metrics["mean_f1"] - before.metrics["vote_f1"], interval)
+    """The mean macro-F1 of single templates after training minus the macro-F1 of the majority vote before it."""
+    metric = METRICS["macro_f1"]
+    vote = metric.value(before.data.labelled.voted) or 0.0
+    return Difference(after.metrics["macro_f1"] - vote, metric.change_interval(before.data.voted, after.data))
 
 
 @dataclass(frozen=True, repr=False)
@@ -139,6 +145,35 @@ class AuditComparison:
         return [visible(text, one_line=True)] if listed else []
 
     @property
+    def decision(self) -> list[str]:
+        """Sentences on what training changed, next to the calibrated baseline and its vote, which need no training."""
+        runs = [] if self.compares_models else [run for run in self.runs[1:] if run.record.adapter]
+        free, size = self.base.calibrated or self.base, len(self.base.template_names)
+        words = {"observed_agreement": "agreement", "macro_f1": "macro-F1"}
+        metrics = [(name, title) for name, title in words.items() if self.base.value(name) is not None]
+        sentences = []
+        for run in runs:
+            changes = [(name, title, self.difference(name, run)) for name, title in metrics]
+            numbers = [
+                f"{title} {percent(self.base.value(name))} to {percent(run.value(name))} ({change.words()})"
+                for name, title, change in changes
+                if change
+            ]
+            sentences.append(f"{run.name}: {', '.join(numbers)}.")
+        if runs and free is not self.base:
+            numbers = [f"{title} {percent(free.value(name))}" for name, title in metrics]
+            sentences.append(f"Without training, {free.name} has {' and '.join(numbers)}.")
+        if runs and size > 1 and self.base.value("macro_f1") is not None:
+            vote = percent(METRICS["macro_f1"].value(free.data.labelled.voted))
+            differences = [(run.name, difference_from_vote(free, run)) for run in runs]
+            places = [f"{name} is {change.place} it ({change.words()})" for name, change in differences]
+            sentences.append(
+                f"The majority vote of {free.name} has macro-F1 {vote} for {size} passes per answer. "
+                f"With one pass, {'; '.join(places)}."
+            )
+        return [visible(sentence, one_line=True) for sentence in sentences] + self.swing
+
+    @property
     def paired_metrics(self) -> list[str]:
         """Agreement, and macro-F1 with gold labels, for runs of several models. A constant model has a low macro-F1."""
         names = ("observed_agreement", "macro_f1") if self.compares_models else ()
@@ -188,7 +223,7 @@ class AuditComparison:
         return pd.DataFrame(rows, columns=columns)
 
     def __repr__(self) -> str:
-        return "\n\n".join([render_text(comparison_frame(self.runs)), *self.other_prompts, *self.swing])
+        return "\n\n".join([render_text(comparison_frame(self.runs)), *self.other_prompts, *self.decision])
 
     def _repr_html_(self) -> str:
         rows = []

@@ -11,7 +11,7 @@ from flip_flop.evaluation.result import coverage_rows, template_rows
 from flip_flop.evaluation.run_directory import Audit
 from flip_flop.metrics import METRICS, Metric, chance_f1, reliability, template_agreement_matrix
 from flip_flop.report import instances
-from flip_flop.report.compare import AuditComparison, Difference, difference_from_vote, mean_difference
+from flip_flop.report.compare import AuditComparison, Difference, mean_difference
 from flip_flop.report.tables import HEADLINE, HEADLINE_WITHOUT_GOLD, metric_table, other_metrics, table_caveats
 
 LEAST_COVERAGE = 0.05
@@ -174,7 +174,7 @@ def headlines(group: AuditComparison) -> list[Headline]:
 
 
 def caveats(group: AuditComparison) -> list[str]:
-    """Sentences on missing labels, skipped rows, the effect of templates, and the baselines of training."""
+    """Sentences on missing labels, skipped rows, prompts, constant templates, and other methods."""
     notes = []
     if not group.base.has_gold:
         notes.append("F1 needs gold labels. Without them the report shows agreement only.")
@@ -185,31 +185,8 @@ def caveats(group: AuditComparison) -> list[str]:
         for run in group.runs
         if (skipped := run.record.task.num_too_long)
     ]
-    notes += [*group.other_prompts, *table_caveats(group.runs), *group.swing]
-    return notes if group.compares_models else [*notes, *_vote_caveat(group), *_method_caveats(group)]
-
-
-def _vote_caveat(group: AuditComparison) -> list[str]:
-    base, others, num_templates = group.base, group.runs[1:], len(group.base.template_names)
-    if not others or not base.has_gold or num_templates == 1:
-        return []
-    clauses, places = [], set()
-    for run in others:
-        change = difference_from_vote(base, run)
-        place = "above" if change.value > 0 else "below"
-        if not change.is_clear:
-            place = "not clearly different from"
-        places.add(place)
-        clauses.append(f"{run.name} is {place} the vote at {percent(run.value('mean_f1'))} ({change.words()})")
-    text = (
-        f"Baseline without training: the majority vote of {base.name} over {num_templates} templates has F1 "
-        f"{percent(base.value('vote_f1'))}. With one template per answer, {'; '.join(clauses)}."
-    )
-    if "below" in places:
-        text += f" A run below the vote has worse answers; the vote needs {num_templates} forward passes per answer."
-    if "not clearly different from" in places:
-        text += f" A run close to the vote saves passes: one per answer instead of {num_templates}."
-    return [text]
+    notes += [*group.other_prompts, *table_caveats(group.runs)]
+    return notes if group.compares_models else [*notes, *_method_caveats(group)]
 
 
 def _method_caveats(group: AuditComparison) -> list[str]:
