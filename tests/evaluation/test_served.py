@@ -180,12 +180,13 @@ def test_interrupt_does_not_wait_for_replies(served, task):
 
 def test_generated_answers_have_no_probability_metrics(served, task, tmp_path):
     server, name = served
-    texts = {"Good, bad": "  good. It was", "false": "I do not know", "Verdict": "Guaranteed!", "": "no\nyes"}
+    texts = {"Good, bad": "  good. It was", "false": "I do not know", "Verdict": "It is guaranteed!", "": "no\nyes"}
     server.writes = lambda prompt: next(text for words, text in texts.items() if words in prompt)
     theirs = audit(name, task, quiet=True, scoring=GENERATION)
     assert theirs.predictions.tolist() == [[1, -1, 1, 0]] * 5
     assert theirs.metrics["unmapped_share_per_template"] == {"plain": 0.0, "truth": 1.0, "long": 0.0, "terse": 0.0}
     assert theirs.metrics["unmapped_share"] == 0.25
+    assert theirs.metrics["label_inside_share"] == 0.25
     assert theirs.metrics["observed_agreement"] == pytest.approx(2 * 1 / (4 * 3))
     assert theirs.metrics["label_shares"] == [0.25, 0.5, 0.0]
     accuracy = [np.mean(theirs.gold == answer) for answer in (1, -1, 1, 0)]
@@ -194,7 +195,7 @@ def test_generated_answers_have_no_probability_metrics(served, task, tmp_path):
     assert "no probabilities" in theirs.metrics["absent"]["posix"]
     stored = load_run(theirs.write(tmp_path / "run"))
     assert (stored.predictions == theirs.predictions).all()
-    written = ("good. It was", "I do not know", "Guaranteed!", "no\nyes")
+    written = ("good. It was", "I do not know", "It is guaranteed!", "no\nyes")
     assert [row.written for row in stored.instances] == [written] * 5
     assert stored.unparsed == "truth 5 x 'I do not know'"
     assert set(theirs.to_pandas("flips")["label"]) == {"no label", "0"}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flip_flop.scoring.served_answers import label_of
+from flip_flop.scoring.served_answers import label_inside, label_of
 
 WORDS = ["no", "yes", "entailment", "Sci/Tech", "not sure", "是", "ไม่"]
 answers = st.lists(st.sampled_from(WORDS), min_size=2, max_size=4, unique=True)
@@ -148,3 +148,47 @@ def test_think_block_is_skipped(thought, text, choices):
 @given(st.text(max_size=200), st.lists(st.text(min_size=1, max_size=10), min_size=2, max_size=4))
 def test_any_text_has_a_label_or_none(text, choices):
     assert label_of(text, choices) in (None, *range(len(choices)))
+
+
+SENTIMENT = ["negative", "positive"]
+
+
+@pytest.mark.parametrize(
+    ("text", "choices", "label"),
+    [
+        ("I think this is positive.", SENTIMENT, 1),
+        ("The sentiment:\n\n**Negative**", SENTIMENT, 0),
+        ("<think>negative?</think>It is a positive, very positive one", SENTIMENT, 1),
+        ("It is about Sci/Tech", ["World", "Sci/Tech"], 1),
+        ("I am not sure", ["sure", "not sure"], 1),
+        ("The answer is no, because it rained", ["no", "yes"], 0),
+        ("So: NO", ["no", "yes"], 0),
+        ("It is positive, or negative", SENTIMENT, None),
+        ("This is not positive", SENTIMENT, None),
+        ("This isn't positive", SENTIMENT, None),
+        ("Das ist nicht gut", ["schlecht", "gut"], None),
+        ("Ce n’est pas bon", ["mauvais", "bon"], None),
+        ("Neither. Positive would be too much", SENTIMENT, None),
+        ("Is it positive?", SENTIMENT, None),
+        ("It is positively bad", SENTIMENT, None),
+        ("A non-positive review", SENTIMENT, None),
+        ("There is no doubt", ["no", "yes"], None),
+        ("It is not about no. It is", ["no", "yes"], None),
+        ("The answer is B", ["A", "B"], None),
+        ("In 10 words", ["5", "10"], None),
+        ("答えは はい です", ["はい", "いいえ"], None),
+        ("It is Yes", ["Yes", "yes"], None),
+    ],
+)
+def test_only_answer_of_a_text_is_its_label_unless_negated(text, choices, label):
+    assert label_of(text, choices) is None
+    assert label_inside(text, choices) == label
+
+
+@given(answers, st.data(), st.sampled_from(["I say: {}.", "answer = {}", "\n\n{}!"]))
+def test_label_inside_is_the_only_word_of_the_answers(choices, data, sentence):
+    label = data.draw(st.integers(0, len(choices) - 1))
+    reads_words = {"是", "ไม่"}.isdisjoint(choices)
+    assert label_inside(sentence.format(choices[label]), choices) == (label if reads_words else None)
+    one, other = data.draw(st.permutations(choices))[:2]
+    assert label_inside(f"Either {one} or {other}", choices) is None

@@ -180,6 +180,8 @@ def _show(runs: "Sequence[Audit]", run: AuditOptions, checks: gates.Checks) -> i
             listed = (f"{name} {percent(part)}" for name, part in found.metrics["unmapped_share_per_template"].items())
             share = percent(found.value("unmapped_share"))
             echo(f"\n{place}no label, in percent of the answers: {share} ({', '.join(listed)})")
+        if inside := found.metrics.get("label_inside_share"):
+            echo(f"\n{place}label inside the text, not at its beginning: {percent(inside)} % of the answers")
         if found.unparsed:
             echo(f"{place}most frequent without a label: {found.unparsed}")
     if not run.quiet:

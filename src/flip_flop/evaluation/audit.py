@@ -32,7 +32,7 @@ from flip_flop.record import AdapterRecord, RunRecord, TaskRecord, this_process
 from flip_flop.scoring import CausalLMScorer, EndpointScorer, ModelGiven, Scorer, as_scorer
 from flip_flop.scoring.adapters import stored_calibration
 from flip_flop.scoring.options import DEFAULT_SCORING, ScoringOptions
-from flip_flop.scoring.served_answers import unread
+from flip_flop.scoring.served_answers import label_of, unread
 from flip_flop.scoring.too_long import ids_of
 from flip_flop.tasks import Data, RenderedSplit, as_split, log_findings, log_label_counts
 from flip_flop.tasks.task import instances_digest
@@ -129,6 +129,7 @@ def audit(
     scores = replace(scores, instances=scores.instances or split.instances)
     if scoring.by == "generation":
         metrics["unparsed_per_template"] = frequent_unparsed(scores, names)
+        metrics["label_inside_share"] = label_inside_share(scores)
     result = Audit(record, metrics, scores, names)
     if result.low_mass:
         hint = "List the labels in the prompt, use the model's words as labels, or change --chat-template."
@@ -197,6 +198,15 @@ def frequent_unparsed(scores: ScoredRows, names: Sequence[str]) -> dict[str, lis
         ).most_common(NUM_TEXTS)
         for template, name in enumerate(names)
     }
+
+
+def label_inside_share(scores: ScoredRows) -> float:
+    """Return the share of generated answers whose label is inside the text, not at its beginning."""
+    begins = [
+        [label_of(text, choices) is not None for text, choices in zip(row.written, row.choices, strict=True)]
+        for row in scores.instances
+    ]
+    return float(((scores.predictions >= 0) & ~np.array(begins)).mean())
 
 
 def resolve(

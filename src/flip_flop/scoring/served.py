@@ -29,6 +29,7 @@ from flip_flop.scoring.options import DEFAULT_SCORING, ScoringOptions
 from flip_flop.scoring.scorer import Scorer
 from flip_flop.scoring.served_answers import (
     first_token_scores,
+    label_inside,
     label_of,
     require_different,
     require_different_beginnings,
@@ -276,7 +277,10 @@ def _meaning(question: Question, answer: Answer) -> Any:
     """Return scores in nats, or a label index, or None if the text does not match a label."""
     if "top" in answer:
         return first_token_scores(answer["top"], question.choices, question.place)
-    return [answer["score"]] if "score" in answer else label_of(answer["text"], question.choices)
+    if "score" in answer:
+        return [answer["score"]]
+    label = label_of(answer["text"], question.choices)
+    return label_inside(answer["text"], question.choices) if label is None else label
 
 
 def _is_same(question: Question, one: Answer, other: Answer) -> bool:

@@ -35,6 +35,11 @@ WORD = re.compile(r"[AEIOUYaeiouyАВИКОСУЯавикосуя]\s+(?!(?:is|wa
 JOINT = re.compile(
     r"\A(?:[\W_]*(?:\b(?:and/or|or|and|nor|oder|und|ou|et|o|y)\b|或者?|和)|[\s*_\"'”’]*[,;/&|、，；／])?[\s*_\"'“‘(\[]*"
 )
+# Words that reverse or deny an answer, in English, German, French, Spanish, Italian and Russian.
+NEGATION = re.compile(
+    r"\b(?:no|not|never|neither|nor|none|hardly|without|cannot|nicht|kein\w*|nie|weder|ohne|ne|pas|jamais|sans|non|ni"
+    r"|nunca|sin|né|mai|senza|не|нет)\b|n['’]t\b|\bn['’]"
+)
 HINT_LABELS = "Use answers that begin differently, or --by generation."
 
 
@@ -77,8 +82,8 @@ def label_of(text: str, choices: Sequence[str]) -> int | None:
     """
     num_lines = 1 + max(choice.strip().count("\n") for choice in choices)
     answer = unicodedata.normalize("NFC", after_reasoning(text)[0])
-    written = " ".join(" ".join(answer.split("\n")[:num_lines]).split()).casefold()
-    plain = [" ".join(unicodedata.normalize("NFC", choice).split()).casefold() for choice in choices]
+    written = _folded(" ".join(answer.split("\n")[:num_lines]))
+    plain = [_folded(choice) for choice in choices]
     bare = [_bare(choice) for choice in plain]
     label, rest = _first(written, plain)
     if label is None:
@@ -86,6 +91,44 @@ def label_of(text: str, choices: Sequence[str]) -> int | None:
     others = {_first(JOINT.sub("", rest, 1), answers)[0] for answers in (plain, bare)} - {None, label}
     is_word = label is not None and len(bare[label]) == 1 and WORD.match(_bare(answer))
     return None if others or is_word else label
+
+
+def label_inside(text: str, choices: Sequence[str]) -> int | None:
+    """Return the index of the only answer that a text contains as whole words, or None.
+
+    A text with another answer, a negation or a question has no label. An answer that is a negation, such as "no", must
+    end a clause. Answers of one character, and of scripts without spaces, are not words.
+
+    Example:
+        >>> choices = ["negative", "positive"]
+        >>> label_inside("I think it is positive.", choices), label_inside("It is not positive.", choices)
+        (1, None)
+        >>> label_inside("The answer is no.", ["no", "yes"]), label_inside("There is no doubt.", ["no", "yes"])
+        (0, None)
+    """
+    words = [_bare(_folded(choice)) for choice in choices]
+    if len(set(words)) < len(words) or any(len(word) < 2 or not _has_spaces(word) for word in words):
+        return None
+    longest_first = "|".join(re.escape(word) for word in sorted(words, key=len, reverse=True))
+    pattern = re.compile(rf"(?<![\w'’‐‑-])(?:{longest_first})(?!\w|['’‐‑-]\w)")
+    answer = _folded(after_reasoning(text)[0])
+    matches = list(pattern.finditer(answer))
+    labels = {match[0] for match in matches}
+    if len(labels) != 1 or NEGATION.search(pattern.sub("", answer)) or "?" in answer:
+        return None
+    (label,) = labels
+    ends = [re.match(r"[^\w\s]|\s*\Z", answer[match.end() :]) for match in matches]
+    return words.index(label) if all(ends) or not NEGATION.fullmatch(label) else None
+
+
+def _folded(text: str) -> str:
+    """Return a text in one Unicode form, without case and line breaks."""
+    return " ".join(unicodedata.normalize("NFC", text).split()).casefold()
+
+
+def _has_spaces(text: str) -> bool:
+    """Whether the script of a text has spaces between its words."""
+    return not any(unicodedata.name(char, "").startswith(NO_SPACES) for char in text)
 
 
 def _first(text: str, answers: Sequence[str]) -> tuple[int | None, str]:
@@ -98,8 +141,7 @@ def _first(text: str, answers: Sequence[str]) -> tuple[int | None, str]:
 
 def _goes_on(last: str, rest: str) -> bool:
     """Whether a word or number is longer than the answer."""
-    has_spaces = not any(unicodedata.name(char, "").startswith(NO_SPACES) for char in last + rest[:1])
-    return has_spaces and bool(CONTINUED.match(last + rest[:2]))
+    return _has_spaces(last + rest[:1]) and bool(CONTINUED.match(last + rest[:2]))
 
 
 def _bare(text: str) -> str:
