@@ -241,8 +241,8 @@ SECRET_FLAG = re.compile(r"(--[\w-]*(?:token|password|secret|api[-_]key))(?:=.*)
 
 def versions() -> dict[str, str]:
     """Return the versions of Python, of this package and of the libraries that may change results."""
-    found = {"python": platform.python_version(), "flip_flop": _version("flip-flop-consistency")}
-    return found | {name: _version(name) for name in PACKAGES}
+    base = {"python": platform.python_version(), "flip_flop": _version("flip-flop-consistency")}
+    return base | {name: _version(name) for name in PACKAGES}
 
 
 def _version(distribution: str) -> str:

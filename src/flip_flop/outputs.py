@@ -57,8 +57,8 @@ def _node(path: Path) -> str | None:
 
 def _stream(path: Path) -> int | None:
     """Return the descriptor of a stream."""
-    found = re.fullmatch("/(?:dev|proc/self)/fd/([0-9]+)", STREAMS.get(str(path), str(path)))
-    return int(found[1]) if found else None
+    descriptor = re.fullmatch("/(?:dev|proc/self)/fd/([0-9]+)", STREAMS.get(str(path), str(path)))
+    return int(descriptor[1]) if descriptor else None
 
 
 def temporary_name(path: Path, suffix: str) -> Path:

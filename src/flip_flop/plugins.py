@@ -32,7 +32,7 @@ def import_object(what: str, reference: str, kind: type[Value]) -> Value:
     """
     module, _, name = reference.partition(":")
     try:
-        found = getattr(importlib.import_module(module), name)
+        value = getattr(importlib.import_module(module), name)
     except Exception as error:  # a module can raise anything
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200].rstrip(".")
         raise InputError(
@@ -40,11 +40,11 @@ def import_object(what: str, reference: str, kind: type[Value]) -> Value:
             f"{what} is {reference!r}: {reason}.",
             f"Give MODULE:NAME of a {kind.__name__}, in a module that Python finds (PYTHONPATH=. for this folder).",
         ) from error
-    if not isinstance(found, kind):
+    if not isinstance(value, kind):
         raise InputError(
-            "E-CONFIG", f"{what} is {reference!r}, which is a {type(found).__name__}.", f"Name a {kind.__name__}."
+            "E-CONFIG", f"{what} is {reference!r}, which is a {type(value).__name__}.", f"Name a {kind.__name__}."
         )
-    return found
+    return value
 
 
 class PluginTable(MutableMapping[str, Value]):

@@ -96,9 +96,9 @@ def audit_command(
     for out in variants if not run.dry_run else ():
         check_out(out, overwrite=run.overwrite)
     # Errors in the data come before the model is loaded, and errors in options before torch is imported.
-    chosen = data.open(task.task, task.templates, data.protocol)
-    prior = calibration.prior(chosen)
-    split = chosen.render(run.split, limit=run.limit, seed=run.seed)
+    opened = data.open(task.task, task.templates, data.protocol)
+    prior = calibration.prior(opened)
+    split = opened.render(run.split, limit=run.limit, seed=run.seed)
     checks.require_values(split, skips_rows=scoring.too_long == "skip")
     model.check(scoring)
     if run.dry_run:
@@ -119,8 +119,8 @@ def audit_command(
         scorer.as_read(split.instances[0], variant)  # rejects a chat template setting before scoring
     runs = []
     for out, variant in variants.items():
-        with listed_beside(out, chosen.templates.names):
-            found = audit(
+        with listed_beside(out, opened.templates.names):
+            result = audit(
                 scorer,
                 split,
                 scoring=variant,
@@ -130,7 +130,7 @@ def audit_command(
                 calibrate=calibration.calibrate,
                 label_prior=prior,
             )
-        found = replace(found, path=out)
+        result = replace(result, path=out)
         try:
             with listed_beside(out, ()):
                 if run.vary is not None:
@@ -138,7 +138,7 @@ def audit_command(
 
                     spread = format_spread(
                         scorer,
-                        chosen,
+                        opened,
                         run.vary,
                         split=run.split,
                         limit=run.limit,
@@ -146,11 +146,11 @@ def audit_command(
                         seed=run.seed,
                         quiet=quiet,
                     )
-                    found = replace(found, metrics={**found.metrics, "formats": spread})
+                    result = replace(result, metrics={**result.metrics, "formats": spread})
         finally:  # an error here does not lose the audit
             if is_first_process():
-                found.write(out)
-        runs.append(found)
+                result.write(out)
+        runs.append(result)
     return _show(runs, run, checks) if is_first_process() else 0
 
 
@@ -170,27 +170,27 @@ def _show(runs: "Sequence[Audit]", run: AuditOptions, checks: gates.Checks) -> i
 
     frame = comparison_frame(runs)
     echo(render_text(frame))
-    for found in runs:
-        place = f"{found.path}: " if run.compare_chat else ""
-        if "formats" in found.metrics:
+    for result in runs:
+        place = f"{result.path}: " if run.compare_chat else ""
+        if "formats" in result.metrics:
             from flip_flop.drafting.spread import render_formats
 
-            echo(f"\n{place}{render_formats(found.metrics['formats'])}")
-        if found.value("unmapped_share"):
-            listed = (f"{name} {percent(part)}" for name, part in found.metrics["unmapped_share_per_template"].items())
-            share = percent(found.value("unmapped_share"))
+            echo(f"\n{place}{render_formats(result.metrics['formats'])}")
+        if result.value("unmapped_share"):
+            listed = (f"{name} {percent(part)}" for name, part in result.metrics["unmapped_share_per_template"].items())
+            share = percent(result.value("unmapped_share"))
             echo(f"\n{place}no label, in percent of the answers: {share} ({', '.join(listed)})")
-        if inside := found.metrics.get("label_inside_share"):
+        if inside := result.metrics.get("label_inside_share"):
             echo(f"\n{place}label inside the text, not at its beginning: {percent(inside)} % of the answers")
-        if found.unparsed:
-            echo(f"{place}most frequent without a label: {found.unparsed}")
+        if result.unparsed:
+            echo(f"{place}most frequent without a label: {result.unparsed}")
     if not run.quiet:
-        for found in runs:
-            for advice in filter(None, (found.decision.text, found.abstention_advice)):
-                echo(f"\n{found.path}: {advice}" if run.compare_chat else f"\n{advice}")
+        for result in runs:
+            for advice in filter(None, (result.decision.text, result.abstention_advice)):
+                echo(f"\n{result.path}: {advice}" if run.compare_chat else f"\n{advice}")
         blocks = [rows["audit"] for _, rows in frame.groupby("heading", sort=False)]
         notes = "\n".join([legend(frame), *(note for block in blocks for note in table_caveats(block))])
-        folders = " ".join(str(found.path) for found in runs)
+        folders = " ".join(str(result.path) for result in runs)
         echo(f"\n{notes}\n\n{run.out}: next, flip-flop report {folders} --out report.html")
     results = checks.results(runs)
     for gate in results:

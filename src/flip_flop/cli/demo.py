@@ -103,21 +103,21 @@ def run_demo(out: Path, *, seed: int = 0, quiet: bool = False) -> dict[str, list
 
 def _clear(out: Path, overwrite: bool) -> None:
     """Remove an earlier demo. Refuse a folder with any other file."""
-    found = {item.name for item in out.iterdir()} if out.is_dir() else set()
+    names = {item.name for item in out.iterdir()} if out.is_dir() else set()
     # The temporary file and the lock of an interrupted report.
-    found -= {name for name in found if re.fullmatch(r"\.report\.html\.([0-9a-f]{8}\.tmp|lock)", name)}
-    if found and not overwrite:
+    names -= {name for name in names if re.fullmatch(r"\.report\.html\.([0-9a-f]{8}\.tmp|lock)", name)}
+    if names and not overwrite:
         raise InputError("E-OUT-USED", f"{out} is not empty.", "Give another --out, or add --overwrite to a demo's.")
-    if foreign := sorted(found - {"base", "report.html", *METHODS}):
+    if foreign := sorted(names - {"base", "report.html", *METHODS}):
         raise InputError("E-OUT-USED", f"{out} holds {foreign[0]}, which is not from a demo.", "Give another --out.")
-    if found:
+    if names:
         shutil.rmtree(out)
 
 
 def _audit_both(model: "LoadedModel", task: "Task", folder: Path, name: str, audits: dict[str, list[Path]]) -> None:
     from flip_flop.evaluation.audit import audit
 
-    chosen = {"train": task.training_templates.names, "held_out": task.held_out_templates}
-    for kind, names in chosen.items():
-        found = audit(model, task.with_templates(names), name=name, quiet=True, calibrate="none")
-        audits[kind].append(found.write(folder / ("audit" if kind == "train" else "audit_held_out")))
+    parts = {"train": task.training_templates.names, "held_out": task.held_out_templates}
+    for kind, names in parts.items():
+        result = audit(model, task.with_templates(names), name=name, quiet=True, calibrate="none")
+        audits[kind].append(result.write(folder / ("audit" if kind == "train" else "audit_held_out")))

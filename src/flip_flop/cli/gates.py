@@ -61,8 +61,8 @@ class Checks:
 
     def results(self, runs: "Sequence[Audit]") -> list[Gate]:
         """Return the results of all gates for all runs."""
-        found = [threshold_gate(run, *threshold) for run in runs for threshold in self.thresholds]
-        return found + [comparison_gate(self.stored, run, self.metric) for run in runs if self.stored is not None]
+        gates = [threshold_gate(run, *threshold) for run in runs for threshold in self.thresholds]
+        return gates + [comparison_gate(self.stored, run, self.metric) for run in runs if self.stored is not None]
 
 
 def parse_threshold(text: str) -> tuple[str, float]:
@@ -126,11 +126,11 @@ def compared(stored: "Audit", metric: str | None) -> str:
     return metric or ("observed_agreement" if stored.value("macro_f1") is None else "macro_f1")
 
 
-def check_stored(stored: "Audit", found: "Audit", metric: str | None) -> None:
+def check_stored(stored: "Audit", run: "Audit", metric: str | None) -> None:
     """Refuse a stored run on other data, or without a metric to compare (``E-RUN-MISMATCH``)."""
     from flip_flop.report import data_differences
 
-    if differing := data_differences(stored, found):
+    if differing := data_differences(stored, run):
         raise InputError(
             "E-RUN-MISMATCH",
             f"--fail-if-worse-than {stored.path}: the stored run and this audit differ in their {differing}.",
@@ -144,35 +144,35 @@ def check_stored(stored: "Audit", found: "Audit", metric: str | None) -> None:
         )
 
 
-def threshold_gate(found: "Audit", name: str, minimum: float) -> Gate:
+def threshold_gate(run: "Audit", name: str, minimum: float) -> Gate:
     """Compare a metric with its minimum."""
-    value = found.metrics[ALIASES.get(name, name)]
+    value = run.metrics[ALIASES.get(name, name)]
     if value is None:
-        why = "all answers are one label" if len({*found.predictions.flat}) == 1 else "these answers do not define it"
+        why = "all answers are one label" if len({*run.predictions.flat}) == 1 else "these answers do not define it"
         raise _no_value(name, why, "Choose another metric, such as agreement.")
     message = f"{name} is {value:.4f}, at least {minimum:g}"
     if value < minimum:
         message = f"below the threshold: {name} is {value:.4f}, under {minimum:g}"
-    return Gate(str(found.path), f"{name} >= {minimum:g}", value >= minimum, message)
+    return Gate(str(run.path), f"{name} >= {minimum:g}", value >= minimum, message)
 
 
-def comparison_gate(stored: "Audit", found: "Audit", metric: str | None) -> Gate:
+def comparison_gate(stored: "Audit", run: "Audit", metric: str | None) -> Gate:
     """Compare a metric. A run is worse if the paired interval is below 0, or if a template has become constant."""
     from flip_flop.metrics import METRICS
     from flip_flop.report import group_runs, mean_difference
 
-    check_stored(stored, found, metric)
+    check_stored(stored, run, metric)
     name = compared(stored, metric)
-    change = mean_difference(name, stored, [found])
+    change = mean_difference(name, stored, [run])
     before = stored.constant_templates or {}
-    constant = [template for template in found.constant_templates or {} if template not in before]
+    constant = [template for template in run.constant_templates or {} if template not in before]
     worse = bool(constant) or (change is not None and change.interval is not None and change.interval[1] < 0)
-    values = f"{METRICS[name].title} {percent(stored.value(name))} to {percent(found.value(name))}"
+    values = f"{METRICS[name].title} {percent(stored.value(name))} to {percent(run.value(name))}"
     parts = [f"{values} ({change.words()})" if change else values]
     parts += [f"constant now: {visible(', '.join(constant), one_line=True)}"] if constant else []
-    parts += group_runs([stored, found])[0].other_prompts
+    parts += group_runs([stored, run])[0].other_prompts
     message = f"{'worse' if worse else 'not clearly worse'} than {stored.path}: {'; '.join(parts)}"
-    return Gate(str(found.path), f"not worse than {stored.path}", not worse, message)
+    return Gate(str(run.path), f"not worse than {stored.path}", not worse, message)
 
 
 def junit(gates: Sequence[Gate], table: str) -> str:

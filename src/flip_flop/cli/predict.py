@@ -46,9 +46,9 @@ def predict_command(
 
     check_target(run.out, run.source)
     # The data's errors come before the model's minutes, and those of all that is typed before the seconds of torch.
-    chosen = data.open(task.task, task.templates, data.protocol)
-    prior = calibration.prior(chosen)
-    rows = chosen.render_file(run.source)
+    opened = data.open(task.task, task.templates, data.protocol)
+    prior = calibration.prior(opened)
+    rows = opened.render_file(run.source)
     model.check(scoring)
     if is_first_process():
         click.get_current_context().with_resource(lock_output(run.out))

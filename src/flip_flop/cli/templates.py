@@ -57,15 +57,15 @@ def list_command(data: DataOptions, task: str) -> int:
     TASK is a dataset of the paper (`flip-flop tasks list`), `promptsource:SET`, a task file, or `demo`. Its rows are
     needed; `flip-flop templates search SET` lists the names without them.
     """
-    found = data.open(task, "all")
-    dropped = found.dropped_templates
+    opened = data.open(task, "all")
+    dropped = opened.dropped_templates
     lines = [
-        (name, "held out" if name in found.held_out_templates else "kept", template.answer_choices or "")
-        for name, template in zip(found.templates.names, found.templates, strict=True)
+        (name, "held out" if name in opened.held_out_templates else "kept", template.answer_choices or "")
+        for name, template in zip(opened.templates.names, opened.templates, strict=True)
     ]
     if dropped:
         lines = sorted([*lines, *((name, "dropped", reason) for name, reason in dropped)])
-    echo(f"{found.name}: {len(found.templates)} templates kept, {len(dropped)} dropped")
+    echo(f"{opened.name}: {len(opened.templates)} templates kept, {len(dropped)} dropped")
     echo(align_columns([["template", "", "answers, or why not"], *lines], indent="  "))
     return 0
 
@@ -78,23 +78,23 @@ def show_command(show: ShowOptions, data: DataOptions, task: str) -> int:
 
     Scoring puts each prompt into the model's chat template, if it has one, with the task's additions to it.
     """
-    found = data.open(task, show.templates)
-    instances = found.instances(show.split, seed=show.seed, need_labels=False)
+    opened = data.open(task, show.templates)
+    instances = opened.instances(show.split, seed=show.seed, need_labels=False)
     by_name = {str(number): instance for number, instance in enumerate(instances, start=1)}
-    chosen = (by_name | {instance.id: instance for instance in instances}).get(show.instance)
-    if chosen is None:
+    selected = (by_name | {instance.id: instance for instance in instances}).get(show.instance)
+    if selected is None:
         raise InputError(
             "E-TASK-UNKNOWN",
-            f"{found.name}, {show.split}, has no instance {show.instance!r}.",
+            f"{opened.name}, {show.split}, has no instance {show.instance!r}.",
             f"Give a number from 1 to {len(instances)}, or an id.",
         )
-    echo(visible(f"{found.name}, {show.split}, instance {chosen.id}", one_line=True))
-    for key, value in chosen.chat.given.items():
+    echo(visible(f"{opened.name}, {show.split}, instance {selected.id}", one_line=True))
+    for key, value in selected.chat.given.items():
         echo(visible(f"{key}: {value}", one_line=True))
-    for name, prompt, choices in zip(found.templates.names, chosen.prompts, chosen.choices, strict=True):
+    for name, prompt, choices in zip(opened.templates.names, selected.prompts, selected.choices, strict=True):
         echo(f"\n--- {visible(name, one_line=True)} ---\n{visible(prompt)}")
         for index, choice in enumerate(choices):
-            echo(f"  {'*' if index == chosen.label else ' '} {index + 1}. {visible(choice, one_line=True)}")
+            echo(f"  {'*' if index == selected.label else ' '} {index + 1}. {visible(choice, one_line=True)}")
     return 0
 
 
@@ -108,8 +108,8 @@ def lint_command(lint: LintOptions, data: DataOptions, tasks: tuple[str, ...]) -
     """
     encode = None if lint.model is None else _encoder(lint.model, lint.revision)
     failed = False
-    files = {given: sorted(map(str, Path(given).glob("*.y*ml"))) for given in tasks}  # of a folder; none of a file
-    names = [name for given in tasks for name in files[given] or [given]]
+    files = {place: sorted(map(str, Path(place).glob("*.y*ml"))) for place in tasks}  # of a folder; none of a file
+    names = [name for place in tasks for name in files[place] or [place]]
     for name in names:
         try:
             failed |= _lint(name, data.open(name, "all"), lint, encode)

@@ -106,10 +106,10 @@ def train_command(
         settings["label_prior"] = list(prior_from(data.open(task.task, task.templates), run.few_labels))
         config = make_config(settings, source, flags)
     check_out(run.out, resume=run.resume)
-    chosen = data.open(task.task, task.templates, row_protocol_of(config.protocol))
-    require_templates_for_training(chosen)
+    opened = data.open(task.task, task.templates, row_protocol_of(config.protocol))
+    require_templates_for_training(opened)
     model.check()
-    rows = load_training_data(chosen, config, limit=run.limit, eval_limit=run.eval_limit, few_labels=few_labels)
+    rows = load_training_data(opened, config, limit=run.limit, eval_limit=run.eval_limit, few_labels=few_labels)
     loaded = model.load(quiet=run.quiet or rank() > 0)
     result = train(
         loaded,

@@ -104,10 +104,10 @@ def batch_offsets(
         >>> (scores + batch_offsets(scores)).argmax(axis=2).tolist()
         [[0], [1]]
     """
-    found = -_log_mean_probs(scores)
+    offsets = -_log_mean_probs(scores)
     if prior is not None:
-        found = found + np.log(check_prior(prior, scores.shape[2]))
-    return _centred(found)
+        offsets = offsets + np.log(check_prior(prior, scores.shape[2]))
+    return _centred(offsets)
 
 
 def prior_offsets(
@@ -134,7 +134,7 @@ def prior_offsets(
     counts = np.floor(exact)
     rest = round(exact.sum() - counts.sum())
     counts[np.argsort(counts - exact, kind="stable")[:rest]] += 1  # the largest remainders
-    return np.stack([_cut(own, counts) for own in _log_probs(scores).swapaxes(0, 1)])
+    return np.stack([_cut(log_probs, counts) for log_probs in _log_probs(scores).swapaxes(0, 1)])
 
 
 def _cut(

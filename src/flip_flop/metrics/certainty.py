@@ -122,7 +122,7 @@ def peer_votes(scores: Float[np.ndarray, "instances templates labels"]) -> Int[n
     num_templates = scores.shape[1]
     if num_templates < 2:
         return np.full(scores.shape[:2], -1)
-    return np.stack([majority_vote(np.delete(scores, own, axis=1)) for own in range(num_templates)], axis=1)
+    return np.stack([majority_vote(np.delete(scores, template, axis=1)) for template in range(num_templates)], axis=1)
 
 
 def label_preference(
@@ -208,9 +208,9 @@ def rank_templates(data: Scores, calibrated: Scores | None = None, *, confidence
         (gap, gap - width, gap + width) if index != best else None for index, gap in enumerate(gaps.tolist())
     ]
     faults: list[Fault | None] = [None] * len(order)
-    for own in np.flatnonzero(gaps + width < -CLEARLY_BELOW).tolist():
-        biased = bias is not None and np.abs(bias[own]).sum() / 2 >= LABEL_BIAS
-        faults[own] = "label preference" if biased else "low F1" if by_f1 else "low agreement"
-    for own in np.flatnonzero(constant).tolist():
-        faults[own] = "constant"
+    for template in np.flatnonzero(gaps + width < -CLEARLY_BELOW).tolist():
+        biased = bias is not None and np.abs(bias[template]).sum() / 2 >= LABEL_BIAS
+        faults[template] = "label preference" if biased else "low F1" if by_f1 else "low agreement"
+    for template in np.flatnonzero(constant).tolist():
+        faults[template] = "constant"
     return TemplateRanking(agrees.mean(axis=0), f1, by_f1, bias, constancy, top, order, differences, faults)

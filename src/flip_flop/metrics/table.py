@@ -71,8 +71,8 @@ class Metric:
         if self.needs_probabilities and data.is_generated:
             return None
         data = self.judged(data)
-        found = self.statistic(data) if len(data) else None
-        return None if found is None or np.isnan(found) else float(found)
+        number = self.statistic(data) if len(data) else None
+        return None if number is None or np.isnan(number) else float(number)
 
     def interval(self, data: Scores, *, seed: int = 0) -> tuple[float, float] | None:
         """Return the 95% bootstrap interval over instances."""
@@ -191,9 +191,9 @@ def add_metric(reference: str) -> None:
     Raises:
         InputError: ``E-CONFIG`` if it does not exist, or has the name of another metric.
     """
-    found = import_object("metric", reference, Metric)
-    if METRICS.setdefault(found.name, found) is not found:
-        raise InputError("E-CONFIG", f"metric: {found.name!r} is the name of another metric.", "Rename it.")
+    metric = import_object("metric", reference, Metric)
+    if METRICS.setdefault(metric.name, metric) is not metric:
+        raise InputError("E-CONFIG", f"metric: {metric.name!r} is the name of another metric.", "Rename it.")
 
 
 def summarise(
@@ -241,7 +241,7 @@ def summarise(
         return None if values is None else dict(zip(names, values.tolist(), strict=True))
 
     with_interval = [metric for metric in METRICS.values() if intervals and metric.has_interval]
-    found = {metric.name: metric.interval(data, seed=seed) for metric in with_interval}
+    ends_of = {metric.name: metric.interval(data, seed=seed) for metric in with_interval}
     return {
         **{name: metric.value(data) for name, metric in METRICS.items()},
         "f1_per_template": by_template(f1_per_template(predictions, gold, num_labels=num_labels, average=f1)),
@@ -253,7 +253,7 @@ def summarise(
         "num_instances": num_instances,
         "num_templates": num_templates,
         "num_labels": num_labels,
-        "intervals": {name: ends and list(ends) for name, ends in found.items()},
+        "intervals": {name: ends and list(ends) for name, ends in ends_of.items()},
         **(_without_label(predictions, names) if data.is_generated or predictions.min() < 0 else {}),
         **(
             {"absent": {metric.name: NO_PROBABILITIES for metric in METRICS.values() if metric.needs_probabilities}}

@@ -109,8 +109,8 @@ def lines_of(findings: Sequence[Finding]) -> list[tuple[str, str, str]]:
         where = f"{finding.row}{more}: " if finding.row else ""
         names.setdefault((finding.code, f"{where}{finding.message}"), []).append(finding.template)
     return [
-        (code, f"{found[0]} and {len(found) - 1} more" if len(found) > 1 else found[0], what)
-        for (code, what), found in names.items()
+        (code, f"{templates[0]} and {len(templates) - 1} more" if len(templates) > 1 else templates[0], what)
+        for (code, what), templates in names.items()
     ]
 
 
@@ -246,9 +246,12 @@ class _Lint:
 
     def check_word_order(self) -> None:
         """Check whether two templates have reversed answers, and lack targets that confirm their order."""
-        confirmed = {name for name, found in self.targets.items() if len(found) == self.num_labels}
-        seen = {name: {rendering[1] for rendering in found if rendering} for name, found in self.renderings.items()}
-        answers = {name: found.pop() for name, found in seen.items() if len(found) == 1}
+        confirmed = {name for name, renderings in self.targets.items() if len(renderings) == self.num_labels}
+        seen = {
+            name: {rendering[1] for rendering in renderings if rendering}
+            for name, renderings in self.renderings.items()
+        }
+        answers = {name: renderings.pop() for name, renderings in seen.items() if len(renderings) == 1}
         for name, other in _reversed_words(answers):
             if name not in confirmed or other not in confirmed:
                 message = f"its answers {answers[name]} are in the reverse order of {other!r}, {answers[other]}."

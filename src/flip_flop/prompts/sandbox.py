@@ -359,8 +359,8 @@ def names_of(source: str, *, printed: bool = False) -> frozenset[str]:
     tree = _ENVIRONMENT.parse(source)
     for node in tree.find_all((nodes.If, nodes.For, nodes.CondExpr)) if printed else ():
         node.test = None  # type: ignore[attr-defined]
-    found = tree.find_all((nodes.Name, nodes.Const))
-    return frozenset(str(getattr(node, "value" if isinstance(node, nodes.Const) else "name")) for node in found)
+    mentioned = tree.find_all((nodes.Name, nodes.Const))
+    return frozenset(str(getattr(node, "value" if isinstance(node, nodes.Const) else "name")) for node in mentioned)
 
 
 def _with_missing(value: Any) -> Any:

@@ -162,7 +162,7 @@ class TemplateSet:
                 raise InputError("E-TPL-DUP", f"two templates are named {name!r}.", "Rename one of them.")
 
     @classmethod
-    def of(cls, given: Any, labels: Iterable[object] = ()) -> "TemplateSet":
+    def of(cls, templates: Any, labels: Iterable[object] = ()) -> "TemplateSet":
         """Return a set of templates, or make one of a list or a dictionary by name.
 
         The answers of a template that is a text are ``labels``. Its default name is ``template_1``, ``template_2``, ...
@@ -170,21 +170,23 @@ class TemplateSet:
         Raises:
             InputError: ``E-TASK-KEY`` for another type, or an error of a template.
         """
-        if isinstance(given, cls):
-            return given
-        listed = given if isinstance(given, Iterable) and not isinstance(given, str) else [given]
+        if isinstance(templates, cls):
+            return templates
+        listed = templates if isinstance(templates, Iterable) and not isinstance(templates, str) else [templates]
         named = (
-            given if isinstance(given, Mapping) else {f"template_{index}": item for index, item in enumerate(listed, 1)}
+            templates
+            if isinstance(templates, Mapping)
+            else {f"template_{index}": item for index, item in enumerate(listed, 1)}
         )
         answers = f" {SEPARATOR} ".join(map(str, labels)) or None
-        found = [Template(name, item, answers) if isinstance(item, str) else item for name, item in named.items()]
-        if others := [type(item).__name__ for item in found if not isinstance(item, Template)]:
+        members = [Template(name, item, answers) if isinstance(item, str) else item for name, item in named.items()]
+        if others := [type(item).__name__ for item in members if not isinstance(item, Template)]:
             raise InputError(
                 "E-TASK-KEY",
                 f"a template is of type {others[0]}.",
                 "Give a text, or Template(name, jinja, answer_choices).",
             )
-        return cls(tuple(found))
+        return cls(tuple(members))
 
     def __len__(self) -> int:
         return len(self.templates)
@@ -203,12 +205,12 @@ class TemplateSet:
     def select(self, names: Iterable[str]) -> "TemplateSet":
         """The templates of these names, in the order of the names (``E-TASK-UNKNOWN``)."""
         by_name = {template.name: template for template in self.templates}
-        chosen = []
+        selected = []
         for name in names:
             if name not in by_name:
                 raise InputError("E-TASK-UNKNOWN", f"there is no template {name!r}.", nearest(name, self.names))
-            chosen.append(by_name[name])
-        return replace(self, templates=tuple(chosen))
+            selected.append(by_name[name])
+        return replace(self, templates=tuple(selected))
 
     def digest(self) -> str:
         """The SHA-256 of the templates, in order."""

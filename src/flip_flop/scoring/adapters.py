@@ -68,7 +68,9 @@ def identify_adapter(adapter: Path, base: ModelRecord) -> tuple[AdapterRecord, t
         log.warning("W-ADAPTER: %s was trained on other weights, of %s.", adapter, trained.model.name)
     bits = [model.quantization and model.dtype for model in (trained.model, base)]
     if bits[0] != bits[1]:
-        trained_on, loaded_on = (f"a base in {each}" if each else "an unquantized base" for each in bits)
+        trained_on, loaded_on = (
+            f"a base in {quantization}" if quantization else "an unquantized base" for quantization in bits
+        )
         log.warning("W-ADAPTER: the adapter was trained on %s, and is now on %s.", trained_on, loaded_on)
     return record, ("weights",) if changed else ()
 
@@ -141,8 +143,8 @@ def store_calibration(
         "num_instances": len(table.scores),
         "chat_template": bool(table.settings.get("chat_template")),
         "templates": [
-            {"name": template.name, "digest": template.digest(), "offsets": own}
-            for template, own in zip(templates, offsets.tolist(), strict=True)
+            {"name": template.name, "digest": template.digest(), "offsets": template_offsets}
+            for template, template_offsets in zip(templates, offsets.tolist(), strict=True)
         ],
     }
     write_json(adapter / CALIBRATION_FILE, content)
@@ -162,9 +164,9 @@ def stored_calibration(
     if find_change(path.resolve().parents[1], (f"adapter/{CALIBRATION_FILE}",)) and path.parent.name == "adapter":
         raise InputError("E-CALIBRATION", f"{path} is damaged.")
     try:
-        found = read_json(path)
-        prior, uses_chat_template = check_prior(found["label_prior"], num_labels), bool(found["chat_template"])
-        offsets = {each["digest"]: np.array(each["offsets"], dtype=np.float64) for each in found["templates"]}
+        stored = read_json(path)
+        prior, uses_chat_template = check_prior(stored["label_prior"], num_labels), bool(stored["chat_template"])
+        offsets = {each["digest"]: np.array(each["offsets"], dtype=np.float64) for each in stored["templates"]}
         if not all(each.shape == (num_labels,) and np.isfinite(each).all() for each in offsets.values()):
             raise ValueError(f"not {num_labels} finite offsets for each template")
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:

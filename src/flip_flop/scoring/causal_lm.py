@@ -88,9 +88,9 @@ def require_finite(
     Raises:
         InputError: ``E-NONFINITE`` with the id of the first instance that has another score.
     """
-    for each, is_finite in zip(ids, scores.isfinite().flatten(1).all(dim=1).tolist(), strict=True):
+    for instance, is_finite in zip(ids, scores.isfinite().flatten(1).all(dim=1).tolist(), strict=True):
         if not is_finite:
-            raise not_finite(f"{what} of instance {each!r}")
+            raise not_finite(f"{what} of instance {instance!r}")
     return scores
 
 

@@ -107,11 +107,11 @@ def all_results(work: Callable[[], T]) -> list[T]:
         InputError: The first error of any process, in all processes. Also for memory that runs out.
     """
     try:
-        own: tuple[T | None, Exception | None] = (work(), None)
+        result: tuple[T | None, Exception | None] = (work(), None)
     except (InputError, torch.OutOfMemoryError) as error:
-        own = (None, error)
-    found = all_gather(own)
-    for _, failure in found:
+        result = (None, error)
+    results = all_gather(result)
+    for _, failure in results:
         if failure is not None:
             raise failure
-    return [cast(T, result) for result, _ in found]
+    return [cast(T, value) for value, _ in results]

@@ -237,8 +237,8 @@ class Boundary:
 
 def _tail(prompt: str, start: int) -> str:
     """Return the last word of a prompt, with the space before it if ``start`` is 0."""
-    at = prompt.rfind(" ")
-    return prompt if at <= 0 else prompt[at + start :]
+    space = prompt.rfind(" ")
+    return prompt if space <= 0 else prompt[space + start :]
 
 
 def _ends_with(ids: list[int], end: list[int]) -> bool:
@@ -364,7 +364,7 @@ class PromptEncoder:
         check_chat(self.tokenizer, instance.chat, self.trained_chat)
         clock = SimpleNamespace(now=functools.partial(datetime.fromisoformat, self.date))
         with patch("transformers.utils.chat_template_utils.datetime", clock):  # the library has no parameter for it
-            prompts = [in_chat(self.tokenizer, each, instance.chat) for each in instance.prompts]
+            prompts = [in_chat(self.tokenizer, prompt, instance.chat) for prompt in instance.prompts]
             return replace(instance, prompts=tuple(prompts))
 
     def delimiter_of(self, chat: Chat) -> str:
@@ -385,7 +385,10 @@ class PromptEncoder:
             ]
         )
         left = iter(rows)
-        return [EncodedInstance(each.id, tuple(next(left) for _ in each.prompts), each.label) for each in instances]
+        return [
+            EncodedInstance(rendered.id, tuple(next(left) for _ in rendered.prompts), rendered.label)
+            for rendered in instances
+        ]
 
     def _too_long(self, instance: EncodedInstance) -> list[TooLong]:
         if self.max_length is None:
@@ -471,7 +474,7 @@ def check_chat(tokenizer: PreTrainedTokenizerBase, chat: Chat, trained: Mapping[
         )
     warn_of_unused(tokenizer, chat)
     if trained is not None and trained != chat.given:
-        before, now = (dict(each) or "no chat settings" for each in (trained, chat.given))
+        before, now = (dict(chat_settings) or "no chat settings" for chat_settings in (trained, chat.given))
         _say(f"W-CHAT: the adapter was trained with {before}, the task has {now}.")
 
 

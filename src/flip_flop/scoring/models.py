@@ -118,8 +118,8 @@ def load_weights(source: ModelSource, **arguments: Any) -> Any:
     if heads:
         raise _other_head(source.name, f"its weights hold {heads[0]}")
     # Tensors of other modules, such as a value head, have no effect. GGUF's names of layers begin with "blk".
-    own = {"blk", *dict(model.named_children()), *dict(model.base_model.named_children())}
-    unexpected = [key for key in loading["unexpected_keys"] if key.split(".")[0] in own and not LEFTOVERS.search(key)]
+    parts = {"blk", *dict(model.named_children()), *dict(model.base_model.named_children())}
+    unexpected = [key for key in loading["unexpected_keys"] if key.split(".")[0] in parts and not LEFTOVERS.search(key)]
     refuse_tensors(source.name, unexpected, "hold, without a place in the model,")
     return model
 
@@ -297,7 +297,7 @@ class TrainerLike(Protocol):
 ModelGiven = LoadedModel | nn.Module | tuple[nn.Module, PreTrainedTokenizerBase] | TrainerLike | str | os.PathLike[str]
 
 
-def as_loaded(given: ModelGiven, tokenizer: PreTrainedTokenizerBase | None = None) -> LoadedModel:
+def as_loaded(model: ModelGiven, tokenizer: PreTrainedTokenizerBase | None = None) -> LoadedModel:
     """Return a :class:`LoadedModel` for a name, a folder, a model of transformers or PEFT, or a trainer.
 
     Without a tokenizer, the tokenizer of the model's name is loaded. The weights of
@@ -307,15 +307,15 @@ def as_loaded(given: ModelGiven, tokenizer: PreTrainedTokenizerBase | None = Non
         InputError: ``E-MODEL-FILE`` without a tokenizer, ``E-MODEL-KIND`` for another kind of model, or as
             :func:`load_model`.
     """
-    if isinstance(given, tuple):
-        return as_loaded(*given)
-    if isinstance(given, TrainerLike):
-        return as_loaded(given.model, tokenizer or given.processing_class)  # type: ignore[arg-type]  # as modules have both
-    if isinstance(given, str | os.PathLike):
-        given = load_model(given)
-    if isinstance(given, LoadedModel):
-        return given if tokenizer is None else replace(given, tokenizer=tokenizer)
-    return _describe(given, tokenizer)
+    if isinstance(model, tuple):
+        return as_loaded(*model)
+    if isinstance(model, TrainerLike):
+        return as_loaded(model.model, tokenizer or model.processing_class)  # type: ignore[arg-type]  # as modules have both
+    if isinstance(model, str | os.PathLike):
+        model = load_model(model)
+    if isinstance(model, LoadedModel):
+        return model if tokenizer is None else replace(model, tokenizer=tokenizer)
+    return _describe(model, tokenizer)
 
 
 def _describe(model: nn.Module, tokenizer: PreTrainedTokenizerBase | None) -> LoadedModel:
@@ -354,7 +354,9 @@ def describe_weights(model: PreTrainedModel, dtype: str, stored: Mapping[str, An
     ``stored`` is the quantization of the model's files. It is recorded if loading has dequantized them.
     """
     # Not parameters of the base: an adapter, and what belongs to a quantized weight, such as weight_scale.
-    others = sum(each.numel() for name, each in model.named_parameters() if "lora_" in name or ".weight_" in name)
+    others = sum(
+        parameter.numel() for name, parameter in model.named_parameters() if "lora_" in name or ".weight_" in name
+    )
     used = getattr(model.config, "quantization_config", None)
     kept = json.loads(used.to_json_string(use_diff=False)) if used else stored and {**stored, "dequantize": True}
     bits = [bits for bits in get_args(LoadIn) if kept and kept.get(f"load_in_{bits}")]
@@ -365,19 +367,21 @@ def describe_weights(model: PreTrainedModel, dtype: str, stored: Mapping[str, An
     }
 
 
-def _quantization(given: QuantizationConfigMixin | LoadIn, dtype: str) -> QuantizationConfigMixin:
+def _quantization(quantization: QuantizationConfigMixin | LoadIn, dtype: str) -> QuantizationConfigMixin:
     """Return the configuration for transformers; raises ``E-MODEL-DEVICE``."""
-    if not isinstance(given, str):
-        return given
-    if given not in get_args(LoadIn):
-        raise InputError("E-MODEL-DEVICE", f"Unknown quantization {given!r}.", f"Use {' or '.join(get_args(LoadIn))}.")
+    if not isinstance(quantization, str):
+        return quantization
+    if quantization not in get_args(LoadIn):
+        raise InputError(
+            "E-MODEL-DEVICE", f"Unknown quantization {quantization!r}.", f"Use {' or '.join(get_args(LoadIn))}."
+        )
     if importlib.util.find_spec("bitsandbytes") is None:
         raise InputError(
             "E-MODEL-DEVICE",
-            f"Loading in {given} needs bitsandbytes, which is not installed.",
+            f"Loading in {quantization} needs bitsandbytes, which is not installed.",
             f"Install it: {install_command('quantized')}.",
         )
-    if given == "8bit":
+    if quantization == "8bit":
         return BitsAndBytesConfig(load_in_8bit=True)
     nf4 = {"bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True}
     return BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_compute_dtype=getattr(torch, dtype), **nf4)
@@ -459,13 +463,13 @@ def _convert(name: str, file: Path, folder: Path) -> None:
         with as_input_error("E-MODEL-FILE", what, hint, Exception):
             header = _check_header(name, link)
             is_tokenizer = folder.name == "tokenizer"
-            found = (
+            loaded = (
                 AutoTokenizer.from_pretrained(alone, gguf_file=link.name)
                 if is_tokenizer
                 else _read_weights(name, link, *header)
             )
         try:
-            found.save_pretrained(fresh)
+            loaded.save_pretrained(fresh)
             write_json(fresh / DIGESTS, _file_digests(fresh))
         except (OSError, SafetensorError) as error:
             raise write_failure(error, folder, "Free some space, or set XDG_CACHE_HOME.") from error

@@ -87,16 +87,16 @@ class CausalLMScorer(Scorer):
         return self.loaded.encoder(options.chat_template).as_read(instance)
 
 
-def as_scorer(given: ModelGiven | Scorer, tokenizer: PreTrainedTokenizerBase | None = None) -> Scorer:
+def as_scorer(model: ModelGiven | Scorer, tokenizer: PreTrainedTokenizerBase | None = None) -> Scorer:
     """Return the scorer of a model, local or served. A scorer is returned unchanged.
 
     Raises:
         InputError: ``E-ENDPOINT``, or as :func:`as_loaded`.
     """
-    if isinstance(given, Scorer):
-        return given
-    if isinstance(given, str | os.PathLike) and is_endpoint(os.fspath(given)):
+    if isinstance(model, Scorer):
+        return model
+    if isinstance(model, str | os.PathLike) and is_endpoint(os.fspath(model)):
         from flip_flop.scoring.served import EndpointScorer  # needs openai, and imports Scorer
 
-        return EndpointScorer(os.fspath(given), tokenizer)
-    return CausalLMScorer(as_loaded(given, tokenizer))
+        return EndpointScorer(os.fspath(model), tokenizer)
+    return CausalLMScorer(as_loaded(model, tokenizer))

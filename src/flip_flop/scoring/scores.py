@@ -80,8 +80,8 @@ def score(
         return score_instances(loaded.model, part, backend=backend, **how, visit=_note_first_tokens(part, preferred))
 
     if shared:
-        own = distributed.shard(encoded) or encoded[:1]
-        scores = join_scores(distributed.all_results(lambda: score_part(own)), encoded)
+        local_part = distributed.shard(encoded) or encoded[:1]
+        scores = join_scores(distributed.all_results(lambda: score_part(local_part)), encoded)
     else:
         scores = score_part(encoded)
     settings = {

@@ -39,42 +39,42 @@ class TooLongError(InputError):
     """``E-TOO-LONG`` with the prompts that are too long among ``num_instances`` instances, listed in ``path``."""
 
     def __init__(
-        self, found: Sequence[TooLong], num_instances: int, names: Sequence[str] = (), path: Path | None = None
+        self, too_long: Sequence[TooLong], num_instances: int, names: Sequence[str] = (), path: Path | None = None
     ):
-        self.found, self.num_instances, self.names = tuple(found), num_instances, names
-        hint = NONE_LEFT if count_instances(found) == num_instances else HINT
+        self.found, self.num_instances, self.names = tuple(too_long), num_instances, names
+        hint = NONE_LEFT if count_instances(too_long) == num_instances else HINT
         listed = f" All are in {path}." if path else ""
-        super().__init__("E-TOO-LONG", f"{_summary(found, num_instances, names)}.{listed}", hint)
+        super().__init__("E-TOO-LONG", f"{_summary(too_long, num_instances, names)}.{listed}", hint)
 
 
 def refuse_or_skip(
-    found: Sequence[TooLong], num_instances: int, policy: TooLongPolicy, names: Sequence[str] = ()
+    too_long: Sequence[TooLong], num_instances: int, policy: TooLongPolicy, names: Sequence[str] = ()
 ) -> None:
     """Refuse instances that are too long, or warn that they are skipped. If all are too long, refuse them.
 
     Raises:
         TooLongError: ``E-TOO-LONG``.
     """
-    if found and (policy == "refuse" or count_instances(found) == num_instances):
-        raise TooLongError(found, num_instances, names)
-    if found:
-        log.warning("W-TOO-LONG: skipped: %s.", _summary(found, num_instances, names))
+    if too_long and (policy == "refuse" or count_instances(too_long) == num_instances):
+        raise TooLongError(too_long, num_instances, names)
+    if too_long:
+        log.warning("W-TOO-LONG: skipped: %s.", _summary(too_long, num_instances, names))
 
 
-def ids_of(found: Sequence[TooLong]) -> set[str]:
+def ids_of(too_long: Sequence[TooLong]) -> set[str]:
     """Return the ids of the instances."""
-    return {each.id for each in found}
+    return {sequence.id for sequence in too_long}
 
 
-def count_instances(found: Sequence[TooLong]) -> int:
+def count_instances(too_long: Sequence[TooLong]) -> int:
     """Return the number of instances of all splits."""
-    return len({(each.split, each.id) for each in found})
+    return len({(sequence.split, sequence.id) for sequence in too_long})
 
 
-def words(each: TooLong, names: Sequence[str] = ()) -> str:
+def words(sequence: TooLong, names: Sequence[str] = ()) -> str:
     """Describe the length of a prompt and its template."""
-    template = repr(names[each.template]) if names else f"template number {each.template + 1}"
-    return f"{each.tokens} tokens under {template}"
+    template = repr(names[sequence.template]) if names else f"template number {sequence.template + 1}"
+    return f"{sequence.tokens} tokens under {template}"
 
 
 @contextlib.contextmanager
@@ -90,27 +90,27 @@ def listed_beside(out: Path, names: Sequence[str]) -> Iterator[None]:
         raise TooLongError(error.found, error.num_instances, names, path) from None
 
 
-def write_too_long(path: Path, found: Sequence[TooLong], names: Sequence[str]) -> None:
+def write_too_long(path: Path, too_long: Sequence[TooLong], names: Sequence[str]) -> None:
     """Write a row per prompt: id, template, tokens, limit, and the split if there are several."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
-    of_splits = any(each.split for each in found)
+    of_splits = any(sequence.split for sequence in too_long)
     writer.writerow(["id", "template", "tokens", "limit", *(["split"] if of_splits else [])])
-    for each in found:
-        cells = (each.id, names[each.template] if names else each.template + 1)
-        split = [each.split] if of_splits else []
-        writer.writerow([*map(spreadsheet_cell, cells), each.tokens, each.limit, *split])
+    for sequence in too_long:
+        cells = (sequence.id, names[sequence.template] if names else sequence.template + 1)
+        split = [sequence.split] if of_splits else []
+        writer.writerow([*map(spreadsheet_cell, cells), sequence.tokens, sequence.limit, *split])
     write_text(path, text.getvalue())
 
 
-def _summary(found: Sequence[TooLong], num_instances: int, names: Sequence[str]) -> str:
+def _summary(too_long: Sequence[TooLong], num_instances: int, names: Sequence[str]) -> str:
     longest: dict[tuple[str, str], TooLong] = {}
-    for each in found:
-        key = (each.split, each.id)
-        longest[key] = max(each, longest.get(key, each), key=lambda one: one.tokens)
-    shown = [f"{each.id!r} has {words(each, names)}" for each in [*longest.values()][:NAMED]]
+    for sequence in too_long:
+        key = (sequence.split, sequence.id)
+        longest[key] = max(sequence, longest.get(key, sequence), key=lambda one: one.tokens)
+    shown = [f"{sequence.id!r} has {words(sequence, names)}" for sequence in [*longest.values()][:NAMED]]
     verb, more = "is" if len(longest) == 1 else "are", ", ..." if len(longest) > NAMED else ""
     return (
         f"{len(longest):,} of {count(num_instances, 'instance')} {verb} longer than the model's context of "
-        f"{found[0].limit} tokens: {', '.join(shown)}{more}"
+        f"{too_long[0].limit} tokens: {', '.join(shown)}{more}"
     )

@@ -333,9 +333,9 @@ def compare(data: CatalogData) -> Comparison:
     """
     entry, duplicates = data.entry, data.duplicates
     splits, published, is_paper = COLUMNS[:3], data.entry.published(data.splits), data.splits == "paper"
-    found = {split: len(data.task.rows(split)) for split in splits}
-    found |= {"templates": len(data.task.templates), "labels": len(entry.labels)}
-    differing = [column for column in COLUMNS if found[column] != published[column]]
+    counted = {split: len(data.task.rows(split)) for split in splits}
+    counted |= {"templates": len(data.task.templates), "labels": len(entry.labels)}
+    differing = [column for column in COLUMNS if counted[column] != published[column]]
     explained: dict[str, tuple[str, ...]] = {}
     for official, rows, columns in (
         (entry.train_from, data.train, ("train", "validation")),
@@ -352,4 +352,4 @@ def compare(data: CatalogData) -> Comparison:
         explained[entry.table_note] = splits
     known = {column for columns in explained.values() for column in columns}
     unexplained = tuple(column for column in differing if column not in known)
-    return Comparison(entry.name, found, published, tuple(explained), unexplained)
+    return Comparison(entry.name, counted, published, tuple(explained), unexplained)
