@@ -120,9 +120,9 @@ def require_templates_for_training(task: Task) -> None:
         raise InputError("E-NO-CONSENSUS", f"task {task.name!r} has {number} template to train on{held_out}.")
 
 
-def as_task(given: Task | str | os.PathLike[str]) -> Task:
+def as_task(task: Task | str | os.PathLike[str]) -> Task:
     """Return a task, or load it by its name or file."""
-    return given if isinstance(given, Task) else load_task(given)
+    return task if isinstance(task, Task) else load_task(task)
 
 
 def prior_from(task: Task, path: str | os.PathLike[str]) -> tuple[float, ...]:
@@ -191,7 +191,7 @@ def log_finding(task: str, code: str, template: str, message: str) -> None:
     log.warning("%s: template %s: %s", code, template, message)
 
 
-def as_split(given: Data, *, limit: int | None = None, seed: int = 0, need_labels: bool | None = None) -> RenderedSplit:
+def as_split(data: Data, *, limit: int | None = None, seed: int = 0, need_labels: bool | None = None) -> RenderedSplit:
     """Render the data of a Python call (:data:`Data`). A task means its test split.
 
     ``limit`` takes a sample, as in :meth:`Task.render`.
@@ -199,12 +199,12 @@ def as_split(given: Data, *, limit: int | None = None, seed: int = 0, need_label
     Raises:
         InputError: ``E-DATA-ROWS``, or an error of the task or its rendering.
     """
-    if isinstance(given, str | os.PathLike | Task):
-        given = as_task(given).render("test", limit=limit, seed=seed, need_labels=need_labels)
-    split = given if isinstance(given, RenderedSplit) else _split_of_rows(given)
+    if isinstance(data, str | os.PathLike | Task):
+        data = as_task(data).render("test", limit=limit, seed=seed, need_labels=need_labels)
+    split = data if isinstance(data, RenderedSplit) else _split_of_rows(data)
     if limit is not None:
-        chosen = sample_ids([instance.id for instance in split.instances], limit, seed)
-        split = replace(split, instances=[instance for instance in split.instances if instance.id in chosen])
+        drawn = sample_ids([instance.id for instance in split.instances], limit, seed)
+        split = replace(split, instances=[instance for instance in split.instances if instance.id in drawn])
     if not split.instances:
         raise InputError("E-DATA-ROWS", f"Split {split.split!r} of {split.task.name!r} has no rows.", "Add rows.")
     return split
@@ -238,19 +238,19 @@ def render_rows(rows: RenderedRows) -> list[RenderedInstance]:
 def _render_row(row: RenderedInstance | Mapping[str, Any], number: int) -> RenderedInstance:
     if isinstance(row, RenderedInstance):
         return row
-    given: Mapping[str, Any] = row if isinstance(row, Mapping) else {}
-    prompts: Any = given.get("prompts")
-    choices: Any = given.get("choices")
+    fields: Mapping[str, Any] = row if isinstance(row, Mapping) else {}
+    prompts: Any = fields.get("prompts")
+    choices: Any = fields.get("choices")
     are_texts = _is_list_of(str, prompts) and _is_list_of(list | tuple, choices) and len(prompts) == len(choices)
     if not are_texts or not all(_is_list_of(str, labels) for labels in choices):
         raise InputError(
             "E-DATA-ROWS", f"Row {number}: 'prompts' and 'choices' must be lists with one entry per template.", _ROWS
         )
     return RenderedInstance(
-        id=str(number if given.get("id") is None else given["id"]),
+        id=str(number if fields.get("id") is None else fields["id"]),
         prompts=tuple(prompts),
         choices=tuple(tuple(labels) for labels in choices),
-        label=given["label"] if label_text(given.get("label")) else None,
+        label=fields["label"] if label_text(fields.get("label")) else None,
     )
 
 

@@ -204,7 +204,7 @@ def _fields(row: object, name: str, number: int) -> dict[str, Any]:
     return dict(row)
 
 
-def as_source(given: Any, name: str = "rows") -> Source:
+def as_source(data: Any, name: str = "rows") -> Source:
     """Return a source for a file's path, a ``datasets.Dataset``, a ``pandas.DataFrame`` or a list of dicts.
 
     A source is returned unchanged. ``name`` is the name of rows in memory, for records and errors.
@@ -212,16 +212,16 @@ def as_source(given: Any, name: str = "rows") -> Source:
     Raises:
         InputError: ``E-DATA-ROWS`` for another type.
     """
-    if isinstance(given, Source):
-        return given
-    if isinstance(given, str | os.PathLike):
-        return FileSource(Path(given))
+    if isinstance(data, Source):
+        return data
+    if isinstance(data, str | os.PathLike):
+        return FileSource(Path(data))
     pandas = sys.modules.get("pandas")  # a table exists only if its user has imported pandas
-    if pandas and isinstance(given, pandas.DataFrame):
-        given = given.astype(object).where(given.notna(), None).to_dict("records")
-    if not isinstance(given, Iterable) or isinstance(given, Mapping):
-        raise InputError("E-DATA-ROWS", f"{name} is of type {type(given).__name__}.", _ROWS)
-    return RowsSource(given if isinstance(given, Sized) else list(given), name)
+    if pandas and isinstance(data, pandas.DataFrame):
+        data = data.astype(object).where(data.notna(), None).to_dict("records")
+    if not isinstance(data, Iterable) or isinstance(data, Mapping):
+        raise InputError("E-DATA-ROWS", f"{name} is of type {type(data).__name__}.", _ROWS)
+    return RowsSource(data if isinstance(data, Sized) else list(data), name)
 
 
 @dataclass(frozen=True)
@@ -296,7 +296,7 @@ class HubSource:
 
         commit = _commit(self.repo, self.revision)
         try:
-            found = datasets.load_dataset(self.repo, self.config, split=self.split, revision=commit or self.revision)
+            rows = datasets.load_dataset(self.repo, self.config, split=self.split, revision=commit or self.revision)
         except Exception as error:  # its transports raise many kinds of errors
             first_line = str(error).strip().split("\n")[0][:200].rstrip(".")
             message = f"{self.name} could not be loaded: {type(error).__name__}: {first_line}."
@@ -311,7 +311,7 @@ class HubSource:
             if is_missing:
                 raise InputError("E-DATA-FILE", message, "Name a split that the dataset has.") from None
             raise InputError("E-DATA-HUB", message) from None
-        return RowsSource(found, self.name, {"revision": commit or self.revision}).load()
+        return RowsSource(rows, self.name, {"revision": commit or self.revision}).load()
 
     def _load_converted(self) -> Rows:
         """Load the hub's copy in parquet: ``datasets`` 4 does not run the scripts of older datasets."""
@@ -319,8 +319,8 @@ class HubSource:
 
         commit = _commit(self.repo, _CONVERTED)
         folder = f"hf://datasets/{self.repo}@{commit or _CONVERTED}/{self.config or 'default'}/{self.split}"
-        found = datasets.load_dataset("parquet", data_files={self.split: f"{folder}/*.parquet"}, split=self.split)
-        return RowsSource(found, self.name, {"revision": commit, "branch": _CONVERTED}).load()
+        rows = datasets.load_dataset("parquet", data_files={self.split: f"{folder}/*.parquet"}, split=self.split)
+        return RowsSource(rows, self.name, {"revision": commit, "branch": _CONVERTED}).load()
 
 
 _CONVERTED = "refs/convert/parquet"

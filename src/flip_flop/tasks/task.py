@@ -84,7 +84,7 @@ class Task:
         templates = TemplateSet.of(self.templates, self.label_names or self.labels or ())
         object.__setattr__(self, "templates", templates)
         data = self.data if isinstance(self.data, Mapping) else {"test": self.data}
-        sources = {split: as_source(given, f"{self.name}, {split},") for split, given in data.items()}
+        sources = {split: as_source(rows, f"{self.name}, {split},") for split, rows in data.items()}
         object.__setattr__(self, "data", sources)
         if not self.name.strip():
             raise InputError("E-TASK-KEY", "the task has an empty name.", "Name it.")
@@ -116,9 +116,9 @@ class Task:
 
     def with_templates(self, names: Iterable[str]) -> "Task":
         """The task with these templates only, in the order of the names (``E-TASK-UNKNOWN``)."""
-        chosen = self.templates.select(names)
-        held_out = tuple(name for name in self.held_out_templates if name in chosen.names)
-        return replace(self, templates=chosen, held_out_templates=held_out)
+        selected = self.templates.select(names)
+        held_out = tuple(name for name in self.held_out_templates if name in selected.names)
+        return replace(self, templates=selected, held_out_templates=held_out)
 
     def with_rows(
         self, rows: str | PathLike[str] | Iterable[Mapping[str, Any]] | Source, split: str = "test"
@@ -169,13 +169,13 @@ class Task:
             raise InputError("E-DATA-ROWS", f"split {split!r} of task {self.name!r} has no rows.")
         gold = self.gold_labels(rows, split != "train" if need_labels is None else need_labels)
         ids = rows.ids or (
-            rows.ids_from(self.id_field) if self.id_field else [f"{split}-{at + 1}" for at in range(len(rows))]
+            rows.ids_from(self.id_field) if self.id_field else [f"{split}-{number + 1}" for number in range(len(rows))]
         )
         sample = None if limit is None else sample_ids(ids, limit, seed)
-        chosen = [index for index, identity in enumerate(ids) if sample is None or identity in sample]
+        indices = [index for index, identity in enumerate(ids) if sample is None or identity in sample]
         num_labels = len(self.labels) if self.labels is not None else None
         instances = []
-        for index in chosen:
+        for index in indices:
             instance = render_instance(
                 rows.rows[index].fields,
                 self.templates,
@@ -208,9 +208,9 @@ class Task:
 
     def read_file(self, path: Path) -> Rows:
         """Read a file in UTF-8 with a comma, or with the encodings and delimiters of the task's files."""
-        own = [source for source in self.data.values() if isinstance(source, FileSource)]
-        delimiters = dict.fromkeys(source.delimiter for source in own if source.delimiter)
-        return load_file(path, delimiters, dict.fromkeys(["utf-8", *(source.encoding for source in own)]))
+        files = [source for source in self.data.values() if isinstance(source, FileSource)]
+        delimiters = dict.fromkeys(source.delimiter for source in files if source.delimiter)
+        return load_file(path, delimiters, dict.fromkeys(["utf-8", *(source.encoding for source in files)]))
 
     def gold_labels(self, rows: Rows, need_labels: bool = True) -> list[int | None]:
         """Return the label index of each row, None for an unlabelled one.
@@ -263,7 +263,7 @@ class RenderedSplit:
         Raises:
             InputError: ``E-CALIBRATION`` if the answers depend on the row, or no text can be rendered.
         """
-        task, row, found, why = self.task, self.rows.rows[0], [], ""
+        task, row, instances, why = self.task, self.rows.rows[0], [], ""
         for text in CONTENT_FREE:
             fields = {name: text if isinstance(value, str) else value for name, value in row.fields.items()}
             try:
@@ -275,22 +275,22 @@ class RenderedSplit:
                     num_labels=len(self.instances[0].choices[0]),
                     label_field=task.label_field,
                 )
-                found.append(replace(instance, chat=task.chat))
+                instances.append(replace(instance, chat=task.chat))
             except InputError as error:
                 why = error.message.rstrip(".")
-        if len(found) > 1 and any(
-            len(set(prompts)) == 1 for prompts in zip(*(instance.prompts for instance in found), strict=True)
+        if len(instances) > 1 and any(
+            len(set(prompts)) == 1 for prompts in zip(*(instance.prompts for instance in instances), strict=True)
         ):
-            found, why = [], "a prompt has no text of a row's fields"
-        if found and len({instance.choices for instance in [*found, *self.instances]}) > 1:
-            found, why = [], "the answers are each row's own"
-        if not found:
+            instances, why = [], "a prompt has no text of a row's fields"
+        if instances and len({instance.choices for instance in [*instances, *self.instances]}) > 1:
+            instances, why = [], "the answers are each row's own"
+        if not instances:
             raise InputError(
                 "E-CALIBRATION",
                 f"task {task.name!r} has no inputs without content: {why}.",
                 "Use batch calibration, or the prior.",
             )
-        return found
+        return instances
 
     @functools.cached_property
     def record(self) -> dict[str, Any]:

@@ -150,8 +150,8 @@ def read_task_file(path: Path, hub_mirror: Path | None = None) -> Task:
         validate(TemplateEntry, entry, f"{where}, template {number}{_name_of(entry)}", code="E-TASK-KEY")
         for number, entry in enumerate(templates, 1)
     )
-    found = tuple(Template(entry.name, entry.jinja, entry.answer_choices) for entry in entries)
-    return Task(**fields, templates=TemplateSet(found, limit))
+    members = tuple(Template(entry.name, entry.jinja, entry.answer_choices) for entry in entries)
+    return Task(**fields, templates=TemplateSet(members, limit))
 
 
 def _name_of(entry: Any) -> str:
