@@ -137,6 +137,10 @@ def test_template_whose_label_words_the_model_does_not_say_is_fixed_first(run):
     others = [name for name in names if name != unsaid.decision.template]
     listed = [f"{name} (label words have 1.2 % of the probability)" for name in others[:3]]
     assert unsaid.decision.sentences[-1] == f"Fix first: {', '.join(listed)} and 4 more."
+    scored = (
+        "Score its labels, as predict does, instead of generating text: its label words have 1.2 % of the probability."
+    )
+    assert unsaid.decision.sentences[1] == scored
 
 
 def test_clearly_worse_template_is_not_close(tmp_path, scores):

@@ -77,6 +77,10 @@ def decide(run: "Audit") -> Decision:
     ends = {index: difference[2] for index, difference in enumerate(ranking.differences) if difference}
     close = tuple(names[index] for index in others if ranking.faults[index] is None and ends[index] >= 0)
     sentences = [f"Use {_form(*names[best])}: {numbers}, on {count(number, 'labelled row')}."]
+    mass = (run.metrics.get("own_label_mass_per_template") or {}).get(names[best][0], 1.0)
+    if mass < LOW_MASS:
+        said = f"its label words have {percent(mass)} % of the probability"
+        sentences.append(f"Score its labels, as predict does, instead of generating text: {said}.")
     if close:
         sentences.append(f"It is not clearly better than {_listed([_form(*name) for name in close])}.")
     if len(templates) > 1:
