@@ -51,7 +51,10 @@ def install_command(name: str, *options: str) -> str:
         >>> install_command("xlsx").partition(" -m ")[2]
         "pip install 'openpyxl>=3.1.5'"
     """
-    declared = importlib.metadata.requires("flip-flop-consistency") or ()
+    try:
+        declared = importlib.metadata.requires("flip-flop-consistency") or ()
+    except importlib.metadata.PackageNotFoundError:  # a clone that is not installed
+        declared = [f".[{name}]; extra == {name!r}"]
     packages = [line.split(";")[0] for line in declared if re.search(rf"extra == .{re.escape(name)}\W", line)]
     return shlex.join([sys.executable, "-m", "pip", "install", *options, *(packages or [name])])
 

@@ -97,7 +97,7 @@ MISTAKES = {
     ),
     "no train split": (task("train: train.jsonl, ", ""), TRAIN, "E-TASK-UNKNOWN", ["'train'"]),
     "no such input": (None, (*PREDICT, "--input", "tset.csv", "--out", "out.csv"), "E-DATA-FILE", ["'test.csv'"]),
-    "spreadsheet": (None, (*PREDICT, "--out", "out.xlsx"), "E-OUT-PATH", [".jsonl or .csv"]),
+    "spreadsheet": (None, (*PREDICT, "--out", "out.ods"), "E-OUT-PATH", [".csv or .xlsx"]),
     "predict onto its input": (None, (*PREDICT, "--out", "test.csv"), "E-OUT-PATH", ["the input itself"]),
     "predict a label": (
         task("{{ text }}. Is", "{{ text }} {{ urgent }}. Is"), (*PREDICT, "--out", "out.csv"),

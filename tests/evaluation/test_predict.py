@@ -10,6 +10,7 @@ from flip_flop.errors import InputError
 from flip_flop.evaluation.predict import predict, write_predictions
 from flip_flop.prompts import Template
 from flip_flop.scoring import PromptEncoder
+from flip_flop.tasks import FileSource, RowsSource
 from tests.evaluation.conftest import TEMPLATES, make_rows, make_task
 from tests.metrics import oracle
 from tests.scoring.oracle import naive_scores
@@ -105,20 +106,33 @@ def test_csv_has_a_column_per_template_and_label(predictions, tmp_path):
         assert float(row["long: p(glad)"]) == found["templates"]["long"]["probs"][2]
 
 
-def test_input_columns_are_written_and_taken_names_renamed(loaded, task, tmp_path):
+@pytest.mark.parametrize("suffix", ["csv", "xlsx"])
+def test_input_columns_follow_the_vote_and_taken_names_are_renamed(loaded, task, tmp_path, suffix):
     more = {"vote": "theirs", "mood": "?", "tags": ["a", 1]}
     rows = [{"text": row["text"], **more} for row in make_rows()]
     answered = task.render_file(write_rows(tmp_path / "rows.jsonl", rows))
     found = predict(loaded, answered, quiet=True)
-    write_predictions(found, LABELS, tmp_path / "out.csv", answered.rows)
-    table = read_rows(tmp_path / "out.csv")
-    assert list(table[0])[-4:] == ["text", "input: vote", "mood", "tags"]
+    out = tmp_path / f"out.{suffix}"
+    write_predictions(found, LABELS, out, answered.rows)
+    table = read_rows(out) if suffix == "csv" else [row.fields for row in FileSource(out).load().rows]
+    first = ["id", "vote", "confidence", "text", "input: vote", "mood", "tags", "consensus", "plain: p(angry)"]
+    assert list(table[0])[:9] == first
+    assert {type(row["long: p(glad)"]) for row in table} == {str if suffix == "csv" else float}
     for line, row, prediction in zip(table, rows, found, strict=True):
         assert (line["text"], line["input: vote"], line["mood"]) == (row["text"], "theirs", "?")
         assert (line["vote"], json.loads(line["tags"])) == (prediction["vote"], row["tags"])
     write_predictions(found, LABELS, tmp_path / "out.jsonl", answered.rows)
     lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert lines == [{**prediction, "input": row} for prediction, row in zip(found, rows, strict=True)]
+
+
+def test_a_spreadsheet_has_what_its_cells_can_hold(predictions, tmp_path):
+    fields = ({"text": "a\x0bb", "size": math.nan}, {"text": "x" * 40_000}, {"text": "=1+1"}, {"text": "x" * 32_767})
+    rows = RowsSource([*fields, {"text": "NA", "size": 7}], "rows").load()
+    write_predictions(predictions, LABELS, tmp_path / "out.xlsx", rows)
+    found = [row.fields for row in FileSource(tmp_path / "out.xlsx").load().rows]
+    assert [row["text"] for row in found] == ["a\\x0bb", "x" * 32_766 + "…", "'=1+1", "x" * 32_767, "NA"]
+    assert [row["size"] for row in found] == ["", "", "", "", 7]
 
 
 @pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\r"])

@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flip_flop.errors import InputError
+from flip_flop.evaluation.run_directory import check_target
 from flip_flop.hub import check_model_name
 from flip_flop.tasks import FileSource, HubSource, RowsSource
 from flip_flop.tasks.readers import read_csv_rows
@@ -141,8 +142,9 @@ def test_a_time_that_python_does_not_have_is_rejected(number, kind, tmp_path):
 
 def test_a_spreadsheet_needs_the_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "openpyxl", None)
-    with pytest.raises(InputError, match=r"E-DATA-FILE: .*openpyxl, .* -m pip install 'openpyxl>=3\.1\.5'\.$"):
-        load(tmp_path, "a.xlsx", b"")
+    for use in (lambda: load(tmp_path, "a.xlsx", b""), lambda: check_target(tmp_path / "predictions.xlsx")):
+        with pytest.raises(InputError, match=r"E-DATA-FILE: .*openpyxl, .* -m pip install 'openpyxl>=3\.1\.5'\.$"):
+            use()
 
 
 # ruff: noqa: E501 - one case per line
@@ -154,6 +156,11 @@ MISTAKES = [
     ("a.json", "[]", "E-DATA-ROWS", "has no rows"),
     ("a.csv", "a\nä\n".encode("latin-1"), "E-DATA-ENCODING", "is not utf-8 at byte 2. Save it as UTF-8, or set encoding: cp1252"),
     ("a.csv", b"a\n\x81\n", "E-DATA-ENCODING", "or set encoding: latin-1"),
+    ("a.csv", "text\n部屋は清潔でした\n".encode("cp932"), "E-DATA-ENCODING", "or set encoding: cp932"),
+    ("a.csv", "text\n房间很干净\n".encode("gb18030"), "E-DATA-ENCODING", "or set encoding: gb18030"),
+    ("a.csv", "text\n房間很乾淨\n".encode("big5"), "E-DATA-ENCODING", "or set encoding: big5"),
+    ("a.csv", "text\n방이 깨끗하고\n".encode("cp949"), "E-DATA-ENCODING", "or set encoding: cp949"),
+    ("a.csv", "text\nLa chambre était très agréable\n".encode("cp1252"), "E-DATA-ENCODING", "set encoding: cp1252"),
     ("a.csv", "a,b\n1,2\n".encode("utf-16"), "E-DATA-ENCODING", "at byte 0. Save it as UTF-8, or set encoding: utf-16"),
     ("a.jsonl", b"\xff\xfe\x00", "E-DATA-ENCODING", "at byte 0"),
     ("a.csv", "a,b\n1,2\n3,4,5\n", "E-DATA-PARSE", "line 3: 3 cells under 2 columns"),

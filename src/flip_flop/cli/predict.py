@@ -15,8 +15,8 @@ from flip_flop.scoring.options import ScoringOptions
 class PredictOptions:
     """A prediction's own options."""
 
-    source: Path = option(flag="input", short="-i", help="CSV, JSONL or parquet.")
-    out: Path = option(short="-o", callback=out_file, help="A .jsonl or .csv file.")
+    source: Path = option(flag="input", short="-i", help="CSV, TSV, JSONL, parquet or xlsx.")
+    out: Path = option(short="-o", callback=out_file, help="A .csv, .xlsx or .jsonl file.")
     abstain_below: float = option(
         0.0, type=click.FloatRange(0, 1), help="Leave the vote empty if a smaller share of the templates predicts it."
     )
@@ -35,9 +35,9 @@ def predict_command(
 ) -> int:
     """Answer a file's rows: the label distribution under each template, and the vote of all.
 
-    Rows need the fields that the templates use, and no labels. --out has the input's columns too: in CSV after the
-    prediction's own, one of the same name as `input: NAME`; in JSONL as the object `input`. `confidence` is the share
-    of the templates that predict the vote. With --too-long skip, a row that is longer than the model's context has no
+    Rows need the fields that the templates use, and no labels. A table has the vote and its confidence first, then the
+    input's columns, one of a taken name as `input: NAME`; JSONL has the object `input`. `confidence` is the share of
+    the templates that predict the vote. With --too-long skip, a row that is longer than the model's context has no
     answer, and a note that says so.
     """
     from flip_flop.evaluation.run_directory import check_target

@@ -2,20 +2,23 @@
 
 import csv
 import io
+import itertools
 import json
 import math
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from transformers import PreTrainedTokenizerBase
 
-from flip_flop.console import spreadsheet_cell
+from flip_flop.console import spreadsheet_cell, visible
 from flip_flop.errors import InputError
 from flip_flop.evaluation.audit import resolve, score_calibrated
 from flip_flop.evaluation.run_directory import check_target
-from flip_flop.files import write_text
+from flip_flop.files import write_bytes
 from flip_flop.metrics import calibrated, label_probs, majority_vote, predicted, vote_counts
 from flip_flop.metrics.calibration import CalibrationChoice
 from flip_flop.scoring import ModelGiven, Scorer
@@ -84,7 +87,8 @@ def predict(
     ]
 
 
-OWN = ("id", "vote", "confidence", "consensus")
+VOTE = ("id", "vote", "confidence")
+_MAX_SHEET_CELL = 32_767  # characters
 
 
 def write_predictions(
@@ -93,10 +97,10 @@ def write_predictions(
     out: str | os.PathLike[str],
     rows: Rows | None = None,
 ) -> None:
-    """Write predictions as JSONL, or as CSV with a column per template and label.
+    """Write predictions as JSONL, or as CSV or xlsx with a column per template and label.
 
-    The columns of the predicted ``rows`` are added: in JSONL as the object ``input``, in CSV after the other columns.
-    If a name is taken, the CSV column is ``input: NAME``.
+    The columns of the predicted ``rows`` are added: in JSONL as the object ``input``, in a table after the vote and its
+    confidence. If a name is taken, the column is ``input: NAME``.
 
     Raises:
         InputError: ``E-OUT-PATH`` for an unknown suffix, ``E-DATA-ROWS`` if ``rows`` and predictions differ in number.
@@ -109,39 +113,47 @@ def write_predictions(
             f"There are {len(predictions)} predictions and {len(rows)} rows.",
             "Give all predicted rows in their order, or no rows.",
         )
-    inputs = (
-        None if rows is None else [{name: _finite(value) for name, value in row.fields.items()} for row in rows.rows]
-    )
-    inputs_of_rows = [{}] * len(predictions) if inputs is None else [{"input": fields} for fields in inputs]
-    cells = list(_table(predictions, labels)) if out.suffix == ".csv" else []
-    table = cells if rows is None or not cells else map(list.__add__, cells, _input_cells(rows, cells[0]))
-    buffer = io.StringIO()
+    text, sheet, lines = io.StringIO(), io.BytesIO(), [dict(row) for row in predictions]
     if out.suffix == ".jsonl":
-        lines = ({**row, **more} for row, more in zip(predictions, inputs_of_rows, strict=True))
-        buffer.writelines(json.dumps(line, ensure_ascii=False, default=str) + "\n" for line in lines)
-    else:
+        for line, row in zip(lines, () if rows is None else rows.rows, strict=False):
+            line["input"] = {name: _finite(value) for name, value in row.fields.items()}
+        text.writelines(json.dumps(line, ensure_ascii=False, default=str) + "\n" for line in lines)
+    elif out.suffix == ".csv":
         # The writer does not quote a text with a carriage return, which ends a row, so all texts are quoted.
-        csv.writer(buffer, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC).writerows(table)
-    write_text(out, buffer.getvalue())
+        csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC).writerows(_table(predictions, labels, rows))
+    else:
+        table = pd.DataFrame(_table(predictions, labels, rows)).map(_sheet_cell)
+        table.to_excel(sheet, engine="openpyxl", header=False, index=False)
+    write_bytes(out, sheet.getvalue() or text.getvalue().encode())
 
 
-def _table(predictions: Sequence[Mapping[str, Any]], labels: Sequence[Any]) -> Iterator[list[Any]]:
+def _sheet_cell(value: Any) -> Any:
+    """Return a value that a spreadsheet can hold: control characters as escapes, and a long text cut with a mark."""
+    text = re.sub(r"[\0-\x08\x0b\x0c\x0e-\x1f]", lambda found: visible(found[0]), str(value))
+    text = text if len(text) <= _MAX_SHEET_CELL else f"{text[: _MAX_SHEET_CELL - 1]}…"
+    return text if isinstance(value, str) else value
+
+
+def _table(predictions: Sequence[Mapping[str, Any]], labels: Sequence[Any], rows: Rows | None) -> Iterator[list[Any]]:
     first: Mapping[str, Any] = next((row["templates"] for row in predictions if row["templates"]), {})
     generated = any(answer["probs"] is None for answer in first.values())
     columns = [f"{name}: p({label})" for name in first for label in labels]
     if generated:
         columns = [f"{name}: label" for name in first]
     notes = [name for name in ("note",) if predictions and name in predictions[0]]
-    yield [*OWN, *map(spreadsheet_cell, columns), *notes]
-    for row in predictions:
+    others = ["consensus", *map(spreadsheet_cell, columns), *notes]
+    inputs = itertools.repeat([]) if rows is None else _input_cells(rows, (*VOTE, *others))
+    yield [*VOTE, *next(inputs), *others]
+    for row, input_cells in zip(predictions, inputs, strict=False):
         answers = row["templates"].values()
         cells = [
             cell
             for answer in answers
             for cell in ([spreadsheet_cell(answer["label"])] if generated else answer["probs"])
         ]
-        votes = [spreadsheet_cell(row[name]) for name in OWN]
-        yield [*votes, *(cells or [None] * len(columns)), *(row[name] for name in notes)]
+        votes = [spreadsheet_cell(row[name]) for name in VOTE]
+        rest = [row["consensus"], *(cells or [None] * len(columns)), *(row[name] for name in notes)]
+        yield [*votes, *input_cells, *rest]
 
 
 def _input_cells(rows: Rows, taken: Sequence[str]) -> Iterator[list[Any]]:
@@ -159,4 +171,4 @@ def _finite(value: Any) -> Any:
 
 def _cell(value: Any) -> Any:
     is_plain = value is None or isinstance(value, str | int | float)
-    return value if is_plain else json.dumps(value, ensure_ascii=False, default=str)
+    return _finite(value) if is_plain else json.dumps(value, ensure_ascii=False, default=str)

@@ -15,11 +15,12 @@ from flip_flop.evaluation.result import METRICS_FILE, SCORES_FILE, Audit
 from flip_flop.files import check_output, read_arrays, read_json
 from flip_flop.metrics import METRICS, ScoredRows, resolve_average
 from flip_flop.record import READABLE_JSON, RUN_FILE, RunRecord, broken, reading, validated
+from flip_flop.tasks.readers import import_openpyxl
 
 PREFERRED = "preferred_tokens_per_template"
 Number = pydantic.FiniteFloat
 ARRAYS = ("scores", "token_counts", "gold", "instance_ids", "template_names")
-PREDICTION_SUFFIXES = (".jsonl", ".csv")
+PREDICTION_SUFFIXES = (".jsonl", ".csv", ".xlsx")
 MAX_NAMES = 2**18  # characters of the names of a run, its labels and templates, which a report repeats
 
 
@@ -58,13 +59,17 @@ def check_target(out: Path, source: Path | None = None) -> None:
 
     Raises:
         InputError: ``E-OUT-PATH`` for an unknown suffix, for the input ``source`` or if it cannot be
-            written.
+            written; ``E-DATA-FILE`` for a spreadsheet without its package.
     """
     check_output(out)
     if source is not None and out.exists() and source.exists() and out.samefile(source):
         raise InputError("E-OUT-PATH", f"{out} is the input itself.", "Give --out another name.")
     if out.suffix not in PREDICTION_SUFFIXES:
-        raise InputError("E-OUT-PATH", f"{out.name} is not JSONL or CSV.", "End --out with .jsonl or .csv.")
+        raise InputError(
+            "E-OUT-PATH", f"{out.name} is not JSONL, CSV or xlsx.", "End --out with .jsonl, .csv or .xlsx."
+        )
+    if out.suffix == ".xlsx":
+        import_openpyxl(out)
 
 
 def _read_scores(path: Path) -> tuple[ScoredRows, tuple[str, ...]]:

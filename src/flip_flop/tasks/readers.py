@@ -3,6 +3,7 @@
 The usual CSV readers guess types ("NA" is missing, "007" is seven) and shift the columns of a row with a cell too many.
 """
 
+import contextlib
 import csv
 import io
 import itertools
@@ -110,7 +111,7 @@ def _read_text(path: Path, encoding: str) -> str:
         raise InputError(
             "E-DATA-ENCODING",
             f"{path} is not {encoding}{place}.",
-            f"Save it as UTF-8, or set encoding: {_guess_encoding(content)} (init: --encoding).",
+            f"Save it as UTF-8, or set encoding: {guess_encoding(content)} (init: --encoding).",
         ) from None
     except (LookupError, ValueError):  # it may hold a NUL character
         raise InputError(
@@ -122,15 +123,29 @@ def _read_text(path: Path, encoding: str) -> str:
     return text
 
 
-def _guess_encoding(content: bytes) -> str:
-    """Guess between UTF-16, which begins with a mark, Windows-1252, and Latin-1, which has every byte."""
+# Encodings that read nearly every file, each with the most common characters of a text that is written in it.
+_COMMON = {
+    "cp932": "のにはをたがでてとしれさいるなもっすんまりうンスルトイラ",
+    "cp949": "이다는을의가에고하기지도로사자한은어인",
+    "big5": "的是不了在有我他這個們中來上大為和國地到以說時要就出會可也你很好沒",
+    "gb18030": "的是不了在有我他这个们中来上大为和国地到以说时要就出会可也你很好没",
+    "cp1252": "",
+}
+
+
+def guess_encoding(content: bytes) -> str:
+    """Guess the encoding of a file: UTF-16, which begins with a mark, or the first that fits.
+
+    An encoding fits if it decodes the file, and a twentieth of the characters that are not ASCII are common in it.
+    """
     if content[:2] in (b"\xff\xfe", b"\xfe\xff"):
         return "utf-16"
-    try:
-        content.decode("cp1252")
-    except UnicodeDecodeError:
-        return "latin-1"
-    return "cp1252"
+    for encoding, common in _COMMON.items():
+        with contextlib.suppress(UnicodeDecodeError):
+            foreign = re.sub(r"[\0-\x7f]", "", content.decode(encoding))
+            if not common or 20 * sum(map(foreign.count, common)) > len(foreign):
+                return encoding
+    return "latin-1"  # it has every byte
 
 
 def _check_columns(columns: Sequence[str], where: str) -> None:
@@ -282,23 +297,29 @@ def _first_line(error: Exception) -> str:
     return str(error).strip().split("\n")[0][:200].rstrip(".")
 
 
-def _read_excel(path: Path) -> list[NumberedRow]:
-    """Read the first sheet, with the row numbers of the spreadsheet. Skip empty rows and columns without a name."""
+def import_openpyxl(path: Path) -> Any:
+    """Return the package that reads and writes spreadsheets (``E-DATA-FILE`` if it is not installed)."""
     try:
         import openpyxl
-
-        with path.open("rb") as file:
-            sheet = openpyxl.load_workbook(file, read_only=True, data_only=True).worksheets[0]
-            sheet.reset_dimensions()  # one far cell would widen every row
-            rows = sheet.iter_rows(max_row=1 << 20)  # Excel has no more
-            named = [(index, str(name)) for index, name in enumerate(map(_plain, next(rows, ()))) if cell_text(name)]
-            cells = [{name: _plain(row[index]) if index < len(row) else "" for index, name in named} for row in rows]
     except ImportError:
         raise InputError(
             "E-DATA-FILE",
             f"{path} needs the package openpyxl, which is not installed.",
             f"Install it: {install_command('xlsx')}.",
         ) from None
+    return openpyxl
+
+
+def _read_excel(path: Path) -> list[NumberedRow]:
+    """Read the first sheet, with the row numbers of the spreadsheet. Skip empty rows and columns without a name."""
+    openpyxl = import_openpyxl(path)
+    try:
+        with path.open("rb") as file:
+            sheet = openpyxl.load_workbook(file, read_only=True, data_only=True).worksheets[0]
+            sheet.reset_dimensions()  # one far cell would widen every row
+            rows = sheet.iter_rows(max_row=1 << 20)  # Excel has no more
+            named = [(index, str(name)) for index, name in enumerate(map(_plain, next(rows, ()))) if cell_text(name)]
+            cells = [{name: _plain(row[index]) if index < len(row) else "" for index, name in named} for row in rows]
     except Exception as error:  # a damaged archive raises many kinds
         raise InputError(
             "E-DATA-PARSE", f"{path}: {type(error).__name__}: {_first_line(error)}.", "Save it again as .xlsx."
