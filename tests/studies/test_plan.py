@@ -71,9 +71,9 @@ def test_model_and_dtype_change_every_digest(first, tmp_path):
 def test_digests_are_stable(tmp_path):
     """Digests of the smoke study, and a folder that an earlier version wrote."""
     expected = {
-        "audit base-hotel_reviews": "fb55d3da989d2022584c19fa260f944d803c7b0417fc9324e095522a021df983",
-        "train swarm-hotel_reviews-seed0": "8475482f5147782e8d0accb3731e2a6ed654cd1551df0a5a365a50d276e3f9a5",
-        "audit swarm-hotel_reviews-seed0": "2fb26b1a23db06e2c42bd9e8377556d5b326b247e53db25fb15e5b71ef948bcb",
+        "audit base-hotel_reviews": "2dc939505c7909068e4615b773d8c902b56bb154ea17b4216d664e8b8c081daf",
+        "train swarm-hotel_reviews-seed0": "71d65573ec9c18f6f881fc24bb53e5281ea6714312c02a1f055b544bafe4426b",
+        "audit swarm-hotel_reviews-seed0": "bfdd41f0438ab1c22e46d5df05836810f3ca8466661d419c9a84d6cfbd349cbd",
     }
     study = narrow(load_study("smoke"), tasks=["demo"], methods=["base", "swarm"])
     made = plan(study, Setup("demo", dtype="float32"))
