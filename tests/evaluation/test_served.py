@@ -203,7 +203,7 @@ def test_generated_answers_have_no_probability_metrics(served, task, tmp_path):
     assert "25.0% of its generated answers match no label" in page
     assert "Most frequent: truth 5 x" in page
     instances = gzip.decompress(base64.b64decode(re.search(r'>\s*"?(H4sI[A-Za-z0-9+/=]+)', page)[1])).decode()
-    assert "[the model wrote] I do not know" in instances
+    assert '["the model","I do not know"]' in instances
     rows = predict(name, task, quiet=True, scoring=GENERATION)
     assert (rows[0]["vote"], rows[0]["templates"]["truth"]) == (1, {"label": None, "probs": None})
     write_predictions(rows, (0, 1, 2), tmp_path / "out.csv")

@@ -1,10 +1,12 @@
 """The report in Chromium: script, keys, links and contrast. Skipped without Chromium."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
+from flip_flop.metrics import f1_per_template
 from flip_flop.report import load_run, write_report
 from tests.report.browser import PROGRAM, Browser
 from tests.report.made_runs import HOSTILE
@@ -32,8 +34,8 @@ def page(demo, tmp_path_factory):
 def answers(demo):
     """The predictions of each run of the first group, with templates in the order of the page: best first."""
     runs = [load_run(path) for path in demo[:4]]
-    f1 = runs[0].metrics["f1_per_template"]
-    order = sorted(range(8), key=lambda at: (-f1[runs[0].template_names[at]], at))
+    f1 = f1_per_template(runs[0].predictions, runs[0].gold, num_labels=2, average="macro")
+    order = sorted(range(8), key=lambda at: (-f1[at], at))
     return [run.predictions[:, order] for run in runs]
 
 
@@ -51,7 +53,7 @@ def test_a_heat_map_cell_lists_the_instances_with_disagreement(browser, page, an
     browser.open(page)
     browser.run("document.querySelectorAll('.heat')[1].rows[2].cells[5].querySelector('button').click()")
     assert found(browser) == int((answers[1][:, 1] != answers[1][:, 4]).sum())
-    assert "run=1&t=1&u=4&agree=no" in browser.run("location.hash")
+    assert {"run=1", "t=1", "u=4", "agree=no"} <= {*browser.run("location.hash").split("&")}
     set_field(browser, "agree", "fixed")
     before, after = ((answers[run][:, 1] == answers[run][:, 4]) for run in (0, 1))
     assert found(browser) == int((~before & after).sum())
@@ -91,12 +93,54 @@ def test_markup_in_names_stays_text(browser, hostile, tmp_path):
     browser.open(page, "#show?g=1")
     assert found(browser) == 90
     browser.run("document.querySelector('.item').click()")
+    assert browser.run("document.querySelectorAll('.item .word')[0].textContent.length") > 0
     text = HOSTILE.replace("\u202e", "\\u202e").replace("\x1b", "\\x1b")
     assert text in browser.run("document.querySelector('dialog pre').textContent")
     assert browser.run("document.querySelectorAll('dialog b, dialog script, dialog img').length") == 0
     script = "Object.assign(document.createElement('script'), {text: 'window.bad = 1'})"
     assert browser.run(f"(document.body.append({script}), window.bad)") is None
     assert any("Content Security Policy" in json.dumps(each) for each in browser.said)
+
+
+@pytest.mark.parametrize(
+    ("query", "opens"),
+    [("", False), ("&agree=no&t=1&right=some-wrong", False), ("&run=0", True), ("&label=1", True), ("&q=0299", True)],
+)
+def test_three_filters_are_visible_and_the_rest_opens_if_a_link_uses_it(browser, page, query, opens):
+    browser.open(page, f"#show?g=1{query}")
+    assert found(browser) > 0
+    shown = "[...document.querySelectorAll('dialog select, dialog input')].filter((each) => each.checkVisibility())"
+    assert (browser.run(f"{shown}.map((each) => each.name).join()") == "agree,t,right") is not opens
+    row = browser.run("document.querySelector('.item').textContent")
+    assert re.search(r"test-\d+ gold (nega|posi)tive margin .*(No|Yes|False|True|good|bad)", row)
+
+
+def test_links_and_printing_open_folded_sections(browser, page):
+    folded = "document.querySelectorAll('details.part:not([open])').length"
+    browser.open(page)
+    number = browser.run(folded)
+    assert number > 3
+    browser.run("document.querySelector('nav a[href$=-confidence]').click()")
+    browser.wait(f"{folded} === {number - 1}")
+    browser.run("dispatchEvent(new Event('beforeprint'))")
+    assert browser.run(folded) == 0
+    browser.run("dispatchEvent(new Event('afterprint'))")
+    assert browser.run(folded) == number - 1
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+@pytest.mark.parametrize("runs", [1, 2, 4])
+def test_the_page_fits_its_window_and_one_run_fits_three(browser, demo, hostile, tmp_path, width, runs):
+    browser.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
+    try:
+        for paths in (demo[:runs], hostile[:runs]):
+            browser.open(write_report(paths, tmp_path / "report.html"))
+            height = browser.run("document.documentElement.scrollHeight")
+            assert width == 390 or runs > 1 or height <= 2700
+            browser.run("document.querySelectorAll('main details').forEach((each) => { each.open = true; })")
+            assert browser.run("document.documentElement.scrollWidth") <= width
+    finally:
+        browser.call("Emulation.clearDeviceMetricsOverride")
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])

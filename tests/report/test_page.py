@@ -75,13 +75,11 @@ def test_hostile_names_are_escaped(hostile_page):
 def test_the_verdict_reports_the_recorded_numbers(demo, demo_page):
     before, after = metrics_of(demo[0]), metrics_of(demo[3])
 
-    def change(key):
-        return f"{percent(before[key])} to {percent(after[key])}"
-
     gain = 100 * (after["observed_agreement"] - before["observed_agreement"])
     pattern = (
-        rf"Agreement Pₒ rose from {change('observed_agreement')}\. Mean F1 rose from {change('mean_f1')}\. "
-        rf"σ of F1 fell from {change('f1_std')}\. Agreement .* \+{gain:.1f}, 95% CI \+([\d.]+) to \+([\d.]+) Mean F1"
+        rf"f2c: agreement {percent(before['observed_agreement'])} to {percent(after['observed_agreement'])} "
+        rf"\(\+{gain:.1f}, .* Agreement Pₒ [\d. →]+ \+{gain:.1f}, 95% CI \+([\d.]+) to \+([\d.]+) "
+        rf"Mean F1 {percent(before['mean_f1'])} → {percent(after['mean_f1'])} "
     )
     low, high = map(float, re.search(pattern, Page(demo_page).text).groups())
     assert low < gain < high
@@ -133,7 +131,7 @@ def test_the_page_embeds_every_instance_with_the_answers_of_every_run(demo, demo
         arrays = np.load(run / "scores.npz")
         order = [arrays["template_names"].tolist().index(name) for name in held["templates"]]
         assert answers == arrays["scores"].argmax(axis=2)[:, order].ravel().tolist()
-    assert all("kettle of test-0299" in prompt for prompt in held["prompts"][299])
+    assert all("kettle of test-0299" in prompt for ((_, prompt, _),) in held["prompts"][299])
 
 
 def test_changed_instances_come_first_if_the_page_cannot_hold_all(make_run, tmp_path, monkeypatch):
@@ -143,7 +141,7 @@ def test_changed_instances_come_first_if_the_page_cannot_hold_all(make_run, tmp_
     held = held_in(text)
     assert 20 <= len(held["ids"]) < 300
     assert len(re.search(r'id="g1-data">([^<]*)<', text).group(1)) <= 9000
-    assert f"This file holds {len(held['ids'])} of 300 instances" in text
+    assert f"This file holds {len(held['ids'])} of 300 rows" in text
     before, after = (np.load(run / "scores.npz")["scores"].argmax(axis=2) for run in runs)
     flipped = {f"test-{at:04d}" for at in np.flatnonzero((before != after).any(axis=1))}
     assert set(held["ids"]) <= flipped or flipped <= set(held["ids"])
@@ -205,8 +203,8 @@ def test_models_are_compared_by_name_and_never_as_before_and_after(models, tmp_p
     assert page.faults == []
     title = "demo_reviews: Alpha-1B against Beta-2B" + " and demo" * (number == 3)
     assert page.text.startswith(f"Consistency report {title} Models org/Alpha-1B, /models/Beta-2B/")
-    report = page.text.split("Provenance The command")[0]
-    assert not re.search(r"\b(before|after|base|first|second|third)\b", report.split("Instances Clear filters")[0])
+    report = page.text.split("Provenance the command")[0]
+    assert not re.search(r"\b(before|after|base|first|second|third)\b", report.split("Rows Clear filters")[0])
     assert "Baseline without training" not in report
     assert [row[0].split()[0] for row in page.table("Run", "Macro-F1")[1:]] == ["Alpha-1B", "Beta-2B", "demo"][:number]
 

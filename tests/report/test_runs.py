@@ -1,5 +1,6 @@
 import base64
 import gzip
+import html
 import io
 import json
 import re
@@ -185,9 +186,10 @@ def test_runs_of_two_models_or_data_types_are_not_before_and_after(make_run):
 
 
 def embedded_prompts(page):
+    """The prompts of each instance and template, with their runs and the written answers."""
     data = re.search(r'id="g1-data">([^<]+)<', page).group(1)
     instances = json.loads(gzip.decompress(base64.b64decode(data)))
-    return [text for texts in instances["prompts"] for text in texts]
+    return [blocks for templates in instances["prompts"] for blocks in templates]
 
 
 def with_texts(run, start, answer):
@@ -203,25 +205,40 @@ def with_texts(run, start, answer):
 def test_a_report_of_two_runs_has_the_prompts_and_the_texts_of_both(make_run, tmp_path):
     base, trained = make_run(), make_run("f2c", pull=0.8)
     page = write_report([base, trained], tmp_path / "report.html").read_text(encoding="utf-8")
-    assert not any("[prompt of" in text for text in embedded_prompts(page))
+    assert all(names == written == [] for ((names, _, written),) in embedded_prompts(page))
 
     with_texts(base, "", "It is")
     with_texts(trained, "", "I say")
     page = write_report([base, trained], tmp_path / "report.html").read_text(encoding="utf-8")
-    for text in embedded_prompts(page):
-        prompt, *answers = text.rsplit("\n", 2)
+    for ((names, prompt, written),) in embedded_prompts(page):
         assert "kettle" in prompt
-        number = answers[0][-1]
-        assert answers == [f"[base wrote] It is {number}", f"[f2c wrote] I say {number}"]
-    assert "[f2c wrote] I say 3" in Page(page).text
+        number = written[0][1][-1]
+        assert (names, written) == ([], [["base", f"It is {number}"], ["f2c", f"I say {number}"]])
+    assert "f2c wrote I say 3" in Page(page).text
 
     with_texts(trained, "<|user|>", "I say")
     page = write_report([base, trained], tmp_path / "report.html").read_text(encoding="utf-8")
-    for text in embedded_prompts(page):
-        first, second = text.split("\n\n[prompt of f2c]\n")
-        assert first.startswith("[prompt of base]\n")
-        assert "[base wrote] It is" in first
-        assert second.startswith("<|user|>")
-        assert "[f2c wrote] I say" in second
-        assert "[base wrote]" not in second
-    assert "[prompt of f2c] <|user|>" in Page(page).text
+    for first, second in embedded_prompts(page):
+        assert (first[0], second[0]) == (["base"], ["f2c"])
+        assert second[1] == "<|user|>" + first[1]
+        assert [[name for name, _ in block[2]] for block in (first, second)] == [["base"], ["f2c"]]
+    assert "Prompt of f2c <|user|>" in Page(page).text
+
+
+@pytest.mark.parametrize(
+    ("start", "end"),
+    [("", ""), ("Review: ", "\nIs this good?"), ("<|user|>\n", "\n<|end|>"), ("In one word, ", ".")],
+)
+def test_a_row_shows_its_text_without_what_all_prompts_have_in_common(make_run, tmp_path, start, end):
+    run = make_run()
+    texts = [f"{chr(97 + index % 7)}{index} of <b> {index}{chr(97 + index % 5)}" for index in range(40)]
+    stored = load_run(run)
+    instances = [
+        replace(instance, prompts=(f"{start}{text}{end}",) * 8)
+        for instance, text in zip(stored.instances, texts, strict=True)
+    ]
+    replace(stored, data=replace(stored.data, instances=instances)).write(run)
+    page = write_report([run], tmp_path / "report.html").read_text(encoding="utf-8")
+    shown = [html.unescape(text) for text in re.findall(r'<span class="text">(.*?)</span>', page)]
+    assert len(shown) > 3
+    assert {text.rstrip(".") for text in shown} <= {*texts}

@@ -5,7 +5,7 @@ import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import takewhile, zip_longest
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,8 @@ WITH_GOLD = ("unanimous, wrong", "split, vote wrong", "split, vote right", "unan
 WITHOUT_GOLD = ("no majority", "majority", "unanimous")
 MAX_EXAMPLES = 20
 Choices = tuple[tuple[str, ...], ...]
+# The runs that read a prompt (none if all did), the prompt, and the answers that these runs wrote, by name.
+Block = tuple[list[str], str, list[tuple[str, str]]]
 PAGE_SIZE = 4_000_000  # characters of a page's instances, compressed and in Base64
 READ_SIZE = 24_000_000  # bytes of prompts to try
 
@@ -145,13 +147,21 @@ class Embedded:
     Attributes:
         content: Base64 of gzip of JSON.
         printed: The printed instances that have prompts, by position: the blocks of each template, and the choices.
+        around: What all prompts of the first template begin with, and what they end with, reversed.
         held: The number of instances in the page; ``with_prompts`` of them have prompts.
     """
 
     content: str
-    printed: dict[int, tuple[dict[int, list[str]], Choices]]
+    printed: dict[int, tuple[dict[int, list[Block]], Choices]]
+    around: list[str]
     held: int
     with_prompts: int
+
+    def preview(self, index: int) -> str:
+        """The text of a printed instance: its prompt without what all prompts have in common."""
+        _, prompt, _ = next(iter(self.printed[index][0].values()))[0]
+        start, end = map(len, self.around)
+        return " ".join((prompt[start : len(prompt) - end].strip() or prompt).split())[:400]
 
 
 def embed(group: AuditComparison, order: list[int], printed: Collection[int], size: int | None = PAGE_SIZE) -> Embedded:
@@ -194,7 +204,8 @@ def _pack(
     printed: Collection[int],
 ) -> Embedded:
     """Embed the instances at these positions. A table is a flat list, instance by instance."""
-    kept: dict[int, tuple[dict[int, list[str]], Choices]] = {}
+    kept: dict[int, tuple[dict[int, list[Block]], Choices]] = {}
+    around: list[str] = []
     choices: dict[Any, int] = {}
     prompts_of: list[int] = []
     choice_of: list[int] = []
@@ -222,26 +233,36 @@ def _pack(
             blocks = {template: _blocks(read, template, len(names)) for template in order}
             if index in printed:
                 kept[index] = blocks, read[0][1].choices
-            yield ("," if prompts_of else "") + _json(["\n\n".join(parts) for parts in blocks.values()])
+            prompt = blocks[order[0]][0][1]
+            around[:] = map(_shared_words, around or (prompt, prompt[::-1]), (prompt, prompt[::-1]))
+            yield ("," if prompts_of else "") + _json([*blocks.values()])
             prompts_of.append(place[index])
             choice_of.append(choices.setdefault(read[0][1].choices, len(choices)))
         listed = [[_names(choice[template]) for template in order] for choice in choices]
-        yield "]," + _json({"promptsOf": prompts_of, "choices": listed, "choiceOf": choice_of})[1:]
+        more = {"promptsOf": prompts_of, "choices": listed, "choiceOf": choice_of, "around": around}
+        yield "]," + _json(more)[1:]
 
     content = base64.b64encode(b"".join(compress(texts()))).decode("ascii")
-    return Embedded(content, kept, len(positions), len(prompts_of))
+    return Embedded(content, kept, around, len(positions), len(prompts_of))
 
 
-def _blocks(read: Sequence[tuple[str, RenderedInstance]], template: int, num_runs: int) -> list[str]:
-    """Return each different prompt of a template, with the answers that the models of its runs wrote."""
+def _shared_words(one: str, other: str) -> str:
+    """The words that both texts begin with."""
+    pairs = takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
+    shared = "".join(letter for letter, _ in pairs)
+    return shared[: 1 + max(shared.rfind(" "), shared.rfind("\n"))]
+
+
+def _blocks(read: Sequence[tuple[str, RenderedInstance]], template: int, num_runs: int) -> list[Block]:
+    """Return each different prompt of a template, with the runs that read it and the answers that they wrote."""
     by_prompt: dict[str, list[tuple[str, RenderedInstance]]] = {}
     for name, instance in read:
         by_prompt.setdefault(instance.prompts[template], []).append((name, instance))
     blocks = []
     for prompt, runs in by_prompt.items():
-        head = "" if len(runs) == num_runs else f"[prompt of {', '.join(name for name, _ in runs)}]\n"
-        written = (f"\n[{name} wrote] {instance.written[template]}" for name, instance in runs if instance.written)
-        blocks.append(visible(head + prompt + "".join(written)))
+        names = [] if len(runs) == num_runs else [name for name, _ in runs]
+        written = [(name, visible(instance.written[template])) for name, instance in runs if instance.written]
+        blocks.append((names, visible(prompt), written))
     return blocks
 
 

@@ -1,7 +1,8 @@
 """The numbers and sentences of a report's sections; the parts of the page format them."""
 
+import itertools
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from flip_flop.console import count, percent
 from flip_flop.evaluation.result import coverage_rows, template_rows
 from flip_flop.evaluation.run_directory import Audit
-from flip_flop.metrics import METRICS, Metric, chance_f1, reliability, template_agreement_matrix
+from flip_flop.metrics import METRICS, Metric, chance_f1, f1_per_template, reliability, template_agreement_matrix
 from flip_flop.report import instances
 from flip_flop.report.compare import AuditComparison, Difference, mean_difference
 from flip_flop.report.tables import HEADLINE, HEADLINE_WITHOUT_GOLD, metric_table, other_metrics, table_caveats
@@ -100,9 +101,10 @@ def template_order(group: AuditComparison) -> list[int]:
 
 
 def template_values(run: Audit) -> list[float | None]:
-    """Each template's F1; without gold labels, its agreement with the majority on instances that have a majority."""
-    if run.has_gold:
-        return [run.metrics["f1_per_template"][name] for name in run.template_names]
+    """Each template's macro-F1, as in the decision; without gold labels, its agreement with the majority if any."""
+    f1 = f1_per_template(run.predictions, run.gold, num_labels=run.data.num_labels, average="macro")
+    if f1 is not None:
+        return [float(value) for value in f1]
     agrees = (run.predictions == run.data.votes[:, None]) & (run.predictions >= 0)
     has_majority = 2 * agrees.sum(axis=1) > agrees.shape[1]
     if not has_majority.any():
@@ -117,20 +119,25 @@ def chart_forms(group: AuditComparison) -> list[Audit]:
 
 
 def template_scores(group: AuditComparison) -> dict[str, Any]:
-    """Each template's values by run, best first, the values to compare with, and the scale of their chart."""
-    columns = [template_values(form) for form in chart_forms(group)]
-    rows = [[column[index] for column in columns] for index in template_order(group)]
-    base = group.base
+    """Each template's values by run, best first, the values to compare with, and the scale of their chart.
+
+    ``calibrated`` holds the values of several runs after calibration.
+    """
+    base, order, forms = group.base, template_order(group), chart_forms(group)
+    missing = [None] * len(order)
+    pairs = [(form, form.calibrated if group.is_comparison else None) for form in forms]
+    raw = [*zip(*(template_values(form) for form, _ in pairs), strict=True)]
+    others = [*zip(*(template_values(other) if other else missing for _, other in pairs), strict=True)]
     lines: dict[str, float | None] = {}
     if base.has_gold:
-        lines["chance"] = chance_f1(base.data.labelled)
-        lines[f"majority vote of {base.name}"] = base.value("vote_f1")
-        if base.calibrated:
-            lines["calibrated vote"] = base.calibrated.value("vote_f1")
-    known = [value for value in (*(value for row in rows for value in row), *lines.values()) if value is not None]
+        lines["chance"] = chance_f1(replace(base.data.labelled, average="macro"))
+        for form in filter(None, (base, base.calibrated)):
+            lines[f"majority vote of {form.name}"] = METRICS["macro_f1"].value(form.data.labelled.voted)
+    known = [value for value in itertools.chain(*raw, *others, lines.values()) if value is not None]
     low = min(int(min(known, default=0.0) * 10 + 1e-9), 9)
     ticks = [tick / 10 for tick in sorted(range(10, low - 1, -1 if low > 4 else -2))]
-    return {"rows": rows, "lines": lines, "low": low / 10, "ticks": ticks}
+    rows, after = ([values[index] for index in order] for values in (raw, others))
+    return {"rows": rows, "calibrated": after, "lines": lines, "low": low / 10, "ticks": ticks}
 
 
 def gold_shares(run: Audit) -> list[float] | None:

@@ -1,11 +1,23 @@
 "use strict";
-// The instances behind the report's numbers. Every [data-show] of the page becomes a button that opens them, filtered.
+// The rows behind the report's numbers, and the sections that links and printing open. Every [data-show] of the page becomes a button that opens them, filtered.
 // Text reaches the page by textContent alone. Without this script, the page says all that it has to say.
 (() => {
+  const reveal = () => {
+    for (let each = document.getElementById(location.hash.slice(1)); each; each = each.parentElement) if (each.localName === "details") each.open = true;
+  };
+  addEventListener("hashchange", reveal);
+  reveal();
+  let folded = [];
+  addEventListener("beforeprint", () => {
+    folded = [...document.querySelectorAll("main details:not([open], .example)")];
+    for (const each of folded) each.open = true;
+  });
+  addEventListener("afterprint", () => { for (const each of folded) each.open = false; });
+
   const dialog = document.getElementById("instances");
   if (!dialog || !dialog.showModal || !window.DecompressionStream) return;
   const field = Object.fromEntries([...dialog.querySelectorAll("[name]")].map((each) => [each.name, each]));
-  const [list, status, heldNote, more] = ["list", "status", "held", "more"].map((part) => dialog.querySelector("." + part));
+  const [list, status, heldNote, more, rest, columns] = ["list", "status", "held", "more", "rest", "columns"].map((part) => dialog.querySelector("." + part));
   const PAGE = 40;
   const groups = {};
   let data, group, found, shown;
@@ -45,6 +57,13 @@
       for (const option of dialog.querySelectorAll("[data-two]")) option.hidden = option.disabled = !pair;
       const left = document.getElementById(`g${number}-left-out`);
       heldNote.textContent = left ? left.textContent : "";
+      const rows = list.parentNode, size = data.templates.length, names = make("span", "side");
+      rows.style.setProperty("--n", size);
+      rows.classList.toggle("worded", size <= 8);
+      rows.classList.toggle("pair", pair);
+      if (pair) names.append(make("i"));
+      names.append(...data.templates.map((name) => make("span", "", name)));
+      columns.replaceChildren(make("span", "", "Row"), names);
     }
   }
 
@@ -66,11 +85,12 @@
     if (!document.getElementById(`g${number}-data`)) return;
     await enter(number);
     const last = data.runs.length - 1, given = Object.fromEntries(query), run = Number(given.run ?? given.b ?? last);
-    const start = { a: 0, b: run > 0 ? run : last, run, sort: "margin", ...given };
+    const usual = { a: 0, b: last, run: last, sort: "margin" }, start = { ...usual, b: run > 0 ? run : last, run, ...given };
     for (const [name, each] of Object.entries(field)) {
       each.value = start[name] ?? "";
       if (each.selectedIndex === -1) each.selectedIndex = 0;
     }
+    rest.open ||= [...rest.querySelectorAll("[name]")].some((each) => each.value !== String(usual[each.name] ?? ""));
     if (!dialog.open) dialog.showModal();
     update();
   }
@@ -97,8 +117,8 @@
       fixed: moved(false, true), broken: moved(true, false), wrong: moved(false, false), right: moved(true, true),
     };
     const contains = (at) => {
-      const texts = data.prompts[data.textAt.get(at)] ?? [];
-      return data.ids[at].toLowerCase().includes(view.q) || scope.some((t) => (texts[t] ?? "").toLowerCase().includes(view.q));
+      const texts = data.prompts[data.textAt.get(at)] ?? [], has = (text) => text.toLowerCase().includes(view.q);
+      return has(data.ids[at]) || scope.some((t) => texts[t]?.some(([, prompt, written]) => has(prompt) || written.some(([, text]) => has(text))));
     };
     const tests = [
       agreement[view.agree],
@@ -123,7 +143,7 @@
     shown = 0;
     list.replaceChildren();
     const held = data.ids.length, number = found.places.length.toLocaleString("en");
-    status.textContent = `${number} of ${held.toLocaleString("en")} instances`
+    status.textContent = `${number} of ${held.toLocaleString("en")} rows`
       + (held < data.total ? ` that this file holds (of ${data.total.toLocaleString("en")})` : "");
     extend();
   }
@@ -136,29 +156,35 @@
 
   const sides = () => [...new Set([found.view.a, found.view.b ?? found.view.a])];
 
+  function preview(place) {
+    const [, prompt] = data.prompts[place][0][0], [start, end] = data.around.map((text) => text.length);
+    return (prompt.slice(start, prompt.length - end).trim() || prompt).slice(0, 400);
+  }
+
   function row(at) {
-    const item = make("li"), button = make("button", "item"), cells = make("span", "row"), size = data.templates.length;
+    const item = make("li"), button = make("button", "item"), about = make("span", "about"), facts = make("span", "quiet", data.ids[at] + " ");
+    const place = data.textAt.get(at), words = data.choices[data.choiceOf[place]], answers = make("span", "sides"), size = data.templates.length;
     button.type = "button";
     button.setAttribute("aria-expanded", "false");
-    button.append(make("span", "id", data.ids[at]));
-    if (data.gold[at] >= 0) button.append(labelled("gold", data.gold[at]));
+    if (data.gold[at] >= 0) facts.append(gold(data.gold[at]));
+    facts.append(make("span", "", ` margin ${(found.margin[at] / 10).toFixed(1)}`));
+    about.append(facts);
+    if (place !== undefined) about.append(make("span", "text", preview(place)));
     for (const run of sides()) {
-      if (cells.children.length) cells.append(make("span", "arrow", "→"));
       const side = make("span", "side");
+      if (data.runs.length > 1) side.append(make("small", "", data.runs[run]));
       for (let t = 0; t < size; t++) {
-        const label = found.answer(run, at, t), lead = data.margins[run][at * size + t];
+        const label = found.answer(run, at, t), lead = data.margins[run][at * size + t], word = words?.[t][label] ?? data.labels[label] ?? "no label";
         const wrong = data.gold[at] >= 0 && label !== data.gold[at], out = found.scope.length < size && !found.scope.includes(t);
-        const cell = make("span", `cell l${label % 7}${wrong ? " wrong" : ""}${out ? " out" : ""}`);
+        const answer = make("span", "answer" + (out ? " out" : "")), cell = make("i", `cell l${label % 7}${wrong ? " wrong" : ""}`);
         cell.style.setProperty("--m", lead / 1000);
-        cell.title = `${data.templates[t]}: ${data.labels[label] ?? "no label"}, margin ${(lead / 10).toFixed(1)}`;
-        side.append(cell);
+        answer.title = `${data.runs[run]}, ${data.templates[t]}: ${word}, margin ${(lead / 10).toFixed(1)}`;
+        answer.append(cell, make("span", "word", word));
+        side.append(answer);
       }
-      cells.append(side);
+      answers.append(side);
     }
-    cells.setAttribute("aria-hidden", "true");
-    const counts = sides().map((run) => data.labels.map((_, label) =>
-      [...Array(size).keys()].filter((t) => found.answer(run, at, t) === label).length).join("–")).join(" → ");
-    button.append(cells, make("span", "quiet", `${counts}, margin ${(found.margin[at] / 10).toFixed(1)}`));
+    button.append(about, answers);
     button.addEventListener("click", () => {
       const detail = item.querySelector(".prompts, p");
       if (detail) detail.remove();
@@ -169,19 +195,29 @@
     return item;
   }
 
-  function labelled(className, label) {
-    const span = make("span", className);
-    span.append(make("i", `swatch l${label % 7}`), data.labels[label] ?? "no label");
+  function gold(label) {
+    const span = make("span", "gold");
+    span.append("gold ", make("i", `swatch l${label % 7}`), data.labels[label] ?? "no label");
     return span;
   }
 
   function prompts(at) {
     const place = data.textAt.get(at), size = data.templates.length;
-    if (place === undefined) return make("p", "quiet", "The runs kept no prompts for this instance.");
+    if (place === undefined) return make("p", "quiet", "The runs kept no prompts for this row.");
     const all = make("ol", "prompts");
     for (const t of [...found.scope].sort((x, y) => x - y)) {
       const item = make("li"), choices = make("p", "choices");
-      item.append(make("h3", "", data.templates[t]), make("pre", "", data.prompts[place][t]), choices);
+      item.append(make("p", "template", data.templates[t]));
+      for (const [names, prompt, written] of data.prompts[place][t]) {
+        if (names.length) item.append(make("p", "quiet", `Prompt of ${names.join(", ")}`));
+        item.append(make("pre", "", prompt));
+        for (const [name, text] of written) {
+          const line = make("p", "written");
+          line.append(make("b", "", `${name} wrote`), ` ${text}`);
+          item.append(line);
+        }
+      }
+      item.append(choices);
       data.choices[data.choiceOf[place]][t].forEach((text, label) => {
         const marks = sides().filter((run) => found.answer(run, at, t) === label)
           .map((run) => `${data.runs[run]} ${(data.margins[run][at * size + t] / 10).toFixed(1)}`);
@@ -234,7 +270,7 @@
 
   document.querySelectorAll("[data-show]").forEach(upgrade);
   for (const each of document.querySelectorAll(".all")) {
-    each.append(make("span", "quiet", " Select a number, a bar or a template name to list its instances."));
+    each.append(make("span", "quiet", " Select a number, a bar or a template name to list its rows."));
   }
   for (const table of document.querySelectorAll("main table")) {
     [...table.querySelectorAll("button.show:not(.over)")].forEach((button, at) => { button.tabIndex = at ? -1 : 0; });
