@@ -1,10 +1,12 @@
-"""Writes the tables of evidence/RESULTS.md and docs/evidence.md from the results. Usage: python -m evidence.tables.
+"""Writes the tables of README.md, docs/evidence.md and evidence/RESULTS.md. Usage: python -m evidence.tables.
 
 A table is between `<!-- results MODEL | TASK ... | METHOD ... | PART ... -->` and `<!-- end of results -->`. A part is
-trained or held_out. It skips methods without a result. Metrics are means over seeds.
+trained or held_out. It skips methods without a result. Metrics are means over seeds. A sentence below it compares F2C
+with the calibrated vote of the base.
 """
 
 import re
+import textwrap
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -15,12 +17,13 @@ from evidence.run import FOLDER, RESULTS, SHOWN, change, scores_of
 from flip_flop.console import count, percent, point_interval, points
 from flip_flop.files import read_json, write_text
 
-PAGES = (FOLDER / "RESULTS.md", FOLDER.parent / "docs" / "evidence.md")
+PAGES = (FOLDER / "RESULTS.md", FOLDER.parent / "docs" / "evidence.md", FOLDER.parent / "README.md")
 SECTION = re.compile(r"(<!-- results (.*?) -->\n).*?(<!-- end of results -->)", re.DOTALL)
 HEAD = """
 | task | templates, rows | model | P_o / accuracy / macro-F1 | std | vote | above the calibrated vote |
 |---|---|---|---|---|---|---|
 """
+_CLAIM = "Next to the base's calibrated vote, one template of F2C has {}."
 TITLES = {"f2c": "F2C", "cce": "CCE", "f2c_paper": "F2C, `paper`", "f2c_labels": "F2C, `cce_space: labels`"}
 
 
@@ -29,13 +32,15 @@ def with_tables(page: str, results: Path = RESULTS) -> str:
 
     def section(found: re.Match[str]) -> str:
         (model,), *choice = (words.split() for words in found[2].split("|"))
-        lines = []
+        lines, claims = [], []
         for task, part, method in product(choice[0], choice[2], choice[1]):
             runs, base = (_runs(results / model / task, name, part) for name in (method, "base"))
             if runs and base:
                 vote = base[0]["calibrated"]["vote"]
                 lines += [_line(task, part, method, view, runs, vote) for view in ("raw", "calibrated")]
-        return found[1] + (f"{HEAD}{''.join(lines)}\n" if lines else "") + found[3]
+                claims += [_claim(task, part, runs, vote)] if method == "f2c" else []
+        text = "\n".join(textwrap.wrap(_CLAIM.format("; ".join(claims)), 140)) + "\n\n" if claims else ""
+        return found[1] + (f"{HEAD}{''.join(lines)}\n{text}" if lines else "") + found[3]
 
     return SECTION.sub(section, page)
 
@@ -45,13 +50,26 @@ def _runs(folder: Path, method: str, part: str) -> list[dict[str, Any]]:
     return [audit[part] for audit in audits if part in audit]
 
 
-def _line(task: str, part: str, method: str, view: str, runs: list[dict[str, Any]], vote: str) -> str:
-    """Return the line of a method: means over its seeds, and their paired difference in accuracy from the vote."""
+def _difference(runs: list[dict[str, Any]], view: str, vote: str) -> tuple[float, float, float]:
+    """Return the mean accuracy of one template minus the accuracy of the vote, with the ends of its interval."""
     gold, num_labels = np.array(list(runs[0]["gold"]), dtype=np.int64), runs[0]["num_labels"]
     answers = [scores_of(list(run[view]["predictions"].values()), gold, num_labels) for run in runs]
-    value, *interval = change("accuracy", scores_of([vote], gold, num_labels), *answers)
+    value, low, high = change("accuracy", scores_of([vote], gold, num_labels), *answers)
+    return value, low, high
+
+
+def _claim(task: str, part: str, runs: list[dict[str, Any]], vote: str) -> str:
+    """Return where the accuracy of one template of F2C is, next to the calibrated vote."""
+    value, low, high = _difference(runs, "raw", vote)
+    place = ("a higher" if value > 0 else "a lower") if low > 0 or high < 0 else "no clearly different"
+    return f"{place} accuracy on {task} ({part} templates)".replace("_", " ")
+
+
+def _line(task: str, part: str, method: str, view: str, runs: list[dict[str, Any]], vote: str) -> str:
+    """Return the line of a method: means over its seeds, and their paired difference in accuracy from the vote."""
+    value, *interval = _difference(runs, view, vote)
     means = [percent(np.mean([run[view]["metrics"][name] for run in runs])) for name in SHOWN]
-    words = f"{len(runs[0][view]['predictions'])} {part.replace('_', ' ')}, {len(gold):,}"
+    words = f"{len(runs[0][view]['predictions'])} {part.replace('_', ' ')}, {len(runs[0]['gold']):,}"
     title = TITLES.get(method, method) + (f", {view}" if view == "calibrated" else "")
     seeds = f", {count(len(runs), 'seed')}" if method != "base" else ""
     return (
