@@ -27,8 +27,9 @@ def schedule(*values):
     ("values", "expected"),
     [
         ({}, {"protocol": "recommended", "votes": "frozen", "vote_calibration": "batch", "cce_space": "both"}),
-        ({}, {"divergence_space": "labels", "jsd_weight": 1.0, "warmup_steps": 0.1}),
-        ({"protocol": "paper"}, {"votes": "online", "vote_pass": "shared", "early_stopping_patience": 0}),
+        ({}, {"divergence_space": "labels", "jsd_weight": 1.0, "warmup_steps": 0.1, "learning_rate": 3e-4}),
+        ({"protocol": "paper"}, {"learning_rate": 1e-5, "votes": "online"}),
+        ({"protocol": "paper"}, {"vote_pass": "shared", "early_stopping_patience": 0}),
         # How long.
         ({}, {"max_steps": 150, "num_train_epochs": 3.0}),
         ({"num_train_epochs": 2}, {"max_steps": -1, "num_train_epochs": 2.0}),

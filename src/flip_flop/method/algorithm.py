@@ -21,9 +21,9 @@ def find_consensus(scores: Float[Tensor, "*batch templates labels"]) -> Consensu
         n_{i,c} = \sum_v \mathbf 1[\hat y_{i,v} = c], \quad
         c_i^\star = \arg\max_c n_{i,c} \;\text{ with }\; n_{i,c_i^\star} > V/2
 
-    Eqs. 3, 4 and 5 of the F2C paper. Ties go to the lowest label index; an exact half is no consensus. The
-    argmax is taken of the scores themselves (mean log-probabilities, where ``-inf`` is a probability of zero): the
-    softmax keeps their order, but its rounding can tie two.
+    Eqs. 3, 4 and 5 of the F2C paper. Equal scores within a template go to the lowest label index. A tie of votes has
+    no consensus, nor has an exact half. The argmax is taken of the scores themselves (mean log-probabilities, where
+    ``-inf`` is a probability of zero): the softmax keeps their order, but its rounding can tie two.
 
     Raises:
         ValueError: A score is NaN: it would win every argmax.

@@ -73,7 +73,7 @@ def template_agreement_matrix(
 ) -> Float[np.ndarray, "templates templates"]:
     """Compute the share of instances on which each two templates predict the same label.
 
-    The matrix is symmetric with ones on the diagonal. The mean of the other entries is :func:`observed_agreement`.
+    The matrix is symmetric. The mean of the other entries is :func:`observed_agreement`.
 
     Raises:
         ValueError: The set of instances is empty.

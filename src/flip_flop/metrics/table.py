@@ -47,8 +47,8 @@ class Metric:
         needs_probabilities: The metric depends on scores, and not only on predictions. It has no value for generated
             answers.
         has_interval: The bootstrap interval is valid, from 50 instances on or with known extremes. It is not valid for
-            spreads, because resampling adds noise to the F1 of each template. In simulations with 300 instances, 8
-            templates and a spread of 0.01, half of the intervals miss the value.
+            spreads and extremes over templates, because resampling adds noise to the F1 of each template. In
+            simulations with 300 instances, 8 templates and a spread of 0.01, half of the intervals miss the value.
     """
 
     name: str

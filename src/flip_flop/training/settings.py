@@ -96,7 +96,7 @@ def _setting(default: Any, help_: str, range_: str | None = None) -> Any:
     return field(default=default, metadata={"help": help_, "range": range_})
 
 
-def _by_protocol(paper: Any, release: Any, help_: str, range_: str | None = None, *, recommended: Any = None) -> Any:
+def _by_protocol(help_: str, range_: str | None = None, *, paper: Any, release: Any, recommended: Any = None) -> Any:
     """A setting whose default depends on ``protocol``; the recommended one is the paper's unless given."""
     defaults = {"recommended": paper if recommended is None else recommended, "paper": paper, "release": release}
     return field(default=None, metadata={"help": help_, "range": range_, **defaults})
@@ -107,10 +107,12 @@ class TrainingSettings:
     """The fields of :class:`~flip_flop.training.config.F2CConfig` that differ from ``TrainingArguments``."""
 
     output_dir: str | None = _setting("f2c", "Folder of the checkpoints.")
-    learning_rate: float = _by_protocol(1e-5, 1e-5, "Peak learning rate of AdamW.", "at least 0", recommended=3e-4)
+    learning_rate: float = _by_protocol(
+        "Peak learning rate of AdamW.", "at least 0", paper=1e-5, release=1e-5, recommended=3e-4
+    )
     lr_scheduler_type: Any = _setting("cosine", "Learning rate schedule after the warm-up.")
     warmup_steps: float = _by_protocol(
-        0.0, 0.0, "Warm-up steps, or below 1 their share of all steps.", "at least 0", recommended=0.1
+        "Warm-up steps, or below 1 their share of all steps.", "at least 0", paper=0.0, release=0.0, recommended=0.1
     )
     weight_decay: float = _setting(0.01, "AdamW's weight decay.", "at least 0")
     per_device_train_batch_size: int = _setting(32, "Instances per micro-batch and device.", "at least 1")
@@ -146,52 +148,67 @@ class TrainingSettings:
         "recommended", "Default settings: ours, the paper's or the authors' release's."
     )
     cce_weight: float = _setting(1.0, "lambda_CCE, Eq. 6.", "at least 0")
-    jsd_weight: float = _by_protocol(0.05, 0.05, "beta_jsd, Eq. 8.", "at least 0", recommended=1.0)
+    jsd_weight: float = _by_protocol("beta_jsd, Eq. 8.", "at least 0", paper=0.05, release=0.05, recommended=1.0)
     unanimous_margin: float = _setting(1.4, "tau_unanimous in nats, Algorithm 1 line 6.")
     max_cc_size: int = _setting(3, "k_max >= 2, Algorithm 1 line 10.")
     cc_size_bound: CcSizeBound = _by_protocol(
-        "templates", "group", "Algorithm 1 line 10: k is less than the number of templates, or of majority voters."
+        "Algorithm 1 line 10: k is less than the number of templates, or of majority voters.",
+        paper="templates",
+        release="group",
     )
-    flip_weight_min: float = _by_protocol(0.01, 0.01, "f_min, Algorithm 1 line 18.", recommended=0.1)
-    flip_weight_max: float = _by_protocol(0.1, 0.1, "f_max, Algorithm 1 line 18.", recommended=1.0)
+    flip_weight_min: float = _by_protocol("f_min, Algorithm 1 line 18.", paper=0.01, release=0.01, recommended=0.1)
+    flip_weight_max: float = _by_protocol("f_max, Algorithm 1 line 18.", paper=0.1, release=0.1, recommended=1.0)
     flip_temperature: float = _setting(2.0, "t > 0, Algorithm 1 line 18.")
     divergence_space: DivergenceSpace = _by_protocol(
-        "vocab", "vocab", "Divergences over the vocabulary, the labels, or both.", recommended="labels"
+        "Divergences over the vocabulary, the labels, or both.", paper="vocab", release="vocab", recommended="labels"
     )
     vocab_weight: float = _setting(1.0, "Weight of the divergences over the vocabulary.", "at least 0")
     labels_weight: float = _setting(1.0, "Weight of the divergences over the labels.", "at least 0")
     cce_space: DivergenceSpace = _by_protocol(
-        "vocab",
-        "vocab",
         "Cross-entropy over the answer's tokens (vocab), over the labels, or both.",
+        paper="vocab",
+        release="vocab",
         recommended="both",
     )
     cce_reduction: Reduction = _setting("mean", "Mean or sum over the answer's tokens.")
     answer_aggregation: Aggregation = _by_protocol(
-        "mean_log_prob", "per_position", "How the distributions of several answer tokens are combined or paired."
+        "How the distributions of several answer tokens are combined or paired.",
+        paper="mean_log_prob",
+        release="per_position",
     )
-    jsd: JsdForm = _by_protocol("mean", "symmetric", "Eq. 8: the mean of KL(q||m), or half of KL(q||m) + KL(m||q).")
-    flip_direction: FlipDirection = _by_protocol("forward", "reverse", "Eq. 9: KL(q_s||mixture), or KL(mixture||q_s).")
+    jsd: JsdForm = _by_protocol(
+        "Eq. 8: the mean of KL(q||m), or half of KL(q||m) + KL(m||q).", paper="mean", release="symmetric"
+    )
+    flip_direction: FlipDirection = _by_protocol(
+        "Eq. 9: KL(q_s||mixture), or KL(mixture||q_s).", paper="forward", release="reverse"
+    )
     detach_cc_mixture: bool = _setting(True, "The flip term's target carries no gradient.")
-    divide_by_labels: bool = _by_protocol(False, True, "Divide the terms of f2c and cce by the number of labels.")
+    divide_by_labels: bool = _by_protocol(
+        "Divide the terms of f2c and cce by the number of labels.", paper=False, release=True
+    )
     votes: Votes = _by_protocol(
-        "online",
-        "online",
         "Source of pseudo-labels: online (current model) or frozen (base model).",
+        paper="online",
+        release="online",
         recommended="frozen",
     )
     vote_calibration: VoteCalibration = _by_protocol(
-        "none", "none", "Correct the label bias of each template in the pseudo-labels.", recommended="batch"
+        "Correct the label bias of each template in the pseudo-labels.",
+        paper="none",
+        release="none",
+        recommended="batch",
     )
     label_prior: list[float] | None = _setting(None, "vote_calibration: the true label frequencies; by default equal.")
     vote_pass: VotePass = _by_protocol(
-        "shared", "separate", "votes online: from the forward pass of the loss, or from a separate one without dropout."
+        "votes online: from the forward pass of the loss, or from a separate one without dropout.",
+        paper="shared",
+        release="separate",
     )
     swarm_pairs: SwarmPairs = _by_protocol(
-        "derangement", "mixture", "Teachers of each template: one at random, all, or the mixture of all."
+        "Teachers of each template: one at random, all, or the mixture of all.", paper="derangement", release="mixture"
     )
     swarm_space: Space = _by_protocol(
-        "labels", "vocab", "swarm_pairs mixture: over the labels, or over the vocabulary for each answer."
+        "swarm_pairs mixture: over the labels, or over the vocabulary for each answer.", paper="labels", release="vocab"
     )
     supervised_weight: float = _setting(
         0.0,
@@ -201,7 +218,10 @@ class TrainingSettings:
     clean_template: int = _setting(0, "bct, opct, ppcl: index of the template that the others imitate.", "at least 0")
     ppcl_beta: float = _setting(1.0, "ppcl: weight of the divergence.", "at least 0")
     early_stopping_patience: int = _by_protocol(
-        0, 5, "Stop after this many evaluations without a lower unsupervised validation loss; 0: never.", "at least 0"
+        "Stop after this many evaluations without a lower unsupervised validation loss; 0: never.",
+        "at least 0",
+        paper=0,
+        release=5,
     )
     early_stopping_start: int = _setting(20, "Step after which evaluations count for early stopping.", "at least 0")
     select_by: SelectBy = _setting(
@@ -215,7 +235,7 @@ class TrainingSettings:
         "at least 0",
     )
     stop_on_collapse: bool = _by_protocol(
-        False, False, "Stop after two collapsed evaluations in a row (max_share_drift).", recommended=True
+        "Stop after two collapsed evaluations in a row (max_share_drift).", paper=False, release=False, recommended=True
     )
     chat_template: ChatTemplate = _setting("auto", "auto, on or off.")
     prompt_date: str | None = _setting(
