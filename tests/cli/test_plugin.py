@@ -1,12 +1,12 @@
 """Plug-ins: `flip-flop init method` and `metric`, and packages with tasks."""
 
-import subprocess
 import sys
 import tomllib
 
 import pytest
 
 from tests.cli.project import one_line
+from tests.processes import command, end, start
 
 TASK = """
 from flip_flop.prompts import Template
@@ -30,11 +30,19 @@ def install(folder, name, groups):
     (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
 
 
-def run(folder, *arguments):
-    code = f"import sys; sys.path.insert(0, {str(folder)!r}); sys.argv = ['flip-flop', *sys.argv[1:]]\n"
-    code += "from flip_flop.cli.main import main; main()"
-    command = [sys.executable, "-c", code, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=folder)
+def installed(folder, work, *words):
+    """Do this in a process that finds the package, and return the exit code and the output."""
+    output = folder.with_suffix(".txt")
+    return end([start(find, folder, work, *words, output=output)]), output.read_text()
+
+
+def find(folder, work, *words):
+    sys.path.insert(0, str(folder))
+    work(*words)
+
+
+def run_tests(folder):
+    sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "--rootdir", str(folder), str(folder)]))
 
 
 @pytest.mark.slow
@@ -46,10 +54,9 @@ def test_init_writes_a_plugin_that_passes_its_test_when_installed(kind, flip_flo
     folder = tmp_path / "word_gap"
     project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
     install(folder, "word_gap", {group: next(iter(each.items())) for group, each in project["entry-points"].items()})
-    code = f"import sys; sys.path.insert(0, {str(folder)!r}); import pytest; sys.exit(pytest.main(sys.argv[1:]))"
-    command = [sys.executable, "-c", code, "-q", "-p", "no:cacheprovider", "--rootdir", folder, folder]
-    tested = subprocess.run(command, capture_output=True, text=True, cwd=folder)
-    assert tested.returncode == 0, tested.stdout
+    monkeypatch.chdir(folder)
+    codes, shown = installed(folder, run_tests, folder)
+    assert codes == [0], shown
     assert len((folder / "word_gap.py").read_text().splitlines()) <= 40
 
 
@@ -67,8 +74,8 @@ def test_a_package_adds_a_task(tmp_path):
     install(tmp_path, "drinks", {"flip_flop.tasks": ("drinks", "drinks:load")})
     install(tmp_path, "broken", {"flip_flop.metrics": ("broken", "no_such_module:METRIC")})
     options = ["--model", "demo", "--task", "drinks:tea", "--vary", 2, "--out", tmp_path / "out"]
-    result = run(tmp_path, "audit", *options)
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.startswith("tea, test, 2 templates, 2 instances\n")
-    assert "W-PLUGIN: cannot import 'broken' (no_such_module:METRIC)" in result.stderr
+    codes, shown = installed(tmp_path, command, "audit", *options)
+    assert codes == [0], shown
+    assert "tea, test, 2 templates, 2 instances\n" in shown
+    assert "W-PLUGIN: cannot import 'broken' (no_such_module:METRIC)" in shown
     assert '"formats": {' in (tmp_path / "out" / "metrics.json").read_text()

@@ -44,11 +44,8 @@ SlurmctldTimeout=10
 MessageTimeout=10
 KillWait=5
 JobRequeue=1
-PreemptType=preempt/partition_prio
-PreemptMode=REQUEUE
 {nodes}
-PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO PriorityTier=1 GraceTime=20
-PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP OverSubscribe=NO PriorityTier=10 PreemptMode=OFF
+PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO
 """
 
 
@@ -90,18 +87,13 @@ class Cluster:
         self._start("munged", "-F", "--force", *flags)
         self._wait(lambda: (self.folder / "munge.socket").exists(), "munged")
         self._start("slurmctld", "-D", "-i", "-f", str(self.folder / "slurm.conf"))
-        self.revive()
+        for node in self.nodes:
+            self._start("slurmd", "-D", "-N", node, "-f", str(self.folder / "slurm.conf"), name=node)
+        self._wait(lambda: self.states() == ["idle"] * len(self.nodes), "the nodes")
 
     @property
     def client(self) -> dict[str, str]:
         return {name: self.environment[name] for name in ("SLURM_CONF", "PATH")}
-
-    def revive(self) -> None:
-        """Start the nodes that do not run, and wait for all of them."""
-        for node in self.nodes:
-            if node not in self._daemons:
-                self._start("slurmd", "-D", "-N", node, "-f", str(self.folder / "slurm.conf"), name=node)
-        self._wait(lambda: self.states() == ["idle"] * len(self.nodes), "the nodes")
 
     def job_of(self, root: Path, unit: str) -> str:
         for path in (root / "slurm").glob("*.json"):
@@ -110,8 +102,12 @@ class Cluster:
                 return f"{path.stem}_{units.index(unit)}"
         raise AssertionError(f"{unit} is not submitted")
 
-    def node_of(self, root: Path, unit: str) -> str:
-        return self.ask("squeue", "-h", "-r", "-o", "%N", "-j", self.job_of(root, unit)).strip()
+    def run_out_of_time(self, job: str) -> None:
+        """Send a job the signal of its time limit."""
+        self.ask("scancel", "--signal=TERM", job)
+
+    def kill_node_of(self, job: str) -> None:
+        self.kill_node(self.ask("squeue", "-h", "-r", "-o", "%N", "-j", job).strip())
 
     def requeued(self) -> list[str]:
         """Jobs that were queued again. Slurm lets them wait for two minutes, which they need not."""

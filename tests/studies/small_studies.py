@@ -1,10 +1,6 @@
 """Small studies of the embedded model: their plans, and the command that runs them."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 from flip_flop.paper.cli import study_command
@@ -27,7 +23,7 @@ model: demo
 tasks: [demo_clear]
 methods: [base, cce]
 settings:
-  max_steps: 48
+  max_steps: 24
   per_device_train_batch_size: 4
   eval_strategy: steps
   eval_steps: 6
@@ -38,7 +34,6 @@ limit: 26
 """
 # Its training runs of an optimizer that is not installed fail.
 FAILING = "settings:\n  methods: {f2c: {optim: galore_adamw}}\n"
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
 def small(common=SHORT, **changes) -> Study:
@@ -74,22 +69,6 @@ def write_study(folder: Path, text: str = LONG) -> Path:
     path = folder / "small.yaml"
     path.write_text(text)
     return path
-
-
-def _take_ctrl_c() -> None:
-    """What runs in the background of a shell script ignores it, and so do its children."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-def start(*arguments, **more) -> subprocess.Popen:
-    return subprocess.Popen(
-        [sys.executable, "-m", "flip_flop", "study", *map(str, arguments)],
-        env=ENVIRONMENT | more,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=_take_ctrl_c,
-    )
 
 
 def here(*arguments) -> int:

@@ -2,15 +2,22 @@
 
 import csv
 import json
+import shlex
 from pathlib import Path
 
 import pytest
 
+from flip_flop.paper import run
 from flip_flop.paper.run import StudyFolder, load_plan
 from tests.studies.small_studies import SHORT, here
 
 # One process for the whole file: its tests share two studies.
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("real_rows")]
+
+
+def run_here(name, commands, devices, *, quiet):
+    """Run the commands of units in this process: their fourth word is study."""
+    return {unit: here(*shlex.split(command)[4:8]) for unit, command in commands.items()}
 
 
 @pytest.fixture(scope="module")
@@ -24,6 +31,7 @@ def root(hub_mirror, promptsource_folder, tmp_path_factory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FLIP_FLOP_PROMPTSOURCE", str(promptsource_folder))
         patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+        patch.setattr(run, "run_units", run_here)
         assert here("run", "study3", "--tasks", "rte", *options) == 0
         assert here("run", "study2", "--tasks", "rte,copa", *options) == 0
     return folder / "out"

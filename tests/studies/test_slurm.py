@@ -1,4 +1,4 @@
-"""A study through Slurm: the scripts, and two real nodes on this machine. One is lost, and jobs are requeued."""
+"""A study through Slurm: the scripts, and two real nodes on this machine, of which one is lost."""
 
 import os
 import re
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from flip_flop.errors import InputError
-from flip_flop.paper.run import StudyFolder, unit_commands
+from flip_flop.paper.run import DONE, FAILED, StudyFolder, load_plan, run_unit, unit_commands
 from flip_flop.paper.slurm import sbatch_options, submit
 from tests.studies.slurm_cluster import Cluster, missing_programs
 from tests.studies.small_studies import (
@@ -19,21 +19,16 @@ from tests.studies.small_studies import (
     here,
     outcome,
     plan,
-    start,
     tables,
     whole_checkpoints,
     write_study,
 )
 from tests.waiting import wait_for
 
-# Slurm takes seconds. GRID has two training runs for two nodes, ONE has one of them.
-ONE = LONG.replace("max_steps: 48", "max_steps: 120").replace("_steps: 6", "_steps: 10")
-GRID = ONE.replace("[base, cce]", "[base, cce, f2c]")
-OTHER_FAILS = ONE.replace("[base, cce]", "[cce, f2c]").replace("max_steps: 120", "max_steps: 4000")
-OTHER_FAILS = OTHER_FAILS.replace("settings:\n", FAILING)
+# A training run for a Slurm that takes seconds, and one that fails.
+GRID = LONG.replace("[base, cce]", "[base, cce, f2c]").replace("max_steps: 24", "max_steps: 60")
+GRID = GRID.replace("settings:\n", FAILING)
 OPTIONS = ("--executor", "slurm", "--device", "cpu", "--time", "30", "--cpus", "1", "--partition", "main")
-
-pytestmark = pytest.mark.xdist_group("slurm")  # one Slurm for all
 
 
 def test_options_of_sbatch_are_those_of_the_command_line():
@@ -133,102 +128,38 @@ def cluster():
             made.stop()
 
 
-@pytest.fixture(scope="module")
-def run(cluster, tmp_path_factory):
-    """Submit a study, and return its folder."""
-
-    def run(text):
-        cluster.revive()
-        root = tmp_path_factory.mktemp("study") / "out"
-        process = start("run", write_study(root.parent, text), "--out", root, *OPTIONS, **cluster.client)
-        out, err = process.communicate(timeout=120)
-        assert process.returncode == 0, out + err
-        return root
-
-    yield run
-    cluster.ask("scancel", "--user=root")
-
-
-@pytest.fixture(scope="module")
-def cancelled(cluster, run):
-    """A study with a failing unit and a cancelled job."""
-    root = run(OTHER_FAILS)
-    unit = begun(root)
-    cluster.ask("scancel", cluster.job_of(root, unit))
-    return root, unit
-
-
-@pytest.fixture(scope="module")
-def local(cancelled, tmp_path_factory):
-    """The whole grid without Slurm."""
-    folder = tmp_path_factory.mktemp("local")
-    assert here("run", write_study(folder, GRID), "--out", folder / "out", "--device", "cpu") == 0
-    return outcome(folder / "out"), tables(folder / "out")
-
-
-def end(cluster, seconds=600):
-    """Wait until the queue is empty: the last job has written the tables."""
-    wait_for(cluster.is_idle, seconds=seconds)
-
-
-def begun(root):
-    """The unit whose training has written a checkpoint."""
-    return wait_for(lambda: whole_checkpoints(root))[0].parents[2].name
-
-
 def newest_step(root):
     """The step of the last whole checkpoint."""
     return max((int(path.parent.name.removeprefix("checkpoint-")) for path in whole_checkpoints(root)), default=0)
 
 
-def run_out_of_time(cluster, root, unit):
-    """Send the signal of the time limit."""
-    cluster.ask("scancel", "--signal=TERM", cluster.job_of(root, unit))
-
-
-def pre_empt(cluster, root, unit):
-    """Submit a job of a partition with a higher priority for the same node."""
-    node = cluster.node_of(root, unit)
-    cluster.ask("sbatch", "--partition=urgent", f"--nodelist={node}", "--output=/dev/null", "--wrap=sleep 5")
-
-
 @pytest.mark.slow
-def test_a_study_that_loses_a_node_has_the_results_of_a_local_run(cluster, run, local):
-    root = run(GRID)
-    unit = begun(root)
-    cluster.kill_node(cluster.node_of(root, unit))
-    wait_for(cluster.requeued, seconds=60)
-    end(cluster)
-    assert (outcome(root), tables(root)) == local
-    assert attempts(root)[unit] == 2
-    assert "resuming from checkpoint-" in (root / "logs" / f"{unit}.log").read_text()
-
-
-@pytest.mark.slow
-def test_a_stopped_job_continues_from_its_checkpoint(cluster, run, local):
-    root = run(ONE)
-    unit = begun(root)
-    log, last = root / "logs" / f"{unit}.log", 0
-    for stop in (run_out_of_time, pre_empt):
+def test_a_study_that_is_stopped_and_loses_a_node_has_the_results_of_a_local_run(cluster, tmp_path, capsys):
+    root, study, last = tmp_path / "out", write_study(tmp_path, GRID), 0
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in cluster.client.items():
+            patch.setenv(name, value)
+        here("run", study, "--out", root, *OPTIONS)
+    unit = wait_for(lambda: whole_checkpoints(root))[0].parents[2].name
+    for stop in (cluster.run_out_of_time, cluster.kill_node_of):
         wait_for(lambda before=last: newest_step(root) > before)
-        stop(cluster, root, unit)
+        stop(cluster.job_of(root, unit))
         wait_for(cluster.requeued, seconds=120)
-        stopped = re.findall(r"stopped by a signal at step (\d+)", log.read_text())
-        last = int(stopped[-1])
-    end(cluster)
-    results = outcome(root)
-    assert (len(results), results.items() <= local[0].items()) == (3, True)
-    assert (len(stopped), re.findall(r"resuming from checkpoint-(\d+)\n", log.read_text())) == (2, stopped)
-    assert sorted(attempts(root).items()) == sorted((name, 3 if name == unit else 1) for name in attempts(root))
+        last = newest_step(root)
+    wait_for(cluster.is_idle, seconds=600)  # the last job has written the tables
+    log = (root / "logs" / f"{unit}.log").read_text()
+    assert (log.count("stopped by a signal at step "), log.count("resuming from checkpoint-")) == (1, 2)
+    assert sorted(attempts(root).values()) == [1, 1, 3]
 
-
-@pytest.mark.slow
-def test_a_failed_unit_is_named_with_its_log_and_a_cancelled_job_is_not_requeued(cluster, cancelled, capsys):
-    root, unit = cancelled
-    end(cluster)
-    here("status", root.parent / "small.yaml", "--out", root)
-    out = capsys.readouterr().out
-    assert out.splitlines()[3].split() == ["all", "0", "1", "3"]
-    failed = re.search(r"^failed: train f2c-clear_hotel_reviews-seed0: .*galore.* Log: (.*)$", out, re.M)
+    capsys.readouterr()
+    here("status", study, "--out", root)
+    shown = capsys.readouterr().out
+    assert shown.splitlines()[3].split() == ["all", "3", "1", "1"]
+    failed = re.search(r"^failed: train f2c-clear_hotel_reviews-seed0: .*galore.* Log: (.*)$", shown, re.M)
     assert "E-CONFIG: " in Path(failed[1]).read_text()
-    assert attempts(root)[unit] == 1
+
+    made, local = load_plan(root / "small" / "study.json"), StudyFolder(tmp_path / "local")
+    local.write_plan(made)
+    assert [run_unit(made, local, unit) for unit in made.units] == [DONE, DONE, FAILED]
+    here("tables", study, "--out", local.root)
+    assert (outcome(root), tables(root)) == (outcome(local.root), tables(local.root))

@@ -1,25 +1,24 @@
 """Several processes train what one does: the same steps, the same log, one folder, one voice."""
 
 import json
-import multiprocessing
 import os
 import signal
-import socket
 import subprocess
 import sys
-from pathlib import Path
+from datetime import timedelta
 
 import numpy as np
 import pytest
 import torch
+from accelerate import PartialState
 
 from flip_flop.errors import InputError
-from flip_flop.scoring.distributed import all_results, world_size
-from tests.tiny import byte_bpe, tiny_model
+from flip_flop.scoring.distributed import all_results, rank, world_size
+from tests.processes import ALONE, command, end, launch, start_all
+from tests.tiny import tiny_model
 from tests.training.conftest import adapter_weights, log_of, make_trainer, record_of, training_rows
 from tests.waiting import wait_for
 
-ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
 # The last of an epoch's 5 steps has 5 instances instead of 8.
 ROWS = 37
 
@@ -50,26 +49,28 @@ def training(num_processes, task_file, out, *flags):
     return ["train", *settings, "--per-device-train-batch-size", str(8 // num_processes), *flags]
 
 
-TWO = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+def launched(launcher, arguments):
+    """The output of a launcher, which starts Python again for each process."""
+    words = [sys.executable, "-m", *launcher.split(), "-m", "flip_flop", *map(str, arguments)]
+    done = subprocess.run(words, capture_output=True, text=True, env=os.environ | ALONE, timeout=240)
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
 
 
-def launch(arguments, launcher=TWO, wait=True, code=0):
-    command = [sys.executable, *launcher, "-m", "flip_flop.cli.main", *map(str, arguments)]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    process = subprocess.Popen(command, **pipes, env=ENVIRONMENT, start_new_session=True)
-    if not wait:
-        return process
-    output, errors = process.communicate(timeout=240)
-    assert process.returncode == code, errors
-    return output, errors
+def run_two(tmp_path, arguments, code=0):
+    """The output of two processes without a launcher, which takes seconds to start."""
+    ended, shown = launch(2, command, *arguments, output=tmp_path / "output.txt")
+    assert ended == code, shown
+    return shown
 
 
 @pytest.mark.slow
 def test_two_processes_take_the_same_steps_as_one(tmp_path, task_file, flip_flop):
     assert flip_flop(*training(1, task_file, tmp_path / "one", "--lora-dropout", "0")).code == 0
-    output, errors = launch(training(2, task_file, tmp_path / "two", "--lora-dropout", "0"))
-    assert output.count("next, flip-flop audit") == 1
-    assert errors.count("first votes") == errors.count("processes that train together: 2") == 1
+    two = training(2, task_file, tmp_path / "two", "--lora-dropout", "0")
+    shown = launched("torch.distributed.run --standalone --nproc-per-node 2", two)
+    assert shown.count("next, flip-flop audit") == 1
+    assert shown.count("first votes") == shown.count("processes that train together: 2") == 1
     ours, theirs = ([entry["loss"] for entry in log_of(tmp_path / run, "loss")] for run in ("two", "one"))
     assert len(ours) == 2 * 5
     assert ours == pytest.approx(theirs, rel=1e-5)
@@ -81,73 +82,59 @@ def test_two_processes_take_the_same_steps_as_one(tmp_path, task_file, flip_flop
 @pytest.mark.slow
 def test_two_processes_stop_at_one_step_on_a_signal_and_resume(tmp_path, task_file):
     out = tmp_path / "two"
-    process = launch(training(2, task_file, out, "--num-train-epochs", "12"), wait=False)
-    log = out / "log.jsonl"
-    wait_for(lambda: log.exists() and '"loss"' in log.read_text())
-    os.killpg(process.pid, signal.SIGTERM)
-    process.communicate(timeout=120)
+    arguments = training(2, task_file, out, "--num-train-epochs", "6")
+    processes = start_all(2, command, *arguments, output=tmp_path / "stopped.txt")
+    wait_for_a_step(out)
+    for process in processes:
+        os.kill(process.pid, signal.SIGTERM)
+    end(processes, seconds=120)
     assert list((out / "checkpoints").glob("checkpoint-*/MANIFEST.json"))
     assert not (out / "run.json").exists()
-    _, errors = launch(training(2, task_file, out, "--num-train-epochs", "12", "--resume"))
-    assert "resuming from checkpoint-" in errors
+    assert "resuming from checkpoint-" in run_two(tmp_path, [*arguments, "--resume"])
     assert record_of(out)["training"]["dropout_depends_on_processes"] is True
 
 
-SHORT_TIMEOUT = """
-from datetime import timedelta
-from accelerate import PartialState
-PartialState(cpu=True, timeout=timedelta(seconds=8))
-from flip_flop.cli.main import main
-main()
-"""
+def wait_for_a_step(out):
+    log = out / "log.jsonl"
+    wait_for(lambda: log.exists() and '"loss"' in log.read_text())
+
+
+def answer_in_time(*arguments):
+    PartialState(cpu=True, timeout=timedelta(seconds=8))
+    command(*arguments)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sent", [signal.SIGSTOP, signal.SIGKILL])
 def test_unresponsive_process_ends_the_others_with_an_error(tmp_path, task_file, sent):
-    out = tmp_path / "two"
+    out, output = tmp_path / "two", tmp_path / "output.txt"
     flags = ("--num-train-epochs", "200", "--eval-strategy", "no")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
-    command = [sys.executable, "-c", SHORT_TIMEOUT, *training(2, task_file, out, *flags)]
-    first, second = (
-        subprocess.Popen(
-            command,
-            stderr=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            text=True,
-            env=ENVIRONMENT | shared | {"RANK": rank, "LOCAL_RANK": rank},
-        )
-        for rank in "01"
-    )
-    wait_for(lambda: (out / "log.jsonl").exists() and '"loss"' in (out / "log.jsonl").read_text())
-    second.send_signal(sent)
+    first, second = start_all(2, answer_in_time, *training(2, task_file, out, *flags), output=output)
+    wait_for_a_step(out)
+    os.kill(second.pid, sent)
     try:
-        _, errors = first.communicate(timeout=60)
+        assert end([first], seconds=60) == [2]
     finally:
-        for process in (first, second):
-            process.kill()
-            process.communicate()
-    assert first.returncode == 2
+        second.kill()
+    errors = output.read_text()
     assert errors.splitlines()[-1].startswith("E-DISTRIBUTED: another process has ended, or has not answered in time")
     assert "Traceback" not in errors
 
 
 @pytest.mark.slow
 def test_one_two_and_four_processes_train_the_same_adapter(tmp_path):
-    """50 steps of 4 instances over 37, so that every tenth step has one instance, and three of four processes none.
+    """20 steps of 4 instances over 37, so that every tenth step has one instance, and three of four processes none.
 
     In float64 only rounding differs. In float32 AdamW divides a gradient by its size. If the size is near the
     rounding, a step may differ by a part of the learning rate, 1e-3, of which 1e-5 is a hundredth.
     """
-    command = [sys.executable, "-m", "tests.training.test_distributed", str(tmp_path)]
-    done = subprocess.run(command, cwd=Path(__file__).parents[2], env=ENVIRONMENT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    for dtype, processes, *shape in TRAININGS:
+        code, shown = launch(processes, train, dtype, processes, *shape, tmp_path, output=tmp_path / "output.txt")
+        assert code == 0, shown
     for dtype, bound, processes in (("float64", 1e-12, (2, 4)), ("float32", 1e-5, (4,))):
         one, *others = (torch.load(tmp_path / f"{dtype}-{count}.pt") for count in (1, *processes))
-        assert one["steps"][-1] == 50
-        assert max(float(value.abs().max()) for name, value in one["adapter"].items() if "lora_B" in name) > 0.01
+        assert one["steps"][-1] == 20
+        assert max(float(value.abs().max()) for name, value in one["adapter"].items() if "lora_B" in name) > 0.005
         for other in others:
             assert other["told"] == "E-LABEL: two answers are the same tokens. Change one."
             assert other["steps"] == one["steps"]
@@ -159,101 +146,68 @@ def test_one_two_and_four_processes_train_the_same_adapter(tmp_path):
 
 @pytest.mark.slow
 def test_invalid_setting_is_reported_once(tmp_path, task_file):
-    _, errors = launch(training(2, task_file, tmp_path / "two", "--learning-rat", "1"), code=1)  # the launcher's own
-    assert errors.count("E-CONFIG: Unknown setting '--learning-rat'") == 1
+    shown = run_two(tmp_path, training(2, task_file, tmp_path / "two", "--learning-rat", "1"), code=2)
+    assert shown.count("E-CONFIG: Unknown setting '--learning-rat'") == 1
 
 
 @pytest.mark.slow
 def test_launcher_that_starts_too_few_processes_is_warned_about(tmp_path, task_file):
-    accelerate = ["-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2"]
     short = training(1, task_file, tmp_path / "one", "--max-steps", "1", "--eval-strategy", "no")
-    _, errors = launch(short, launcher=accelerate)
+    errors = launched("accelerate.commands.launch --cpu --num_processes 2", short)
     assert errors.count("processes that train together: 1") == 1
     assert errors.count("W-ONE-PROCESS: accelerate started one of several requested processes") == 1
 
 
 @pytest.mark.slow
 def test_audit_in_two_processes_has_the_same_scores(tmp_path, flip_flop):
-    command = ["audit", "--model", "demo", "--task", "demo", "--limit", "7", "--device", "cpu", "--out"]
-    output, _ = launch([*command, tmp_path / "two"])
-    assert output.count("next, flip-flop report") == 1
-    assert flip_flop(*command, tmp_path / "one").code == 0
+    words = ["audit", "--model", "demo", "--task", "demo", "--limit", "7", "--device", "cpu", "--out"]
+    assert run_two(tmp_path, [*words, tmp_path / "two"]).count("next, flip-flop report") == 1
+    assert flip_flop(*words, tmp_path / "one").code == 0
     one, two = (np.load(tmp_path / run / "scores.npz")["scores"] for run in ("one", "two"))
     np.testing.assert_allclose(two, one, atol=1e-5)
 
 
-# ---- ``python -m tests.training.test_distributed OUT``: 4 of 37 instances in a step, in float64 and float32 ----
+# ---- in a process: 4 of 37 instances in a step, in float64 and float32 ----
 
 # Processes, and for each of them instances per micro-batch and micro-batches per step.
 SHAPES = ((1, 4, 1), (2, 1, 2), (4, 1, 1))
 TRAININGS = [*(("float64", *shape) for shape in SHAPES), ("float32", *SHAPES[0]), ("float32", *SHAPES[2])]
 
 
-def train(rank, processes, batch, accumulation, model, rows, out):
+def train(dtype, processes, batch, accumulation, out):
     """Train in one process."""
+    torch.set_num_threads(1)
     trainer = make_trainer(
-        out / f"{model.dtype}-{processes}",
-        rows,
-        model=model,
+        out / f"{dtype}-{processes}-checkpoints",
+        training_rows(count=37),
+        model=tiny_model("qwen2").to(getattr(torch, dtype)),
         lora_dropout=0.0,
         learning_rate=1e-3,
-        max_steps=50,
-        logging_steps=7,
+        max_steps=20,
+        logging_steps=4,
         per_device_train_batch_size=batch,
         gradient_accumulation_steps=accumulation,
         eval_strategy="no",
         save_strategy="no",
     )
-    trainer.adapted.to(model.dtype)
+    trainer.adapted.to(getattr(torch, dtype))
     result = trainer.train()
-    told = ask_all(rank)
-    if rank == 0:
+    told = ask_all(rank())
+    if rank() == 0:
         lines = [entry for entry in trainer.state.log_history if "loss" in entry]
         done = {"steps": [line["step"] for line in lines], "losses": [line["loss"] for line in lines]}
         done |= {"train_loss": result.training_loss, "adapter": adapter_weights(trainer), "told": told}
-        torch.save(done, out / f"{str(model.dtype).removeprefix('torch.')}-{processes}.pt")
+        torch.save(done, out / f"{dtype}-{processes}.pt")
 
 
-def ask_all(rank):
+def ask_all(number):
     """Return the error of each process if the last one has found a mistake."""
 
     def work():
-        if rank == world_size() - 1:
+        if number == world_size() - 1:
             raise InputError("E-LABEL", "two answers are the same tokens.", "Change one.")
 
     try:
         return all_results(work)
     except InputError as error:
         return str(error)
-
-
-def join(rank, port, processes, *arguments):
-    """Train in the environment that a launcher gives a process."""
-    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
-    os.environ |= dict(zip(names, map(str, (rank, rank, processes, processes)), strict=True))
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    train(rank, processes, *arguments)
-
-
-def main(out):
-    """Train once in each way; return 1 if a process failed."""
-    torch.set_num_threads(1)
-    byte_bpe()  # kept for later calls
-    for dtype, processes, *shape in TRAININGS:
-        shared = (tiny_model("qwen2").to(getattr(torch, dtype)), training_rows(count=37), Path(out))
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        arguments = [(rank, port, processes, *shape, *shared) for rank in range(processes)]
-        children = [multiprocessing.get_context("fork").Process(target=join, args=of_rank) for of_rank in arguments]
-        for child in children:
-            child.start()
-        for child in children:
-            child.join()
-        if any(child.exitcode for child in children):
-            return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))

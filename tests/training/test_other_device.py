@@ -1,13 +1,8 @@
 """On a device that is not the CPU: the same numbers, no operation of two devices, and hardly a wait for it.
 
-No GPU computes here. ``python -m tests.training.test_other_device FOLDER`` is a process whose tensors PyTorch takes for
-those of another device (tests/other_device.py). It reads ``FOLDER/instances.pt``; it writes results and waits for the
-device to ``results.pt``.
+No GPU computes here. ``main`` runs in a process whose tensors PyTorch takes for those of another device
+(tests/other_device.py). It reads ``instances.pt``; it writes results and waits for the device to ``results.pt``.
 """
-
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,13 +13,15 @@ from flip_flop.scoring import score_instances
 from flip_flop.scoring.packed import pack
 from tests.exact import float32_bound
 from tests.other_device import Device, OnOther, make_known
+from tests.processes import end, start
 from tests.tiny import tiny_model
 from tests.training.conftest import adapter_weights, load_tiny, make_task, training_rows
 from tests.training.naive_step import LOSSES, distance, made_instances, made_trainer, step
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("other_device")]
 SCORINGS = ("packed", "padded")
-STEPS = LOSSES | {"swarm, derangement": {"method": "swarm", "swarm_pairs": "derangement"}}
+KINDS = ("cce", "f2c over labels, cce over both", "f2c over both", "f2c, votes of a separate pass", "swarm")
+STEPS = {kind: LOSSES[kind] for kind in KINDS} | {"derangement": {"method": "swarm", "swarm_pairs": "derangement"}}
 NOT_SAVED = {"save_strategy": "no", "select_by": "last"}
 ROW_TOKENS = 60
 
@@ -47,9 +44,7 @@ def instances():
 def results(tmp_path_factory, instances):
     folder = tmp_path_factory.mktemp("other")
     torch.save(instances, folder / "instances.pt")
-    command = [sys.executable, "-m", "tests.training.test_other_device", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr[-3000:]
+    assert end([start(main, folder, output=folder / "output.txt")]) == [0], (folder / "output.txt").read_text()[-3000:]
     return torch.load(folder / "results.pt", weights_only=False)
 
 
@@ -120,7 +115,3 @@ def main(folder):
 
 def raw(tensors):
     return {name: value.raw if isinstance(value, OnOther) else value for name, value in tensors.items()}
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
