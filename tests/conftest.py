@@ -30,7 +30,7 @@ from tests.paper.made_datasets import make_datasets
 
 torch.set_num_threads(1)
 # The time of an example is not informative on a shared machine.
-settings.register_profile("shared machine", deadline=None)
+settings.register_profile("shared machine", deadline=None, max_examples=40)
 settings.load_profile("shared machine")
 
 

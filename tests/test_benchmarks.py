@@ -7,7 +7,6 @@ import json
 import numpy as np
 import pytest
 import torch
-from benchmarks import gpu
 from benchmarks.architectures import row
 from benchmarks.models import MODELS, make_model, scoring_flops, training_flops
 from benchmarks.ours import gradient, make_trainer, our_scores, our_step
@@ -75,15 +74,6 @@ def test_the_least_work_is_counted_by_hand_for_a_small_instance():
     assert training_flops(TINY, [instance], 0) == training
 
 
-def test_rounds_rotate_and_the_first_is_dropped():
-    ran = []
-    variants = {"a": lambda: ran.append("a"), "b": lambda: ran.append("b")}
-    timings = interleave(variants, 2, lambda results: {name: {"scores": 0.0} for name in results}, "cpu")
-    assert "".join(ran) == "ab" + "ba" + "ab"
-    assert {name: len(seconds) for name, seconds in timings.seconds.items()} == {"a": 2, "b": 2}
-    assert timings.faults == []
-
-
 @pytest.mark.parametrize("difference", [2e-5, float("nan")])
 def test_a_difference_voids_a_timing(difference):
     timings = interleave({"a": lambda: None}, 1, lambda results: {"a": {"scores": difference}}, "cpu")
@@ -102,16 +92,6 @@ def test_a_run_and_its_page(tmp_path):
     assert set(record["training"]["wsc"]["ratios"]) == {"T0", "T1"}
     assert [record[part]["wsc"]["void"] for part in ("scoring", "training")] == [[], []]
     assert results.page([record]).count("| wsc |") == 2
-
-
-def test_the_measurements_of_a_gpu_run_on_a_cpu(tmp_path, monkeypatch):
-    out = tmp_path / "gpu.json"
-    words = ["--model", "tiny", "--device", "cpu", "--workloads", "winogrande", "--tokens", "300", "--out", str(out)]
-    monkeypatch.setattr("sys.argv", ["gpu", *words])
-    gpu.main()
-    entries = json.loads(out.read_text())["entries"]
-    assert [entry["part"] for entry in entries] == ["scoring"] * 5 + ["step"]
-    assert all(entry["seconds"] > 0 for entry in entries)
 
 
 ARCHITECTURES = {

@@ -73,6 +73,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_the_method_of_the_page_trains_and_logs_its_term(folder, flip_flop):
     (line,) = re.findall(r"^    PYTHONPATH=. flip-flop (train .*)$", EXTEND, flags=re.MULTILINE)
     assert flip_flop(*line.split(), "--limit", "24", "--logging-steps", "1", "--keep-worse").code == 0
@@ -81,6 +82,7 @@ def test_the_method_of_the_page_trains_and_logs_its_term(folder, flip_flop):
     assert json.loads((folder / "out/margin/run.json").read_text())["name"] == "margin"
 
 
+@pytest.mark.slow
 def test_the_metric_of_the_page_is_in_an_audit_and_its_report(folder, flip_flop):
     lines = re.findall(r"^    PYTHONPATH=. flip-flop (.* --metric .*)$", EXTEND, flags=re.MULTILINE)
     try:
@@ -170,6 +172,7 @@ def test_every_command_of_a_page_is_valid(path, line):
     assert all((ROOT / file).exists() for file in files)
 
 
+@pytest.mark.slow
 def test_the_workflow_for_ci_runs_with_the_demo_model(tmp_path, monkeypatch, flip_flop):
     (workflow,) = map(yaml.safe_load, blocks(read("docs/how-to/ci.md"), "yaml"))
     (job,) = workflow["jobs"].values()
@@ -203,14 +206,8 @@ def test_the_steps_of_the_tutorial_run(tmp_path, monkeypatch, flip_flop):
     lines = [line for path, line in COMMANDS if path.name == "tutorial.md"]
     for line in sorted(lines, key=read("docs/tutorial.md").index):
         words = shlex.split(line.replace("models/SmolLM2-135M-Instruct", "demo"))
-        quick = ["--lr", "3e-4", "--keep-worse"] if words[0] == "train" else []
+        quick = ["--lr", "3e-4", "--keep-worse", "--max-steps", "12"] if words[0] == "train" else []
         assert flip_flop(*words, *quick).code == 0, line
-
-
-def test_the_readme_is_short_and_has_a_command_in_its_first_150_words():
-    assert len(README.splitlines()) <= 150
-    assert len(README.split()) <= 1100
-    assert len(README.split("    make demo")[0].split()) < 150
 
 
 def test_the_task_file_of_the_readme_loads(tmp_path):
@@ -327,13 +324,6 @@ def test_the_remedy_for_a_missing_package_installs_the_extra_into_the_running_py
     python, *words = shlex.split(install_command(extra))
     assert python == sys.executable
     assert words == ["-m", "pip", "install", *EXTRAS[extra]]
-
-
-def test_workflows_call_targets_of_make_that_exist():
-    targets = set(re.findall(r"^(\w[^:]*):", read("Makefile"), flags=re.MULTILINE))
-    workflows = "\n".join(map(read, (ROOT / ".github/workflows").glob("*.yml")))
-    called = set(re.findall(r"run: make (\w+)", workflows))
-    assert called == {"test", "docs", "release"} <= targets
 
 
 # Codes at the beginning of a string: of an error, or of a warning's line.

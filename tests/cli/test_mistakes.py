@@ -265,6 +265,7 @@ def test_training_looks_at_its_output_before_it_reads_a_model(run, project):
     one_line(run(command), "E-OUT-USED", "thesis.txt")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_a_full_disk_is_one_line_with_path_and_space_and_leaves_what_was_there(run, project, overwrite):
     if overwrite:

@@ -128,6 +128,7 @@ def reader(path):
     assert texts, "the pipe has no end"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WRITERS)
 def test_a_file_is_written_into_a_pipe_and_a_device(run, audited, name):
     suffix = SUFFIXES[name]
@@ -163,6 +164,7 @@ print("after", flush=True)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("out", ["/dev/stdout", "/dev/fd/1", "/dev/stderr"])
 @pytest.mark.parametrize("is_file", [False, True])
 def test_standard_output_is_written_in_order_and_not_replaced(tmp_path, out, is_file):
@@ -174,6 +176,7 @@ def test_standard_output_is_written_in_order_and_not_replaced(tmp_path, out, is_
     assert os.listdir(tmp_path) == ["shown"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WRITERS)
 def test_a_pipe_without_a_reader_is_one_line(run, audited, name):
     os.mkfifo(audited / f"pipe{SUFFIXES[name]}")

@@ -122,6 +122,7 @@ WARNINGS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("task", "line"), WARNINGS.values(), ids=WARNINGS)
 @pytest.mark.parametrize("verb", ["audit", "predict", "train"])
 def test_warnings_of_lint_are_printed_once_with_a_run(verb, task, line, flip_flop, project):

@@ -54,6 +54,7 @@ def test_an_audit_names_how_many_and_lists_all_in_a_file_beside_out(audit):
     assert all(int(row["tokens"]) > 256 for row in rows)
 
 
+@pytest.mark.slow
 def test_an_audit_that_skips_leaves_them_out_of_every_template_and_counts_them(audit, model, tmp_path):
     result = audit("--too-long", "skip")
     assert result.code == 0
@@ -81,6 +82,7 @@ def test_a_training_finds_those_of_both_splits_before_it_begins(train):
     assert os.listdir("out") == [".lock"]
 
 
+@pytest.mark.slow
 def test_a_training_that_skips_trains_and_validates_without_them(train):
     result = train("--too-long", "skip")
     assert result.code == 0, result.err

@@ -15,6 +15,8 @@ from flip_flop.report import comparison_frame, load_run, write_report
 from flip_flop.scoring.models import EMBEDDED_MODEL
 from flip_flop.tasks import RowsSource, load_task
 
+pytestmark = pytest.mark.xdist_group("demo")
+
 
 def test_loading_the_embedded_task_imports_no_torch():
     code = "import sys, flip_flop.tasks; flip_flop.tasks.load_task('demo'); sys.exit('torch' in sys.modules)"
@@ -70,6 +72,7 @@ def demo(tmp_path_factory):
     return out, audits
 
 
+@pytest.mark.slow
 def test_each_method_leaves_an_adapter_and_two_audits(demo):
     out, audits = demo
     assert [path.relative_to(out).as_posix() for path in audits["train"]] == ["base/audit", "cce/audit", "f2c/audit"]
@@ -80,6 +83,7 @@ def test_each_method_leaves_an_adapter_and_two_audits(demo):
     assert record["training"]["divergence_space"] == "labels"
 
 
+@pytest.mark.slow
 def test_held_out_templates_are_audited_and_never_trained_on(demo):
     out, audits = demo
     trained = json.loads((out / "f2c" / "run.json").read_text())["task"]["templates"]
@@ -88,6 +92,7 @@ def test_held_out_templates_are_audited_and_never_trained_on(demo):
     assert not {template["name"] for template in held_out} & {template["name"] for template in trained}
 
 
+@pytest.mark.slow
 def test_the_report_says_that_the_model_is_a_toy(demo):
     out, audits = demo
     runs = [*audits["train"], *audits["held_out"]]

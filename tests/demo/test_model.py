@@ -15,7 +15,6 @@ from flip_flop.scoring import load_model
 from flip_flop.scoring.models import EMBEDDED_MODEL
 from flip_flop.tasks import load_task
 
-TEMPLATES = load_task("demo", templates="all").templates
 DIGESTS = {
     "config.json": "685e5bbfa6435cd3a7231312b5ebfb38f7b8392c10910b8b508eda242aa2de09",
     "model.safetensors": "6ee39acdb896b703d7631f6696feddabf54c128195c2c625684781ae060cb91d",
@@ -54,6 +53,7 @@ def test_the_tokenizer_reads_any_text_and_gives_it_back(tokenizer, text):
     assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
 
 
+@pytest.mark.slow
 def test_the_base_model_is_uneven_over_templates_and_its_vote_is_better_than_its_templates():
     task = load_task("demo")
     assert len(task.templates) >= 8

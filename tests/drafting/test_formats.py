@@ -45,6 +45,7 @@ SHOWN = [
 MOVED = ["row", "marks", "dashes", "join", "items", "question"]  # the options are the answers, or the answers the marks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("template", SHOWN, ids=lambda template: template.name)
 @given(seed=st.integers(0, 10**6), texts=st.tuples(st.text(max_size=5), st.text(max_size=5)), typos=st.booleans())
 @settings(max_examples=10)

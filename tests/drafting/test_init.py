@@ -127,6 +127,7 @@ NAMES = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_column_of_any_name_is_printed(name, flip_flop, folder):
     columns = {name: map(text, range(40)), "urgent": [n % 2 for n in range(40)]}

@@ -1,66 +1,19 @@
 """`flip-flop init` on files in which some rows have no label."""
 
-import json
-import math
-
-import pandas as pd
 import pytest
 
 from flip_flop.tasks import load_task
 from tests.drafting.files import csv, text
 
 
-def write_parquet(path, header, rows):
-    names = header.split(",")
-    pd.DataFrame([dict(zip(names, row, strict=True)) for row in rows]).to_parquet(path)
-
-
-def write_excel(path, header, rows):
-    pd.DataFrame(rows, columns=header.split(",")).to_excel(path, index=False)
-
-
-def write_json(path, header, rows):
-    names = header.split(",")
-    path.write_text(json.dumps([dict(zip(names, row, strict=True)) for row in rows]))
-
-
-def write_separated(path, header, rows):
-    by = {".csv": ",", ".tsv": "\t"}.get(path.suffix, ",")
-    by = ";" if path.stem == "semicolons" else by
-    path.write_text("\n".join([header.replace(",", by), *(by.join(map(str, row)) for row in rows)]) + "\n")
-
-
-PARTLY_LABELLED = {
-    "CSV": ("a.csv", write_separated, ""),
-    "CSV of spaces": ("a.csv", write_separated, "  "),
-    "semicolons": ("semicolons.csv", write_separated, ""),
-    "TSV": ("a.tsv", write_separated, ""),
-    "JSON": ("a.json", write_json, None),
-    "JSON of empty texts": ("a.json", write_json, ""),
-    "Parquet": ("a.parquet", write_parquet, None),
-    "Parquet of NaN": ("a.parquet", write_parquet, math.nan),
-    "Excel": ("a.xlsx", write_excel, None),
-    "CSV of NaN": ("a.csv", write_separated, "NaN"),
-    "TSV of NULL": ("a.tsv", write_separated, "NULL"),
-    "JSON of N/A": ("a.json", write_json, "N/A"),
-    "Parquet of None": ("a.parquet", write_parquet, "None"),
-    "Excel of #N/A": ("a.xlsx", write_excel, "#N/A"),
-}
-
-
-@pytest.mark.parametrize("values", [("no", "yes"), (0, 1)])
-@pytest.mark.parametrize(("file", "write", "blank"), PARTLY_LABELLED.values(), ids=PARTLY_LABELLED)
-def test_unlabelled_rows_of_a_file_are_for_training(file, write, blank, values, flip_flop, folder):
-    if values == (0, 1) and write is write_separated:
-        values = ("0.0", "1.0")  # as pandas writes a column of integers with missing values
-    if values == (0, 1) and write is write_parquet and isinstance(blank, str):
-        values = ("0", "1")  # a column of texts
-    rows = [(text(n), blank if n % 8 == 7 else values[n % 2]) for n in range(120)]
-    write(folder / file, "text,urgent", rows)
-    result = flip_flop("init", file, "--kind", "yes_no")
+@pytest.mark.parametrize(("values", "labels"), [(("no", "yes"), ["no", "yes"]), (("0.0", "1.0"), [0, 1])])
+def test_unlabelled_rows_of_a_file_are_for_training(values, labels, flip_flop, folder):
+    rows = csv("text,urgent", lambda n: f"{text(n)},{'' if n % 8 == 7 else values[n % 2]}", 120)
+    (folder / "a.csv").write_text(rows)  # pandas writes integers with missing values as 0.0 and 1.0
+    result = flip_flop("init", "a.csv", "--kind", "yes_no")
     assert (result.code, result.err) == (0, "")
     task = load_task("task.yaml")
-    assert list(task.labels) == ([0, 1] if values[0] in (0, "0", "0.0") else ["no", "yes"])
+    assert list(task.labels) == labels
     train, test = task.render("train").gold.tolist(), task.render("test").gold.tolist()
     assert train.count(-1) == 15
     assert -1 not in test

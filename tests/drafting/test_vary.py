@@ -76,6 +76,7 @@ def test_paraphrases_depend_on_the_seed_only(loaded):
     assert torch.equal(state, torch.random.get_rng_state())
 
 
+@pytest.mark.slow
 def test_the_spread_equals_that_of_separate_audits(loaded):
     found = format_spread(loaded, TASK, 3, quiet=True)
     spreads, agreements = [], []
@@ -118,6 +119,7 @@ class Stub(Scorer):
         return ScoredRows.of(left, table, np.ones(table.shape, np.int64), too_long=self.too_long)
 
 
+@pytest.mark.slow
 def test_invalid_answers_disagree_and_random_choices_stay():
     found = format_spread(Stub(lambda prompt: None), TASK, 3, quiet=True)
     assert (found["observed_agreement"], found["order"]["order"], found["order"]["format"]) == (0, 1, 1)

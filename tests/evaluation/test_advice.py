@@ -275,6 +275,7 @@ def test_names_are_escaped_in_sentences(tmp_path, scores):
     assert not {"\u202e", "\x1b", "\n"} & {*texts}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("title", LABEL_SHARES)
 def test_few_decisions_about_simulated_templates_are_wrong(title):
     wrong = wrong_decisions(60, LABEL_SHARES[title], 20)

@@ -1,6 +1,5 @@
 """Audits of all kinds of models and rows: metrics by slow loops over naive scores, a complete record, label mass."""
 
-import copy
 import json
 import logging
 from dataclasses import asdict, replace
@@ -120,6 +119,7 @@ def task_file(tmp_path_factory):
     return folder / "task.yaml"
 
 
+@pytest.mark.slow
 def test_all_kinds_of_models_are_accepted(loaded, folder, audited):
     task, model, tokenizer = make_task(), loaded.model, loaded.tokenizer
     trainer = SimpleNamespace(model=model, processing_class=tokenizer)
@@ -142,12 +142,7 @@ def test_predictions_are_not_written_with_other_rows(loaded, tmp_path):
             write_predictions(rows[1:], [0, 1, 2], tmp_path / f"out.{suffix}", split.rows)
 
 
-def test_other_tokenizer_is_used(loaded):
-    other = copy.deepcopy(loaded.tokenizer)
-    other.chat_template = "{% for message in messages %}<{{ message.content }}>{% endfor %}"
-    assert audit(loaded, other, make_task(), quiet=True).record.scoring["chat_template"] is True
-
-
+@pytest.mark.slow
 def test_all_kinds_of_rows_are_accepted(loaded, audited, task_file):
     task = make_task()
     rows = [asdict(instance) for instance in task.instances("test")]
@@ -302,7 +297,7 @@ def test_mass_is_sum_of_label_probabilities_with_preferred_tokens(loaded, found,
 
 def test_high_mass_has_no_warning(caplog):
     caplog.set_level(logging.WARNING)
-    metrics = audit("demo", "demo", quiet=True).metrics
+    metrics = audit("demo", "demo", limit=40, quiet=True).metrics
     assert min(metrics["own_label_mass_per_template"].values()) > 0.5
     assert metrics["preferred_tokens_per_template"] == {}
     assert "W-LABEL-MASS" not in caplog.text
@@ -344,12 +339,3 @@ def test_invalid_mass_or_tokens_are_rejected(found, tmp_path, change):
     change_metrics(found.write(tmp_path / "run"), **change)
     with pytest.raises(InputError, match="E-RUN-BROKEN: "):
         load_run(tmp_path / "run")
-
-
-def test_preferred_tokens_use_chat_template(folder):
-    chat = load_model(str(folder))
-    chat.tokenizer.chat_template = "{% for turn in messages %}<user>{{ turn.content }}</user>{% endfor %}"
-    on, off = (
-        audit(chat, TWO_ROWS, quiet=True, scoring=ScoringOptions(chat_template=each)).metrics for each in ("on", "off")
-    )
-    assert on["preferred_tokens_per_template"] != off["preferred_tokens_per_template"]

@@ -10,12 +10,10 @@ from peft import LoraConfig, get_peft_model
 
 from flip_flop import audit, load_run, predict
 from flip_flop.errors import InputError
-from flip_flop.metrics import Scores, batch_offsets, label_shares_per_template, summarise
+from flip_flop.metrics import batch_offsets, label_shares_per_template, summarise
 from flip_flop.prompts import Template
-from flip_flop.record import ModelRecord
 from flip_flop.report import comparison_frame, render_csv, render_text, write_report
-from flip_flop.scoring import Scorer, load_model, score, store_calibration
-from flip_flop.scoring.options import DEFAULT_SCORING
+from flip_flop.scoring import load_model, score, store_calibration
 from flip_flop.tasks import prior_from
 from tests.evaluation.conftest import TEMPLATES, change_metrics, make_rows, make_task
 from tests.metrics import oracle
@@ -48,6 +46,7 @@ def test_batch_calibration_matches_slow_loops_and_keeps_raw_metrics(loaded, raw)
     assert 0 < after["votes_changed"] < 1
 
 
+@pytest.mark.slow
 def test_audit_adds_batch_calibration_by_default_if_it_changes_a_prediction(loaded, raw):
     found = audit(loaded, TASK, quiet=True)
     assert {name: value for name, value in found.metrics.items() if name != "calibrated"} == raw.metrics
@@ -57,20 +56,6 @@ def test_audit_adds_batch_calibration_by_default_if_it_changes_a_prediction(load
     one_row = audit(loaded, make_task([{"text": "The same.", "mood": 0}] * 60), quiet=True)
     assert len(set(one_row.scores[:, 0].argmax(axis=1))) == 1
     assert "calibrated" in audit(loaded, TASK, quiet=True, label_prior=PRIOR).metrics
-
-
-def test_calibration_that_changes_no_prediction_adds_no_row(loaded):
-    class Balanced(Scorer):
-        record = ModelRecord(name="balanced")
-
-        def scores(self, instances, options=DEFAULT_SCORING, **keywords):
-            gold = np.array([each.label for each in instances])
-            scores = np.where(gold[:, None, None] == np.arange(3), -0.1, -3.0)
-            scores = np.repeat(scores, len(instances[0].prompts), axis=1).astype(np.float32)
-            return Scores.of(instances, scores, np.ones(scores.shape, dtype=np.int64))
-
-    assert "calibrated" not in audit(Balanced(), TASK, quiet=True).metrics
-    assert "calibrated" in audit(Balanced(), TASK, quiet=True, calibrate="batch").metrics
 
 
 def test_contextual_calibration_uses_first_row_without_content(loaded, raw):
@@ -92,6 +77,7 @@ def test_loaded_calibrated_scores_have_shares_of_prior(found, tmp_path):
     assert run.calibrated.metrics["label_shares"] == pytest.approx(PRIOR)
 
 
+@pytest.mark.slow
 def test_tables_and_report_have_raw_and_calibrated_metrics(found, raw, tmp_path):
     runs = [load_run(found.write(tmp_path / "run")), load_run(raw.write(tmp_path / "raw"))]
     lines = render_text(comparison_frame(runs[:1])).splitlines()[3:]
@@ -182,15 +168,6 @@ def test_audit_and_predict_apply_the_stored_offsets_by_template(trained, adapter
     assert [row["vote"] for row in rows] == run.calibrated.data.votes.tolist()
 
 
-def test_file_has_method_prior_and_template_digests(trained, adapter):
-    store(trained, adapter)
-    stored = json.loads((adapter / "calibration.json").read_text())
-    assert (stored["method"], stored["num_instances"], stored["chat_template"]) == ("batch", 60, False)
-    assert stored["label_prior"] == [1 / 3] * 3
-    digests = {template.name: template.digest() for template in TASK.templates}
-    assert {template["name"]: template["digest"] for template in stored["templates"]} == digests
-
-
 def rejected(trained, words, task=TASK, **options):
     for function in (audit, predict):
         with pytest.raises(InputError, match=rf"E-CALIBRATION: .*{words}"):
@@ -207,6 +184,7 @@ def test_stored_offsets_of_other_adapters_and_templates_are_rejected(trained, ad
         predict(trained, TASK, quiet=True, calibrate="stored", label_prior=PRIOR)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [

@@ -79,13 +79,6 @@ def test_template_with_label_is_rejected(loaded, tmp_path, labelled):
         predict(loaded, task.render_file(write_rows(tmp_path / "rows.jsonl", rows)), quiet=True)
 
 
-def test_ids_come_from_id_field(loaded, tmp_path):
-    rows = [{"text": row["text"], "number": f"T-{number}"} for number, row in enumerate(make_rows())]
-    task = make_task(labels=LABELS, id_field="number")
-    answered = predict(loaded, task.render_file(write_rows(tmp_path / "rows.jsonl", rows)), quiet=True)
-    assert [row["id"] for row in answered] == [f"T-{number}" for number in range(5)]
-
-
 def test_task_without_labels_predicts_label_numbers(loaded, source):
     found = predict(loaded, make_task(labels=None, label_field=None).render_file(source), quiet=True)
     assert {row["vote"] for row in found} <= {0, 1, 2}

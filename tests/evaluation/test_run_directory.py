@@ -3,11 +3,7 @@
 import gzip
 import json
 import os
-import signal
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +12,7 @@ from flip_flop.errors import InputError
 from flip_flop.evaluation.audit import audit
 from flip_flop.report import load_run
 from flip_flop.scoring import load_model
-from tests.evaluation.conftest import make_rows, make_task
+from tests.evaluation.conftest import make_task
 
 FILES = ["MANIFEST.json", "instances.jsonl.gz", "metrics.json", "run.json", "scores.npz"]
 
@@ -55,54 +51,6 @@ def test_instances_are_stored_in_chat_template(audited, folder, tmp_path):
     assert next(iter(read.instances)).prompts[3] == "<user>The room was good 0.</user>"
 
 
-@pytest.mark.parametrize("file", FILES)
-@pytest.mark.parametrize("existing", [False, True])
-def test_failed_write_keeps_previous_state(audited, tmp_path, monkeypatch, file, existing):
-    out = tmp_path / "base"
-    if existing:
-        audited.write(out)
-        before = {name: (out / name).read_bytes() for name in FILES}
-
-    def fail(self, target):
-        if target.name == file:
-            raise OSError(28, "No space left on device")
-        return rename(self, target)
-
-    rename = Path.replace
-    monkeypatch.setattr(Path, "replace", fail)
-    with pytest.raises(OSError, match="No space"):
-        audited.write(out)
-    assert names(tmp_path) == (["base"] if existing else [])
-    if existing:
-        assert {name: (out / name).read_bytes() for name in FILES} == before
-
-
-KILLED = """
-import sys, time
-from pathlib import Path
-from flip_flop.files import new_folder, write_text
-with new_folder(Path(sys.argv[1])) as folder:
-    write_text(folder / "run.json", "new")
-    print("half", flush=True)
-    time.sleep(60)
-"""
-
-
-@pytest.mark.parametrize("existing", [False, True])
-def test_killed_write_keeps_previous_state(tmp_path, existing):
-    out = tmp_path / "base"
-    if existing:
-        out.mkdir()
-        (out / "run.json").write_text("old")
-    with subprocess.Popen([sys.executable, "-c", KILLED, str(out)], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout.readline() == "half\n"
-        process.send_signal(signal.SIGKILL)
-    assert out.exists() == existing
-    if existing:
-        assert (out / "run.json").read_text() == "old"
-    assert [name for name in names(tmp_path) if not name.startswith(".")] == (["base"] if existing else [])
-
-
 def test_run_replaces_previous_run(audited, tmp_path):
     out = tmp_path / "base"
     audited.write(out)
@@ -116,11 +64,3 @@ def test_run_replaces_previous_run(audited, tmp_path):
     with pytest.raises(InputError, match=r"E-OUT-USED: .* is not empty\. Give another --out\.$"):
         audited.write(tmp_path / "mine", overwrite=True)
     assert names(tmp_path) == ["base", "mine"]
-
-
-def test_report_of_run_without_labels(loaded, tmp_path):
-    rows = [{"text": row["text"]} for row in make_rows()]
-    unlabelled = audit(loaded, make_task(rows, labels=None, label_field=None), quiet=True)
-    run = load_run(unlabelled.write(tmp_path / "unlabelled"))
-    assert not run.has_gold
-    assert run.label_names == ("0", "1", "2")

@@ -21,6 +21,7 @@ from tests.tiny import metaspace, tiny_model, with_chat_template
 
 pytest.importorskip("openai", reason="the package openai is not installed")
 GENERATION = ScoringOptions(by="generation")
+FEW = make_task(make_rows(2))
 CHAT, OFF = ScoringOptions(chat_template="on"), ScoringOptions(chat_template="off")
 # SentencePiece's kind writes a prompt's last space into the answer's token, adds a BOS, and knows few words.
 STRANGE = [
@@ -31,16 +32,17 @@ STRANGE = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "options", "api", "tokenizer", "data"),
     [
-        ("completions", OFF, "echo", "byte_bpe", make_task()),
+        ("completions", OFF, "echo", "byte_bpe", FEW),
         ("completions", OFF, "echo", "metaspace", STRANGE),
-        ("vllm", ScoringOptions(), "prompt_logprobs", "byte_bpe", make_task()),
-        ("vllm", CHAT, "prompt_logprobs", "byte_bpe", make_task()),
-        ("llama", OFF, "grammar", "metaspace", make_task()),
-        ("llama", CHAT, "grammar", "byte_bpe", make_task()),
-        ("llama", OFF, "grammar", "byte_bpe", make_task()),
+        ("vllm", ScoringOptions(), "prompt_logprobs", "byte_bpe", FEW),
+        ("vllm", CHAT, "prompt_logprobs", "byte_bpe", FEW),
+        ("llama", OFF, "grammar", "metaspace", FEW),
+        ("llama", CHAT, "grammar", "byte_bpe", FEW),
+        ("llama", OFF, "grammar", "byte_bpe", FEW),
     ],
 )
 def test_exact_api_matches_local_scores(loaded, tmp_path, monkeypatch, kind, options, api, tokenizer, data):
@@ -66,6 +68,7 @@ def test_exact_api_matches_local_scores(loaded, tmp_path, monkeypatch, kind, opt
     assert how["boundary_merged"] == ours.record.scoring["boundary_merged"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keys", [{}, {"system": "Be brief.", "assistant_prefix": "My answer:"}])
 def test_chat_template_of_given_tokenizer_is_used(served, loaded, task, keys):
     task, tokenizer = replace(task, **keys), served[0].tokenizer
@@ -93,6 +96,7 @@ def first_tokens(model, tokenizer, instances, num_top):
     return expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_top", [400, 20])
 def test_first_tokens_have_their_score_or_an_upper_bound_or_no_label(served, loaded, task, num_top):
     server, name = served
@@ -132,6 +136,7 @@ def test_instruct_model_without_chat_template_is_warned_about(served, caplog, mo
     assert ("W-CHAT" in caplog.text) == warns
 
 
+@pytest.mark.slow
 def test_dry_run_estimates_and_writes_nothing(served, flip_flop, tmp_path):
     before = {*tmp_path.rglob("*")}
     common = ["--task", "demo", "--limit", "10", "--out", tmp_path / "out", "--dry-run"]
@@ -142,6 +147,7 @@ def test_dry_run_estimates_and_writes_nothing(served, flip_flop, tmp_path):
     assert {*tmp_path.rglob("*")} == before
 
 
+@pytest.mark.slow
 def test_interrupted_audit_continues_with_stored_answers(served, task):
     server, name = served
     server.dies_after = 17

@@ -46,7 +46,7 @@ def assert_as_printed(scores, **changes):
     return split
 
 
-@pytest.mark.parametrize("max_cc_size", [2, 3, 9])
+@pytest.mark.parametrize("max_cc_size", [2, 9])
 @pytest.mark.parametrize("unanimous_margin", [0.3, 50.0])
 def test_algorithm_1_holds_for_all_votes_of_five_templates_on_three_labels(max_cc_size, unanimous_margin):
     random = random_of("patterns", max_cc_size)
@@ -156,13 +156,6 @@ def test_line_17_the_gap_is_on_the_consensus_label_and_may_be_negative():
     split = split_of(scores, max_cc_size=2, unanimous_margin=9.0, **weights)
     assert members(split.cc_mask) == [0, 1]
     assert split.flip_weight == pytest.approx(1 / (1 + math.exp(5.9)))
-
-
-@pytest.mark.parametrize(("gap", "weight"), [(0.0, 0.5), (1e6, 0.9), (-1e6, 0.1)])
-def test_line_18_flip_weight_runs_from_f_min_to_f_max(gap, weight):
-    scores = torch.tensor([[-1e7, -1e7 - 3.0], [-1e7, -1e7 - 3.0], [-1e7 - gap, -1e7 - gap - 1.0]], dtype=torch.float64)
-    split = split_of(scores, max_cc_size=2, unanimous_margin=9.0)
-    assert split.flip_weight == pytest.approx(weight)
 
 
 def test_line_18_flip_weight_stays_within_bounds_where_rounding_would_lift_it():

@@ -56,8 +56,9 @@ def terms_of(name, instance, config):
     return terms
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12)
 @given(
     number=st.integers(0, 2**31),
     shape=SHAPES,

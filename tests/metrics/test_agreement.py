@@ -1,7 +1,5 @@
 """Agreement, the majority vote, POSIX and collapse equal slow loops."""
 
-import itertools
-
 import numpy as np
 import pytest
 
@@ -40,14 +38,6 @@ def fleiss_kappa(predictions, num_labels=4):
 def random_predictions(num_instances, num_templates, num_labels):
     random = generator(0, "tests/metrics/agreement", num_instances, num_templates, num_labels)
     return random.integers(num_labels, size=(num_instances, num_templates))
-
-
-def test_equation_11_holds_for_all_votes_of_five_templates_on_three_labels():
-    patterns = np.array(list(itertools.product(range(3), repeat=5)))
-    agreement = instance_agreement(patterns)
-    assert agreement.dtype == np.float64
-    assert agreement.tolist() == pytest.approx([oracle.agreement_of_instance(row) for row in patterns.tolist()])
-    assert no_consensus_share(patterns) == pytest.approx(oracle.no_consensus_share(patterns.tolist()))
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -133,6 +133,7 @@ def test_the_change_of_several_runs_is_that_of_their_mean():
     assert found == pytest.approx((low, high), abs=0.1 * (high - low))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shares", LABELS.values(), ids=LABELS)
 def test_intervals_contain_the_true_value_from_50_instances_on(shares):
     for share in coverage(50, shares, 60).values():

@@ -13,10 +13,8 @@ from flip_flop.metrics import (
     check_prior,
     find_offsets,
     label_shares_per_template,
-    majority_vote,
     offsets_that_change,
     prior_offsets,
-    vote_changes,
 )
 from tests.metrics import oracle
 
@@ -40,7 +38,7 @@ def test_batch_calibration_is_that_of_slow_loops(drawn):
     np.testing.assert_allclose(batch_offsets(scores, [1 / len(prior)] * len(prior)), batch_offsets(scores), atol=1e-12)
 
 
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(scores_and_prior())
 def test_offsets_have_mean_0_and_answers_follow_labels_and_instances(drawn):
     scores, prior = drawn
@@ -68,21 +66,6 @@ def test_of_two_labels_it_is_the_cut_at_a_quantile(drawn):
     answers = (scores + prior_offsets(scores, prior)).argmax(2)
     for template in range(scores.shape[1]):
         assert set(np.flatnonzero(answers[:, template])) == oracle.quantile_cut(scores.tolist(), template, prior[1])
-
-
-def test_a_bias_that_all_templates_share_and_rare_labels_look_the_same():
-    """The limit of every method here: a wrong prior makes right votes wrong, and the drift shows how many."""
-    random = np.random.default_rng(4)
-    truth = (random.random(500) < 0.1).astype(int)
-    scores = np.where(truth[:, None, None] == np.arange(2), 2.0, 0.0) + 0.3 * random.normal(size=(500, 3, 2))
-    assert (majority_vote(scores) == truth).mean() == 1
-    uniform, true = (scores + prior_offsets(scores, prior) for prior in ([0.5, 0.5], [0.9, 0.1]))
-    assert (majority_vote(uniform) == truth).mean() < 0.65
-    assert (majority_vote(true) == truth).mean() > 0.97
-    changes = vote_changes(scores, uniform)
-    wrong = (majority_vote(scores) != majority_vote(uniform)).mean()
-    assert changes["votes_changed"] == wrong > 0.35
-    assert changes["vote_share_drift"] == pytest.approx(abs(majority_vote(uniform).mean() - truth.mean()))
 
 
 @pytest.mark.parametrize("prior", ["", "1", "0.5,x", "0.5,0.6", "0,1", "-0.5,1.5", "nan,1", [0.5], [0.2, 0.2]])

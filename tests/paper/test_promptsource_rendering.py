@@ -80,6 +80,7 @@ def reference(promptsource_folder):
     return Reference(promptsource_folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REAL)
 def test_templates_render_like_promptsource(name, promptsource_folder, hub_mirror, reference):
     entry = catalog_entry(name)

@@ -19,9 +19,6 @@ SIZES = {
         "rte": (1488, 1000, 277),
         "wsc": (430, 95, 95),
         "copa": (300, 100, 100),
-        "wic": (4428, 1000, 638),
-        "hellaswag": (540, 60, 400),
-        "anli_r2": (900, 100, 1000),
     },
 }
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("real_rows")]  # each dataset is rendered once
@@ -89,15 +86,6 @@ def test_no_rendered_prompt_is_in_two_splits(name, real):
     splits = [{(instance.prompts, instance.choices) for instance in task.instances(split)} for split in task.data]
     assert len(splits) == 3
     assert len(set.union(*splits)) == sum(map(len, splits))
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_validation_has_every_label_in_its_share(name, real):
-    data = real(name)
-    official = data.task.gold_labels(data.train)
-    held_out = data.task.gold_labels(data.task.rows("validation"))
-    for label in range(len(data.entry.labels)):
-        assert abs(held_out.count(label) - len(held_out) * official.count(label) / len(official)) < 1.5
 
 
 @pytest.mark.parametrize(("name", "split", "identity", "template", "answer"), READ_BY_HAND)

@@ -43,7 +43,7 @@ def test_number_of_held_out_rows(policy, train, test, size):
 
 
 @given(st.integers(0, 9), st.integers(30, 80), st.integers(1, 20), st.randoms(use_true_random=False))
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_a_split_is_a_function_of_ids_and_seed(seed, train, test, shuffler: random.Random):
     policy = SplitPolicy(10, max_train=15, max_test=8)
     made = [{"idx": number, "label": number % 3} for number in range(train)]
@@ -154,12 +154,13 @@ TEMPLATES = TemplateSet(
 PAIRS = st.tuples(st.integers(0, 60), st.integers(0, 5), st.integers(0, 12))
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(PAIRS, st.integers(0, 2)), min_size=30, max_size=60),
     st.lists(PAIRS, min_size=2, max_size=20),
     st.sampled_from([None, 3, 7]),
 )
-@settings(max_examples=150)
+@settings(max_examples=50)
 def test_splits_match_a_slow_implementation(train, test, validation):
     cells, labels = [cell for cell, _ in train], [label for _, label in train]
     prompts, tested = ([[f"a{a}", f"b{b} and c{c}?"] for a, b, c in part] for part in (cells, test))

@@ -118,6 +118,7 @@ def test_a_field_that_determines_the_label_is_a_leak():
     assert found(PLAIN, leaky, on=told[:10]) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REAL)
 def test_the_papers_templates_have_no_errors_on_real_rows(name, promptsource_folder, hub_mirror):
     entry, table = catalog_entry(name), official_rows(name, hub_mirror)[1][:60]

@@ -45,14 +45,14 @@ def test_a_prompt_or_answers_that_read_the_gold_label_are_refused(jinja):
 
 
 @given(st.text(alphabet="ab|\n \r%#}'", max_size=20))
-@settings(max_examples=300)
+@settings(max_examples=100)
 def test_answers_without_jinja_render_like_jinja(choices):
     plain, rendered = Template("t", "x", f"a{choices}"), Template("t", "x", f"a{choices}{{# #}}")
     assert plain.render({}, None)[1] == rendered.render({}, None)[1]
 
 
 @given(st.lists(st.text(alphabet="ab|\n ", min_size=1).map(str.strip).filter(bool), min_size=2, max_size=5))
-@settings(max_examples=200)
+@settings(max_examples=100)
 def test_a_separator_in_the_text_of_a_row_never_invents_a_label(endings):
     joined = Template("t", "{{ endings|join(' ||| ') }} ||| x", "{{ endings | join('|||') }}")
     prompt, choices = joined.render({"endings": endings}, None)

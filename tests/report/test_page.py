@@ -134,6 +134,7 @@ def test_the_page_embeds_every_instance_with_the_answers_of_every_run(demo, demo
     assert all("kettle of test-0299" in prompt for ((_, prompt, _),) in held["prompts"][299])
 
 
+@pytest.mark.slow
 def test_changed_instances_come_first_if_the_page_cannot_hold_all(make_run, tmp_path, monkeypatch):
     runs = [make_run(num_instances=300), make_run("f2c", num_instances=300, pull=0.8)]
     monkeypatch.setattr("flip_flop.report.page.PAGE_SIZE", 9000)
@@ -158,6 +159,7 @@ def test_the_report_shows_commands_digests_and_templates(demo_page):
     assert "{{ text }}\nVerdict in one word:" in demo_page
 
 
+@pytest.mark.slow
 def test_the_same_runs_give_the_same_bytes(demo, demo_page, tmp_path):
     assert write_report(demo, tmp_path / "again.html").read_text(encoding="utf-8") == demo_page
 
@@ -197,6 +199,7 @@ def models(make_run):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [2, 3])
 def test_models_are_compared_by_name_and_never_as_before_and_after(models, tmp_path, number):
     page = report_of(tmp_path, *models[:number])
@@ -209,6 +212,7 @@ def test_models_are_compared_by_name_and_never_as_before_and_after(models, tmp_p
     assert [row[0].split()[0] for row in page.table("Run", "Macro-F1")[1:]] == ["Alpha-1B", "Beta-2B", "demo"][:number]
 
 
+@pytest.mark.slow
 def test_each_pair_has_its_difference_and_paired_interval(models, tmp_path):
     page = report_of(tmp_path, *models)
     runs = [load_run(run) for run in models]

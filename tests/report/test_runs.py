@@ -98,6 +98,7 @@ def of_single_array():
     return file.getvalue()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("file", "damage"), DAMAGES)
 def test_a_damaged_file_of_a_run_is_broken(make_run, file, damage):
     run = make_run()
@@ -132,6 +133,7 @@ def write_long(file, **values):
     return lambda run: change_json(run / file, **{key: size * "x" for key, size in values.items()})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "expand"),
     [
@@ -202,6 +204,7 @@ def with_texts(run, start, answer):
     replace(stored, data=replace(stored.data, instances=instances)).write(run)
 
 
+@pytest.mark.slow
 def test_a_report_of_two_runs_has_the_prompts_and_the_texts_of_both(make_run, tmp_path):
     base, trained = make_run(), make_run("f2c", pull=0.8)
     page = write_report([base, trained], tmp_path / "report.html").read_text(encoding="utf-8")

@@ -103,6 +103,7 @@ SERVED = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REFUSED)
 def test_unsupported_model_is_padded_exactly_with_one_warning(name, caplog):
     config, words = REFUSED[name]
@@ -117,6 +118,7 @@ def test_unsupported_model_is_padded_exactly_with_one_warning(name, caplog):
     assert words in lines[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SERVED)
 def test_supported_model_is_packed_exactly(name, caplog):
     model, encoded = made(SERVED[name]()), instances(byte_bpe())
@@ -166,6 +168,7 @@ def score_of_answer_alone(model, answer):
     return float(picked.mean())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", [longrope, dynamic])
 def test_length_dependent_positions_do_not_depend_on_batch(config):
     encoded = instances(byte_bpe())

@@ -9,21 +9,8 @@ from flip_flop.scoring import packed
 from flip_flop.scoring.packed import NAME, REFUSED, Layout, answer_states, attend, packed_attention
 from tests.exact import EXACT, in_float64
 from tests.scoring.made import instances
-from tests.scoring.tries import made_trie, path, relative
+from tests.scoring.tries import made_trie, relative
 from tests.tiny import ARCHITECTURES, MORE_ARCHITECTURES, byte_bpe, tiny_model
-
-
-def slow_attention(query, key, value, trie, scale):
-    """Each node's softmax over itself and its ancestors, a head at a time, in float64."""
-    _, heads, nodes, _ = query.shape
-    groups = heads // key.shape[1]
-    rows = []
-    for node in range(nodes):
-        keys = path(trie, node)
-        for head in range(heads):
-            weights = (key[0, head // groups, keys] @ query[0, head, node] * scale).softmax(0)
-            rows.append(weights @ value[0, head // groups, keys])
-    return torch.stack(rows).view(1, nodes, heads, value.shape[3])
 
 
 def made_states(trie, heads, key_heads):
@@ -34,21 +21,6 @@ def made_states(trie, heads, key_heads):
 
 def attended(states, layout, **options):
     return attend(torch.nn.Identity(), *states, None, packed=layout, **options)[0]
-
-
-@pytest.mark.parametrize(("heads", "key_heads"), [(3, 3), (6, 2), (4, 1)])
-@pytest.mark.parametrize("chunk", [1, 5, 16, 1000])
-def test_attention_and_gradients_match_loop_over_nodes(monkeypatch, heads, key_heads, chunk):
-    monkeypatch.setattr(packed, "CHUNK", chunk)
-    trie = made_trie()
-    states, layout = made_states(trie, heads, key_heads), Layout(trie)
-    expected, found = slow_attention(*states, trie, 0.3), attended(states, layout, scaling=0.3)
-    with torch.no_grad():
-        assert relative(attended(states, layout, scaling=0.3), expected) < EXACT
-    weights = torch.randn(expected.shape, generator=torch.Generator().manual_seed(8), dtype=torch.float64)
-    slow, ours = (torch.autograd.grad((output * weights).sum(), states) for output in (expected, found))
-    assert relative(found, expected) < EXACT
-    assert all(relative(gradient, exact) < EXACT for gradient, exact in zip(ours, slow, strict=True))
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -80,9 +52,11 @@ def slow_scores(model, encoded):
     return torch.stack(scores).view(len(encoded), 3, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("backend", "batch_tokens"), [("packed", 1), ("padded", 1), ("padded", 60), ("padded", 9999)])
 @pytest.mark.parametrize("architecture", [*ARCHITECTURES, *MORE_ARCHITECTURES])
-def test_scores_and_gradients_match_separate_sequences(architecture, backend, batch_tokens):
+def test_scores_and_gradients_match_separate_sequences(monkeypatch, architecture, backend, batch_tokens):
+    monkeypatch.setattr(packed, "CHUNK", 5)
     model, encoded = in_float64(tiny_model(architecture)), instances(byte_bpe(), 2)
     weights = torch.randn(2, 3, 2, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
     found = answer_states(model, encoded, backend=backend, batch_tokens=batch_tokens).scores()

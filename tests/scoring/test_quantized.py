@@ -55,6 +55,7 @@ def test_8bit_models_use_padded_backend(base):
     np.testing.assert_allclose(found.scores, score(load_model(base), INSTANCES).scores, atol=0.5)
 
 
+@pytest.mark.slow
 def test_resume_needs_same_quantization(flip_flop, tmp_path, caplog):
     pytest.importorskip("bitsandbytes")
     command = ["train", "-m", "demo", "-t", "demo", "--limit", 16, "--eval-limit", 10, "--out", tmp_path / "run"]

@@ -33,6 +33,7 @@ def choices_task(count=12):
     return Task("choices", TemplateSet(tuple(templates)), {"test": rows}, labels=[0, 1], label_field="label")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["packed", "padded"])
 @pytest.mark.parametrize("model", ["demo", "tiny"])
 def test_rows_with_shared_prompt_score_like_single_rows(loaded, model, backend):
@@ -43,6 +44,7 @@ def test_rows_with_shared_prompt_score_like_single_rows(loaded, model, backend):
     assert together.metrics["observed_agreement"] == alone.metrics["observed_agreement"]
 
 
+@pytest.mark.slow
 def test_record_has_number_and_largest_difference_of_checked_scores(loaded):
     checked = audit(loaded, choices_task(), quiet=True).record.scoring["self_check"]
     assert checked["num_scores"] == 2 * 3 * 2  # rows, templates, labels

@@ -11,7 +11,6 @@ from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 from flip_flop.errors import InputError
 from flip_flop.prompts import RenderedInstance
-from flip_flop.record import RunRecord
 from flip_flop.scoring import load_model, score
 from flip_flop.scoring.options import ScoringOptions
 from tests.scoring.oracle import naive_scores
@@ -165,6 +164,7 @@ def quantized(request, tmp_path):
     return folder, write(folder), name, scale, tolerance
 
 
+@pytest.mark.slow
 def test_quantized_files_have_the_scores_of_their_dequantized_weights(quantized):
     folder, dequantized, name, _, tolerance = quantized
     loaded = load_model(folder)
@@ -186,15 +186,6 @@ def test_quantized_files_are_complete_and_not_quantized_again(quantized):
     refused(folder, "quantized already", "--load-in", code="E-MODEL-DEVICE", quantization_config="4bit")
     refused(change(folder, gone=scale), "without the scale", "layers.0")
     refused(change(folder, quantization_config=None))
-
-
-def test_audit_records_how_the_weights_are_stored(flip_flop, tmp_path):
-    write_fp8(save_tiny(tmp_path / "fp8"))
-    found = flip_flop("audit", "-m", tmp_path / "fp8", "-t", "demo", "--limit", 4, "--out", tmp_path / "run")
-    assert found.code == 0, found.err
-    record = RunRecord.read(tmp_path / "run").model
-    assert record.dtype == "fp8, float32"
-    assert record.quantization["dequantize"] is True
 
 
 def test_integers_without_a_scale_are_not_weights(tmp_path):
@@ -224,6 +215,7 @@ ODD = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("file", "key", "value"), ODD)
 def test_odd_value_in_a_file_of_the_model_gives_one_line_or_none(tmp_path, file, key, value):
     folder = save_tiny(tmp_path / "model")

@@ -36,7 +36,7 @@ def test_one_node_per_distinct_prefix(batch):
     assert trie.depth.tolist() == [len(word) - 1 for word in words(trie)]
 
 
-@settings(max_examples=500)
+@settings(max_examples=60)
 @given(batches_with_a_common_beginning())
 def test_joined_tries_keep_visibility_positions_and_targets(batch):
     tries = [build_trie(answers) for answers in batch]

@@ -26,6 +26,7 @@ def changed(first, later) -> set[str]:
     return {name for name, key in first.items() if later.get(name) != key}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("study", "differ"),
     [
@@ -125,6 +126,7 @@ def test_missing_revision_is_resolved_in_the_hubs_cache(tmp_path, monkeypatch):
     assert not {cell.key for cell in cached.cells} & {cell.key for cell in unknown.cells}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "has_gpu", "dtype"),
     [

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from flip_flop.errors import InputError
 from flip_flop.files import sha256_json
 from flip_flop.prompts import RenderedInstance, Template, TemplateSet
-from flip_flop.tasks import FileSource, RowsSource, Task, deduplicate, holdout, load_task, log_findings
+from flip_flop.tasks import FileSource, RowsSource, Task, deduplicate, holdout, load_task
 
 PLAIN, TERSE = (
     Template("plain", "{{ text }} Urgent?", "No ||| Yes"),
@@ -237,13 +237,6 @@ def test_deduplicate_keeps_the_first_of_equal_instances():
     assert [instance.id for instance in kept] == ["test-1", "test-2", "test-3", "test-5"]
     assert dropped == 1
     assert deduplicate(kept, against=kept[:1]) == (kept[1:], 1)
-
-
-def test_a_finding_of_lint_is_logged_once_in_a_process(caplog):
-    reversed_answers = TemplateSet((PLAIN, Template("odd", "{{ text }}!", "Yes ||| No")))
-    for _ in range(2):
-        log_findings(replace(task(some(4)), templates=reversed_answers).render("test"))
-    assert caplog.text.count("W-TPL-LABEL-ORDER: template odd") == 1
 
 
 # ---- the embedded tasks ----

@@ -36,6 +36,7 @@ ARCHITECTURES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_all_adapters_of_experts_and_states_learn_and_other_weights_are_a_warning(tmp_path, name, caplog):
     # A method that always has a gradient.

@@ -22,6 +22,7 @@ from tests.training.conftest import change_digit, load_tiny, make_task, rows, ru
 from tests.training.test_resume import interrupt
 from tests.training.test_resume import run as run_with_checkpoints
 
+pytestmark = pytest.mark.xdist_group("damage")
 HARMLESS = ("README.md", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 
 
@@ -139,6 +140,7 @@ def test_a_damaged_checkpoint_is_refused(crashed, tmp_path, damage):
     assert not (out / "run.json").exists()
 
 
+@pytest.mark.slow
 def test_a_damaged_best_checkpoint_is_refused_only_for_its_adapter(crashed, tmp_path):
     best = "checkpoint-2"
     for name, is_refused in (("optimizer.pt", False), ("README.md", False), ("adapter_model.safetensors", True)):

@@ -11,8 +11,9 @@ from flip_flop import InputError, audit, load_model
 from flip_flop.record import RunRecord
 from flip_flop.training.card import model_card
 from tests.tiny import save_tiny
-from tests.training.conftest import adapter_bytes, make_task, make_trainer, run, signal_in, training_rows
+from tests.training.conftest import make_task, make_trainer, run, training_rows
 
+pytestmark = pytest.mark.xdist_group("card")
 GOLDEN = Path(__file__).parents[1] / "golden" / "card.md"
 # Metrics, digests and versions, which depend on the machine.
 NUMBERS = r"[−+±]?\b\d+\.[\d.]+\S*|[0-9a-f]{64}|value: .*"
@@ -79,19 +80,6 @@ def test_names_and_labels_are_escaped(finished):
     assert r'from_pretrained("tiny`<b>\"\n# now", revision="a\"b")' in blocks[0]
 
 
-def test_resumed_run_has_the_same_card_and_an_edited_card_is_accepted(finished, base, tmp_path, monkeypatch):
-    out = tmp_path / "f2c"
-    with monkeypatch.context() as patch:
-        signal_in(patch, 2)
-        assert run(out, model=base).stopped_by
-    run(out, model=base, resume=True)
-    assert adapter_bytes(out) == adapter_bytes(finished)
-    card = "adapter/README.md"
-    assert (out / card).read_bytes() == (finished / card).read_bytes()
-    (out / card).write_text("edited")
-    load_model(base, adapter=out / "adapter")
-
-
 PUSHED = {"push_to_hub": True, "hub_model_id": "someone/tiny-f2c", "num_train_epochs": 1}
 
 
@@ -111,6 +99,7 @@ def hub(monkeypatch):
     return sent
 
 
+@pytest.mark.slow
 def test_hub_gets_the_adapter_folder_without_local_paths(base, tmp_path, hub):
     done = run(tmp_path / "run", model=base, **PUSHED)
     ((name, files),) = hub.items()
@@ -125,6 +114,7 @@ def test_push_without_network_is_refused_before_training(tmp_path):
         run(tmp_path / "run", **PUSHED)
 
 
+@pytest.mark.slow
 def test_failed_push_leaves_a_complete_run(tmp_path, hub, caplog):
     hub["someone/tiny-f2c"] = None
     done = run(tmp_path / "run", **PUSHED)
@@ -132,6 +122,7 @@ def test_failed_push_leaves_a_complete_run(tmp_path, hub, caplog):
     assert "W-PUSH" in caplog.text
 
 
+@pytest.mark.slow
 def test_trainer_writes_a_card_without_a_task(tmp_path):
     trainer = make_trainer(tmp_path / "out", eval_rows=training_rows(count=6))
     trainer.train()

@@ -38,6 +38,7 @@ def passes(monkeypatch):
     return counted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
@@ -91,6 +92,7 @@ def slow_clock(monkeypatch):
     monkeypatch.setattr("time.monotonic", lambda: started + 30 * next(readings))
 
 
+@pytest.mark.slow
 def test_log_has_lines_for_every_pass(out, capsys, slow_clock):
     run(out, quiet=False)
     lines = capsys.readouterr().err.splitlines()
@@ -98,12 +100,14 @@ def test_log_has_lines_for_every_pass(out, capsys, slow_clock):
     assert "base votes: 12 of 12 instances" in lines
 
 
+@pytest.mark.slow
 def test_terminal_has_a_bar_for_every_pass(out, monkeypatch):
     monkeypatch.setattr(sys, "stderr", Terminal())
     run(out, quiet=False)
     assert set(re.findall(r"([a-z0-9 ]+):\s+\d+%", sys.stderr.getvalue())) == PASSES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("terminal", [True, False])
 def test_quiet_training_shows_no_progress(out, monkeypatch, slow_clock, terminal):
     monkeypatch.setattr(sys, "stderr", Terminal() if terminal else io.StringIO())

@@ -54,12 +54,6 @@ def test_two_templates_are_warned_about(caplog, method, words, count):
     assert [words in line for line in caplog.messages if line.startswith("W-TRAINING: two")] == [True] * (count == 2)
 
 
-def test_last_step_is_always_evaluated(out):
-    run(out, num_train_epochs=1, eval_strategy="steps", eval_steps=2)  # three steps
-    assert [entry["step"] for entry in log_of(out, "eval_mean_f1")] == [0, 2, 3]
-    assert {path.name for path in (out / "checkpoints").iterdir()} == {"checkpoint-2", "checkpoint-3"}
-
-
 # ---- stopping on the unsupervised loss ----
 
 STOPPING = {
@@ -89,6 +83,7 @@ def test_early_stopping_counts_evaluations_without_a_lower_loss(losses, due):
     assert not StopEarly(0, 20).is_due(state_of(losses))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["f2c", "cce", "swarm"])
 def test_validation_loss_is_the_methods_loss_without_dropout(tmp_path, method):
     changes = {"method": method, "protocol": "release", "lora_dropout": 0.5, "divergence_space": "vocab"}
@@ -104,6 +99,7 @@ def test_validation_loss_is_the_methods_loss_without_dropout(tmp_path, method):
     assert unlabelled.evaluate()["eval_loss"] == evaluated["eval_loss"]
 
 
+@pytest.mark.slow
 def test_constant_loss_stops_training_early(out):
     assert run(out, **STOPPING).stopped_by is None
     training = record_of(out)["training"]
@@ -121,6 +117,7 @@ def test_validation_loss_is_not_computed_without_patience(out):
 # ---- precision ----
 
 
+@pytest.mark.slow
 def test_ten_steps_at_1e_5_change_every_adapter_tensor_of_a_bfloat16_base(out):
     loaded = load_tiny(dtype=torch.bfloat16)
     common = {"learning_rate": 1e-5, "max_steps": 10, "num_train_epochs": -1, "eval_strategy": "no"}

@@ -99,27 +99,18 @@ def test_a_biased_base_model_is_compared_with_its_calibrated_votes():
     assert result["vote_drift"] == pytest.approx(0, abs=0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", ["macro_f1", "vote_agreement"])
 @pytest.mark.parametrize(("gold", "num_labels"), DATA.values(), ids=DATA)
 def test_constant_predictions_never_exceed_the_constant_value(by, gold, num_labels):
     """Even if the base model guesses, and constant predictions are better than it."""
-    for seed in range(10):
+    for seed in range(3):
         base = make_base(noisy(gold, num_labels, accuracy=0, seed=seed), num_labels)
         criterion = criterion_for(by, len(gold))
         constant = criterion.constant_value(gold, num_labels)
-        for labels in np.random.default_rng(seed).integers(num_labels, size=(20, 5)):  # one for each template
+        for labels in np.random.default_rng(seed).integers(num_labels, size=(8, 5)):  # one for each template
             scores = make_scores(np.tile(labels, (len(gold), 1)), num_labels)
             assert criterion.judge(scores, base, gold)["selection"] <= constant
-
-
-def test_mean_f1_rewards_constant_predictions_that_count_as_collapsed():
-    gold = DATA["balanced"][0]
-    base, always = make_base(noisy(gold, 2, accuracy=0.1), 2), make_scores(np.ones((60, 5), dtype=int), 2)
-    criterion = CheckpointCriterion.of(settings(), [0, 1])
-    result = criterion.judge(always, base, gold)
-    assert criterion.by == "mean_f1"
-    assert result["selection"] > result["base_selection"]
-    assert result["collapsed"] == 1
 
 
 def test_drift_without_a_loss_of_quality_is_not_a_collapse():
@@ -168,6 +159,7 @@ def reasons(caplog):
     return [line for line in caplog.messages if "--resume --keep-worse saves it" in line]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("labelled", [True, False])
 def test_collapse_stops_training_without_saving_an_adapter(out, caplog, labelled):
     result = run_away(out, labelled)
@@ -191,6 +183,7 @@ def test_collapse_stops_training_without_saving_an_adapter(out, caplog, labelled
     assert [entry["step"] for entry in log_of(out, "eval_collapsed")][-1] == step, "nothing is trained again"
 
 
+@pytest.mark.slow
 def test_checkpoint_before_a_collapse_is_saved_if_it_beats_the_base_model(out):
     result = run_away(out, labelled=False, learning_rate=1e-2, eval_steps=2)
     assert result.adapter == out / "adapter"
@@ -200,6 +193,7 @@ def test_checkpoint_before_a_collapse_is_saved_if_it_beats_the_base_model(out):
     assert int(training["selected_checkpoint"].split("-")[1]) < training["collapsed_at_step"]
 
 
+@pytest.mark.slow
 def test_log_line_with_drift_asks_for_an_evaluation(out):
     run_away(out, eval_steps=10)
     drifted = [entry["step"] for entry in log_of(out, "vote_drift") if entry["vote_drift"] > 0.2]
@@ -207,6 +201,7 @@ def test_log_line_with_drift_asks_for_an_evaluation(out):
     assert drifted[0] in [entry["step"] for entry in log_of(out, "eval_collapsed")]
 
 
+@pytest.mark.slow
 def test_collapse_without_evaluations_is_found_in_the_log_lines(out, caplog):
     assert run_away(out, eval_strategy="no").withheld
     drifted = [entry["vote_drift"] > 0.2 for entry in log_of(out, "vote_drift")]
@@ -221,6 +216,7 @@ MOSTLY_1 = [row | {"label": 1} for row in rows(30, 300)] + [row | {"label": 0} f
 WORSE = {"select_by": "macro_f1", "learning_rate": 3e-3}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "code"),
     [
@@ -231,22 +227,23 @@ WORSE = {"select_by": "macro_f1", "learning_rate": 3e-3}
     ],
 )
 def test_collapsed_or_worse_model_is_withheld_for_every_criterion(out, caplog, changes, code):
-    assert run_away(out, stop_on_collapse=False, max_steps=12, **changes).withheld
+    assert run_away(out, stop_on_collapse=False, max_steps=8, **changes).withheld
     assert [line.startswith(code) for line in reasons(caplog)] == [True]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "collapses"),
     [
-        ({"votes": "frozen", "learning_rate": 1e-5}, False),
-        ({"votes": "online", "learning_rate": 1e-5}, False),
-        ({"stop_on_collapse": False}, True),  # as the paper's protocol
+        ({"votes": "frozen", "learning_rate": 1e-5, "max_steps": 4}, False),
+        ({"votes": "online", "learning_rate": 1e-5, "max_steps": 4}, False),
+        ({"stop_on_collapse": False, "max_steps": 12}, True),  # as the paper's protocol
     ],
 )
 def test_training_within_the_bound_or_by_the_papers_protocol_continues(out, changes, collapses):
-    run_away(out, max_steps=12, keep_worse=True, **changes)
+    run_away(out, keep_worse=True, **changes)
     training = record_of(out)["training"]
-    assert (training["collapsed_at_step"] is not None, training["steps"]) == (collapses, 12)
+    assert (training["collapsed_at_step"] is not None, training["steps"]) == (collapses, changes["max_steps"])
     line = log_of(out, "vote_drift")[-1]
     assert line["vote_share_0"] + line["vote_share_1"] == pytest.approx(1)
 

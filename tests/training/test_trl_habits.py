@@ -13,7 +13,7 @@ from flip_flop.errors import InputError
 from flip_flop.training import F2CTrainer
 from flip_flop.training.config import make_config
 from tests.tiny import byte_bpe, save_tiny, tiny_model
-from tests.training.conftest import make_task, make_trainer, run, settings, training_rows
+from tests.training.conftest import make_task, make_trainer, settings, training_rows
 
 ROWS = training_rows(count=6)
 
@@ -75,6 +75,7 @@ def test_trainer_accepts_a_task_with_its_rows_or_others(tmp_path):
         F2CTrainer(tiny_model("qwen2"), args, train_dataset=[{"text": "a"}], processing_class=byte_bpe())
 
 
+@pytest.mark.slow
 def test_evaluation_sets_are_logged_by_name_and_the_first_selects_the_checkpoint(tmp_path):
     sets = {"own": ROWS, "other": training_rows(count=4)}
     trainer = make_trainer(tmp_path / "two", eval_rows=sets)
@@ -139,8 +140,3 @@ def test_unsuitable_loading_options_are_refused(base, tmp_path, loads, key, valu
     args = settings(output_dir=str(tmp_path), **changes)
     with pytest.raises(InputError, match=f"E-CONFIG: {words}"):
         F2CTrainer(model, args, train_dataset=ROWS, processing_class=byte_bpe(), **how)
-
-
-def test_train_accepts_names_and_texts(base, tmp_path):
-    done = run(str(tmp_path / "run"), model=str(base), num_train_epochs=1)
-    assert done.adapter == tmp_path / "run" / "adapter"

@@ -32,6 +32,7 @@ from tests.training.conftest import (
 from tests.training.naive_step import WEIGHTS, distance, slow_step, step
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("space", ["labels", "both"])
 def test_frozen_votes_and_algorithm_1_use_the_model_before_training(tmp_path, space):
     trainer = make_trainer(
@@ -49,6 +50,7 @@ def test_frozen_votes_and_algorithm_1_use_the_model_before_training(tmp_path, sp
     assert slow_step(trainer, instances)[0] != pytest.approx(expected, rel=1e-5)  # by its own votes now
 
 
+@pytest.mark.slow
 def test_frozen_run_stores_its_votes_and_records_their_digest(out):
     run(out, votes="frozen")
     ids = [instance.id for instance in make_task().with_templates(["plain"]).instances("train")]
@@ -58,6 +60,7 @@ def test_frozen_run_stores_its_votes_and_records_their_digest(out):
     assert record_of(out)["training"]["votes_digest"] == table.digest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lost", [False, True])
 def test_resumed_run_has_the_votes_of_the_unbroken_one(tmp_path, monkeypatch, lost):
     changes = {"votes": "frozen", "vote_calibration": "batch", "early_stopping_patience": 9}
@@ -122,6 +125,7 @@ def test_batch_calibrated_votes_match_slow_loops_and_the_survey_has_their_change
     assert record_of(out)["training"]["vote_calibration"] == "batch"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("num_train", "calibration"), [(60, "batch"), (60, "none"), (12, "batch")])
 def test_calibration_offsets_are_stored_with_the_adapter(out, tmp_path, num_train, calibration):
     folder = str(save_tiny(tmp_path / "tiny"))
@@ -174,8 +178,3 @@ def test_validation_votes_are_calibrated_like_the_training_votes(tmp_path):
     assert torch.equal(result, torch.from_numpy(first.scores[:3]))
     np.testing.assert_allclose(trainer.validation_votes.scores, first.scores[:5], atol=1e-5)
     assert np.abs(first.offsets).max() > 0.01
-
-
-def test_prior_with_another_number_of_labels_is_refused(out):
-    with pytest.raises(InputError, match=r"E-LABEL-PRIOR: .* is not of 2 labels"):
-        run(out, votes="frozen", vote_calibration="batch", label_prior="0.2,0.3,0.5")
