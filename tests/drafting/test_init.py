@@ -112,6 +112,8 @@ FILES = {
 
 NAMES = (
     "本文",
+    "ｔｅｘｔ",
+    "Pru\u0308fung",
     "Text der Bewertung",
     "1st",
     "for",
@@ -140,6 +142,101 @@ def test_a_column_of_any_name_is_printed(name, flip_flop, folder):
     assert flip_flop("templates", "lint", "task.yaml").out.startswith("task.yaml: 4 templates, 40 rows, 0 errors, 0 w")
     varied = flip_flop("templates", "vary", "task.yaml", "--number", "8", "--out", "more.yaml")
     assert varied.code == 0, varied.err
+
+
+# Labels of sentiment of two and three values, and of yes or no about a column "urgent"; a text.
+LANGUAGES = {
+    "German": (("negativ", "positiv"), ("schlecht", "neutral", "gut"), ("Nein", "Ja"), "Das Zimmer war sauber."),
+    "French": (("négatif", "positif"), ("mauvais", "neutre", "bon"), ("non", "oui"), "La chambre est propre."),
+    "Spanish": (("negativo", "positivo"), ("malo", "neutro", "bueno"), ("no", "si"), "La habitación es limpia."),
+    "Italian": (("negativo", "positivo"), ("cattivo", "neutro", "buono"), ("no", "si"), "La camera è pulita."),
+}
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_templates_are_in_the_language_of_the_labels(language, flip_flop, folder):
+    *kinds, said = LANGUAGES[language]
+    for labels, kind in zip(kinds, ("sentiment", "sentiment", "yes_no"), strict=True):
+        (folder / "a.csv").write_text(
+            csv("text,urgent", lambda n, labels=labels: f"{said} {n},{labels[n % len(labels)]}"), encoding="utf-8"
+        )
+        result = flip_flop("init", "a.csv", "--overwrite")
+        assert (result.code, result.err) == (0, "")
+        assert result.out.startswith(f"task.yaml: {kind}, 4 templates in {language}, 0 warnings of lint\n")
+        task = load_task("task.yaml")
+        assert task.labels == labels
+        asked = "".join(template.jinja for template in task.templates)
+        assert ("urgent" in asked) == (kind == "yes_no")
+        assert not {"the", "this", "or", "answer"} & set(asked.lower().replace("\n", " ").split())
+
+
+def test_labels_of_another_language_are_reported(flip_flop, folder):
+    (folder / "a.csv").write_text(csv("本文,評価", lambda n: f"部屋 {n},{('良い', '悪い')[n % 2]}"), encoding="utf-8")
+    result = flip_flop("init", "a.csv")
+    assert "4 templates in English (the language of the labels is unknown), 0 warnings of lint\n" in result.out
+
+
+def test_words_of_a_missing_label_are_named(flip_flop, folder):
+    words = ("None", "Mild", "Severe", "NA")
+    (folder / "a.csv").write_text(csv("text,pain", lambda n: f"{text(n)},{words[n % 4]}", 60))
+    shown = flip_flop("init", "a.csv").out
+    assert "  labels  pain: Mild, Severe (NA, None: unlabelled unless --labels has them)\n" in shown
+    shown = flip_flop("init", "a.csv", "--labels", ",".join(words), "--overwrite").out
+    assert "  labels  pain: None, Mild, Severe, NA\n" in shown
+
+
+# name: (prompt, its Jinja)
+PROMPTS = {
+    "braces": ('Say {"label": x} for $5.\nText: {text}\nMood: ', 'Say {"label": x} for $5.\nText: {{ text }}\nMood:'),
+    "a name with spaces": ("{der Text}\nMood: ", "{{ row['der Text'] }}\nMood:"),
+    "two columns": ("From: { from }\nText: {text}", "From: {{ from }}\nText: {{ text }}"),
+    "Jinja": ("Text: {{ text|trim }}\n{mood}:", "Text: {{ text|trim }}\n{mood}:"),
+}
+MOODS = csv("from,text,der Text,label", lambda n: f"guest {n},{text(n)},{text(n)},{('Yes', 'No')[n % 2]}")
+
+
+@pytest.mark.parametrize(("prompt", "expected"), PROMPTS.values(), ids=PROMPTS)
+def test_a_prompt_is_the_first_template_and_the_others_are_its_formats(prompt, expected, flip_flop, folder):
+    (folder / "a.csv").write_text(MOODS)
+    (folder / "mood.txt").write_text(prompt)
+    result = flip_flop("init", "a.csv", "--prompt", "mood.txt")
+    assert (result.code, result.err) == (0, "")
+    assert result.out.startswith("task.yaml: prompt mood.txt, 4 templates, 0 warnings of lint\n")
+    task = load_task("task.yaml")
+    assert task.labels == ("No", "Yes")
+    assert (task.templates[0].name, task.templates[0].jinja) == ("mood", expected)
+    assert {template.answer_choices for template in task.templates} == {"No ||| Yes"}
+    assert [name.partition(" format")[0] for name in task.templates.names] == ["mood"] * 4
+    assert len(set(task.render("test").instances[0].prompts)) == 4
+
+
+def test_a_prompt_without_other_formats_says_so(flip_flop, folder):
+    (folder / "a.csv").write_text(MOODS)
+    (folder / "mood.txt").write_text("{text}")
+    shown = flip_flop("init", "a.csv", "--prompt", "mood.txt").out
+    assert "prompt mood.txt, 1 template, 0 warnings of lint\n" in shown
+    assert "\nThe prompt has no more formats. For paraphrases, use `flip-flop templates vary --paraphraser" in shown
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "expected"),
+    [
+        ("ticket_id", lambda n: f"T-{n}", True),
+        ("ticketId", lambda n: n, True),
+        ("Ticket Nr.", lambda n: n, True),
+        ("番号", lambda n: n, True),
+        ("id", lambda n: max(n, 1), False),  # not unique
+        ("id", lambda n: n or "", False),  # blank in a row
+        ("video", lambda n: n, False),
+    ],
+)
+def test_a_column_that_names_every_row_is_proposed_as_id_field(name, number, expected, flip_flop, folder):
+    (folder / "a.csv").write_text(csv(f"{name},text,urgent", lambda n: f"{number(n)},{text(n)},{n % 2}"))
+    result = flip_flop("init", "a.csv")
+    assert f"  ids     {name if expected else 'numbers of the rows'}\n" in result.out
+    assert load_task("task.yaml").id_field == (name if expected else None)
+    ids = {each.id for part in ("train", "test") for each in load_task("task.yaml").instances(part)}
+    assert ({str(number(n)) for n in range(24)} == ids) == expected
 
 
 def test_options_in_columns_of_any_name_are_answers(flip_flop, folder):
@@ -195,7 +292,8 @@ def test_a_file_becomes_a_task_of_its_kind_with_four_phrasings_that_lint_passes(
     result = flip_flop("init", file, *arguments)
     assert (result.code, result.err) == (0, "")
     kind, labels, answers = expected
-    assert result.out.startswith(f"task.yaml: {kind}, 4 templates, 0 warnings of lint\n")
+    assert result.out.startswith(f"task.yaml: {kind}, 4 templates in English")
+    assert result.out.splitlines()[0].endswith(", 0 warnings of lint")
     written = yaml.safe_load((folder / "task.yaml").read_text())
     assert written.get("labels") == labels
     assert [template["answer_choices"] for template in written["templates"][:2]] == answers
@@ -303,6 +401,16 @@ MISTAKES = {
     ),
     "roles": (FILES["topic"][1], ("--kind", "yes_no"), "E-INIT", ["are not no, yes", "--labels"]),
     "every row": (csv("text,name", lambda n: f"{text(n)},a{n}", 120), ("--label", "name"), "E-INIT", ["120"]),
+    "a prompt of another column": (PLAIN, ("--prompt", "typed.txt"), "E-INIT", ["{txet}", "'text'?"]),
+    "a prompt without columns": (
+        PLAIN,
+        ("--prompt", "plain.txt"),
+        "E-INIT",
+        ["plain.txt prints no column", "text, urgent"],
+    ),
+    "a prompt with wrong Jinja": (PLAIN, ("--prompt", "wrong.txt"), "E-TPL-SYNTAX", ["'wrong'"]),
+    "a prompt and a kind": (PLAIN, ("--prompt", "plain.txt", "--kind", "topic"), "E-INIT", ["--kind"]),
+    "no such prompt": (PLAIN, ("--prompt", "none.txt"), "E-DATA-FILE", ["none.txt"]),
     "kind of file": (PLAIN, ("--out", "task.json"), "E-OUT-PATH", ["task.json"]),
 }
 
@@ -310,8 +418,10 @@ MISTAKES = {
 @pytest.mark.parametrize(("content", "arguments", "code", "words"), MISTAKES.values(), ids=MISTAKES)
 def test_ambiguity_is_reported_in_one_line(content, arguments, code, words, flip_flop, folder):
     (folder / "a.csv").write_text(content)
+    for name, prompt in (("typed", "{txet}?"), ("plain", "Why?"), ("wrong", "{{ text ?")):
+        (folder / f"{name}.txt").write_text(prompt)
     one_line(flip_flop("init", "a.csv", *arguments), code, *words)
-    assert [path.name for path in folder.iterdir()] == ["a.csv"]
+    assert {path.suffix for path in folder.iterdir()} == {".csv", ".txt"}
 
 
 def test_a_terminal_is_asked_with_proposed_answers(flip_flop, folder, monkeypatch):

@@ -38,6 +38,9 @@ class InitOptions:
     )
     kind: TaskKind | None = option(None, help="The kind of task.")
     question: str = option("", help="For yes_no: the question, such as 'Is this urgent?'.")
+    prompt: Path | None = option(
+        None, metavar="FILE", help="Start from this prompt, with {column} or Jinja, and vary its format."
+    )
     encoding: str = option("utf-8", help="The file's encoding, such as cp1252 for Excel's CSV.")
     delimiter: str | None = option(None, metavar="CHARACTER", help="The character between the cells of a CSV file.")
     overwrite: bool = option(False, help="Replace a task file that is there already.")
@@ -47,7 +50,7 @@ class InitOptions:
 @click.argument("data", type=click.Path(path_type=Path))
 @options(InitOptions)
 def data_command(init: InitOptions, data: Path) -> int:
-    """Write a task file for DATA (CSV, TSV, JSONL, parquet, xlsx) with four templates.
+    """Write a task file for DATA (CSV, TSV, JSONL, parquet, xlsx) with four templates, in the language of the labels.
 
     On a terminal, the command asks for missing options. Otherwise it finds them in the names and values of the columns,
     and ambiguity is an error. Edit the templates in the file.
@@ -72,6 +75,7 @@ def data_command(init: InitOptions, data: Path) -> int:
         kind=init.kind,
         question=init.question,
         ask=_ask if sys.stdin.isatty() else None,
+        prompt=init.prompt,
     )
     write_text(init.out, draft.text(init.out))
     _show(draft, init.out)
@@ -79,6 +83,8 @@ def data_command(init: InitOptions, data: Path) -> int:
 
 
 def _show(draft: "Draft", out: Path) -> None:
+    from flip_flop.drafting.draft import NUM_TEMPLATES
+
     columns = draft.columns
     meant = [
         f"{value} ({word})" if value != word else value for value, word in zip(draft.labels, draft.words, strict=True)
@@ -87,20 +93,26 @@ def _show(draft: "Draft", out: Path) -> None:
         f"{part} {number:,}" + (f" ({blank:,} unlabelled)" if blank else "")
         for part, (number, blank) in draft.parts.items()
     )
-    found = f"{count(len(draft.templates), 'template')}, {count(len(draft.findings), 'warning')} of lint"
-    echo(f"{out}: {draft.kind}, {found}")
+    templates = count(len(draft.templates), "template") + (draft.language and f" in {draft.language}")
+    unlabelled = f" ({', '.join(columns.missing)}: unlabelled unless --labels has them)" if columns.missing else ""
+    echo(f"{out}: {draft.kind}, {templates}, {count(len(draft.findings), 'warning')} of lint")
     rows = [
         ["text", ", ".join([*columns.texts, *columns.options])],
         [
             "labels",
-            f"{columns.label}: {', '.join(meant)}" if columns.label else f"without a column: {', '.join(draft.words)}",
+            f"{columns.label}: {', '.join(meant)}{unlabelled}"
+            if columns.label
+            else f"without a column: {', '.join(draft.words)}",
         ],
         ["rows", parts or "test: all; too few to divide"],
+        ["ids", ", ".join(columns.ids) or "numbers of the rows"],
     ]
     echo(align_columns(rows, indent="  "))
     echo(align_columns([[template.name, template.answer_choices or ""] for template in draft.templates], indent="    "))
     for finding in draft.findings:
         echo(f"  {finding.code} {finding.template}: {finding.message}")
+    if len(draft.templates) < NUM_TEMPLATES:
+        echo("The prompt has no more formats. For paraphrases, use `flip-flop templates vary --paraphraser MODEL`.")
     echo(f"next: flip-flop audit --model demo --task {out} --out out/before    # demo is a toy: name your own model")
 
 

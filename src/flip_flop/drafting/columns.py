@@ -8,7 +8,7 @@ from typing import Any
 
 from flip_flop.errors import InputError, nearest
 from flip_flop.tasks import Rows
-from flip_flop.tasks.readers import cell_text, label_text
+from flip_flop.tasks.readers import MISSING, cell_text, label_text
 
 # Asks the user, with a proposed answer; None without a terminal.
 Ask = Callable[[str, str, Sequence[str]], str] | None
@@ -18,13 +18,25 @@ _MAX_NAMED_LABELS = 100
 _LABEL_LENGTH, _TEXT_LENGTH = 50, 15
 _TEXT_NAMES = (
     *("text", "review", "message", "body", "content", "sentence", "comment", "ticket", "tweet", "description"),
-    *("question", "query", "title", "prompt", "input"),
+    *("question", "query", "title", "prompt", "input", "nachricht", "kommentar", "texte", "commentaire", "texto"),
+    *("mensaje", "comentario", "reseña", "testo", "messaggio", "commento", "recensione", "本文", "正文", "文本"),
+)
+SENTIMENT_NAMES = (
+    "sentiment",
+    "polarity",
+    "stimmung",
+    "polarité",
+    "sentimiento",
+    "polaridad",
+    "sentimento",
+    "polarità",
 )
 LABEL_NAMES = (
-    *("label", "labels", "gold", "gold_label", "target", "class", "category", "sentiment", "polarity", "verdict"),
-    *("topic", "intent", "answer", "rating", "y"),
+    *("label", "labels", "gold", "gold_label", "target", "class", "category", *SENTIMENT_NAMES, "verdict"),
+    *("topic", "intent", "answer", "rating", "y", "klasse", "kategorie", "thema", "classe", "catégorie", "étiquette"),
+    *("etiqueta", "categoría", "clase", "etichetta", "categoria", "ラベル", "标签", "標籤"),
 )
-_PAIR_NAMES = (
+PAIR_NAMES = (
     ("premise", "hypothesis"),
     ("passage", "question"),
     ("context", "question"),
@@ -32,6 +44,12 @@ _PAIR_NAMES = (
     ("sentence_1", "sentence_2"),
     ("text1", "text2"),
     ("text_a", "text_b"),
+)
+_ID_WORDS = frozenset(
+    (
+        *("id", "ids", "uid", "uuid", "guid", "key", "index", "no", "num", "number", "nr", "nummer"),
+        *("numéro", "número", "numero", "código", "番号", "编号", "編號", "№"),
+    )
 )
 _OPTION_NAME = re.compile(r"((?i:choice|option|ending|alternative|candidate|answer))_?([0-9A-Za-z])|[A-E]")
 
@@ -45,12 +63,16 @@ class Columns:
         label: The column of gold labels, or None.
         values: The frequencies of its values, sorted by value.
         options: The columns of options, for the kind ``choice``.
+        ids: The column that names the rows, if there is one.
+        missing: The texts of the label column that mean a missing label, such as ``None``.
     """
 
     texts: tuple[str, ...]
     label: str | None
     values: dict[str, int]
     options: tuple[str, ...]
+    ids: tuple[str, ...]
+    missing: tuple[str, ...]
 
 
 def find_columns(
@@ -69,8 +91,6 @@ def find_columns(
     for name in [*texts, *([] if label is None else [label])]:
         if name not in names:
             raise InputError("E-INIT", f"{rows.source} has no column {name!r}.", nearest(name, names))
-    if len(texts) > 2:
-        raise InputError("E-INIT", f"--text names {len(texts)} columns.", "Give one or two.")
     if label in texts:
         raise InputError("E-INIT", f"{label!r} cannot be both a text and the label.", "Give one of the two.")
     options = () if texts and set(texts) & set(_options(names)) else _options(names)
@@ -79,12 +99,16 @@ def find_columns(
     values = {} if label is None else _label_values(rows, label, labels)
     if not texts:
         texts = _text_columns(rows, [name for name in names if name not in (label, *options)], ask)
-    return Columns(tuple(texts), label, values, options)
+    ids = [name for name in names if name not in (*texts, label, *options) and _names_rows(rows, name)]
+    missing = {cell_text(row.fields.get(label or "")).strip() for row in rows.rows} & MISSING
+    return Columns(tuple(texts), label, values, options, tuple(ids[:1]), tuple(sorted(missing - {"", *labels})))
 
 
-def is_known_pair(texts: Sequence[str]) -> bool:
-    """Return whether two columns have the names of a pair, such as premise and hypothesis."""
-    return tuple(name.strip().lower() for name in texts) in _PAIR_NAMES
+def _names_rows(rows: Rows, name: str) -> bool:
+    """Whether a column has the name of an id, such as ``Ticket Nr.``, and another value in each row."""
+    words = re.findall(r"[^\W_]+|№", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).replace("_", " ").lower())
+    values = {cell_text(row.fields.get(name)) for row in rows.rows} - {""}
+    return len(values) == len(rows) and not _ID_WORDS.isdisjoint(words)
 
 
 def _cells(rows: Rows, name: str, labels: Sequence[str] = ()) -> list[Any]:
@@ -144,7 +168,7 @@ def _label_values(rows: Rows, label: str, labels: Sequence[str]) -> dict[str, in
 def _text_columns(rows: Rows, names: Sequence[str], ask: Ask) -> tuple[str, ...]:
     by_name = {name.strip().lower(): name for name in names if _has_words(rows, name)}
     candidates = [name for name in by_name.values() if _is_text(rows, name)]
-    pair = next((pair for pair in _PAIR_NAMES if set(pair) <= set(by_name)), None)
+    pair = next((pair for pair in PAIR_NAMES if set(pair) <= set(by_name)), None)
     named = next((by_name[name] for name in _TEXT_NAMES if name in by_name), None)
     alone = candidates[0] if len(candidates) == 1 else named
     if alone is None and not candidates and len(by_name) == 1:

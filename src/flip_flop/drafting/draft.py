@@ -3,6 +3,7 @@
 import logging
 import os
 import re
+import string
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,18 +12,27 @@ from pathlib import Path
 import yaml
 
 from flip_flop.console import count, visible
-from flip_flop.drafting.columns import LABEL_NAMES, Ask, Columns, find_columns, is_known_pair
-from flip_flop.drafting.library import KINDS, choose_phrasings, guess_kind, know_sentiment, make_templates
+from flip_flop.drafting.columns import LABEL_NAMES, PAIR_NAMES, SENTIMENT_NAMES, Ask, Columns, find_columns
+from flip_flop.drafting.library import (
+    KINDS,
+    Phrasings,
+    choose_phrasings,
+    guess_kind,
+    know_sentiment,
+    make_templates,
+    read_prompt,
+)
 from flip_flop.errors import InputError
 from flip_flop.prompts import Template, TemplateSet
 from flip_flop.prompts.lint import Finding, LintRow, lint_templates
-from flip_flop.tasks import Rows
+from flip_flop.tasks import Rows, Task
 from flip_flop.tasks.readers import cell_text
 from flip_flop.tasks.sources import PARTS, holdout_size, parts_of
 
 log = logging.getLogger("flip_flop")
 
 LINTED_ROWS = 1000
+NUM_TEMPLATES = 4
 MIN_ROWS_TO_DIVIDE = 20
 
 
@@ -32,6 +42,7 @@ class Draft:
 
     Attributes:
         labels: The values of the label column, in the order of the answers. ``words`` has their meanings.
+        language: The language of the templates, and whether that of the labels is known. Empty for a prompt.
         form: ``delimiter`` and ``encoding`` of the file, if they are not a comma and UTF-8.
         parts: The numbers of rows and of rows with a blank label in each part of the file. Empty if the file is too
             small to be divided.
@@ -44,6 +55,7 @@ class Draft:
     labels: tuple[str, ...]
     words: tuple[str, ...]
     templates: tuple[Template, ...]
+    language: str
     parts: dict[str, tuple[int, int]]
     form: dict[str, str]
     findings: tuple[Finding, ...] = field(repr=False)
@@ -52,7 +64,7 @@ class Draft:
         """Return the text of the task file ``out``. Its paths are relative to its folder."""
         source = f"path: {_scalar(Path(os.path.relpath(self.source, out.parent)).as_posix())}"
         source += "".join(f", {key}: {_scalar(value)}" for key, value in self.form.items())
-        label = self.columns.label
+        label, names = self.columns.label, ", ".join(map(_scalar, self.words))
         by = f"[{', '.join(map(_scalar, (*self.columns.texts, *self.columns.options)))}]"
         lines = [
             f"# Drafted by flip-flop init {visible(self.source.name, one_line=True)}, as {self.kind}.",
@@ -76,16 +88,13 @@ class Draft:
                 *(f"  {part}: {{{source}, part: {part}, by: {by}}}" for part in self.parts),
             ]
         else:
-            lines += ["# To train, name a file of other rows, which need no labels: train: more.csv", "data:"]
-            lines += [f"  test: {{{source}}}"]
+            hint = "# To train, name a file of other rows, which need no labels: train: more.csv"
+            lines += [hint, "data:", f"  test: {{{source}}}"]
         lines += [
-            f"label_field: {_scalar(label)}" if label else "# No column of labels: there is agreement, but no F1."
-        ]
-        if self.labels:
-            lines += [f"labels: [{', '.join(map(_label, self.labels))}]"]
-        if self.words != self.labels:
-            lines += [f"label_names: [{', '.join(map(_scalar, self.words))}]    # what reports call them"]
-        lines += [
+            f"label_field: {_scalar(label)}" if label else "# No column of labels: there is agreement, but no F1.",
+            *(f"id_field: {_scalar(name)}" for name in self.columns.ids),
+            *([f"labels: [{', '.join(map(_label, self.labels))}]"] if self.labels else []),
+            *([f"label_names: [{names}]    # what reports call them"] if self.words != self.labels else []),
             "# Each has an answer for every label, in the labels' order. Three or more can out-vote one.",
             "templates:",
         ]
@@ -107,6 +116,7 @@ def draft_task(
     kind: str | None = None,
     question: str = "",
     ask: Ask = None,
+    prompt: Path | None = None,
 ) -> Draft:
     """Draft a task for the rows of a data file. The same file and arguments give the same draft.
 
@@ -119,24 +129,35 @@ def draft_task(
         kind: One of ``KINDS``; by default guessed.
         question: The question about a text, for ``yes_no``.
         ask: Asks the user for missing arguments. Without it, ambiguity is an error.
+        prompt: A prompt to start from, instead of the texts, kind and question.
 
     Raises:
         InputError: ``E-INIT``, or the first error of lint.
     """
+    if len(texts) > 2:
+        raise InputError("E-INIT", f"--text names {len(texts)} columns.", "Give one or two.")
+    if prompt and (texts or kind or question):
+        raise InputError(
+            "E-INIT", "--prompt has the text and the question.", "Leave --text, --kind and --question out."
+        )
+    own: list[Phrasings] = []
+    if prompt:
+        own, texts = read_prompt(prompt, rows.columns())
+        kind = own[0].kind
     columns = find_columns(rows, texts=texts, label=label, labels=labels, ask=ask)
     values, words = _labels(rows, columns, tuple(labels), kind, ask)
     has_options, has_question = bool(columns.options), [*map(str.lower, columns.texts[1:])] == ["question"]
     of_a_pair = kind in ("entailment", "yes_no") or "entail" in " ".join(words).lower()
-    is_pair = len(columns.texts) > 1 and (of_a_pair or has_question or is_known_pair(columns.texts))
-    if not is_pair:
-        question = question or _question(columns.label)
+    is_known_pair = tuple(name.strip().lower() for name in columns.texts) in PAIR_NAMES
+    is_pair = len(columns.texts) > 1 and (of_a_pair or has_question or is_known_pair)
+    word = "" if is_pair or question else _word(columns.label)
     if kind == "sentiment" and not know_sentiment(words):
         shown = ", ".join(map(repr, words))
         log.warning("W-INIT: the labels %s are not words of a sentiment. Use --kind topic for topics.", shown)
-    if kind is None and (columns.label or "").lower() in ("sentiment", "polarity") and len(words) == 2:
+    if kind is None and (columns.label or "").lower() in SENTIMENT_NAMES and len(words) == 2:
         kind = "sentiment"
     if kind is None:
-        asked = has_question or bool(question)
+        asked = has_question or bool(question or word)
         kind = guess_kind(words, is_pair=is_pair and not asked, has_options=has_options, has_question=asked)
         if ask is not None:
             kind = ask("Which kind of task is it?", kind or KINDS[0], KINDS)
@@ -148,10 +169,14 @@ def draft_task(
         )
     given = {
         name
-        for name, there in (("question", question or is_pair), ("other", is_pair), ("options", has_options))
+        for name, there in (("question", question or word or is_pair), ("other", is_pair), ("options", has_options))
         if there
     }
-    phrasings, order = choose_phrasings(kind, words, given, by_place=bool(labels))
+    printed = [str(row.fields.get(name)) for row in rows.rows[:LINTED_ROWS] for name in columns.texts]
+    phrasings, order = choose_phrasings(kind, words, given, by_place=bool(labels), texts=printed, among=own)
+    is_known = prompt or phrasings.order(words, by_place=False)
+    language = phrasings.language + ("" if is_known else " (the language of the labels is unknown)")
+    question = question or (string.Template(phrasings.question).substitute(word=word) if word else "")
     options = columns.options if kind == "choice" else ()
     if options:
         values = words = _option_labels(rows, columns)
@@ -160,12 +185,18 @@ def draft_task(
     templates = make_templates(
         phrasings, columns=rows.columns(), texts=columns.texts, words=words, options=options, question=question
     )
-    findings = _lint(rows, templates, columns.label, values, len(options) or len(words))
+    linted = _lint_rows(rows, columns.label, values)
+    if prompt:
+        from flip_flop.drafting.vary import kept_templates, vary_templates  # seconds of import
+
+        task = Task(prompt.stem, TemplateSet(tuple(templates)), {}, values, columns.label)
+        templates += kept_templates(vary_templates(task, linted, number=NUM_TEMPLATES))
+    findings = _lint(linted, templates, columns.label, len(options) or len(words))
     by, is_divided = (*columns.texts, *columns.options), len(rows) >= MIN_ROWS_TO_DIVIDE
     found = parts_of([row.fields for row in rows.rows], by, columns.label, values) if is_divided else []
     parts = {part: ([name for name, _ in found].count(part), found.count((part, True))) for part in PARTS if found}
     form = {key: rows.provenance[key] for key in ("delimiter", "encoding") if key in rows.provenance}
-    return Draft(Path(rows.source), kind, columns, values, words, tuple(templates), parts, form, findings)
+    return Draft(Path(rows.source), kind, columns, values, words, tuple(templates), language, parts, form, findings)
 
 
 def _labels(
@@ -226,10 +257,10 @@ def split_labels(text: str) -> tuple[str, ...]:
     return found
 
 
-def _question(label: str | None) -> str:
-    """Make a question from the name of a label column; empty for a name such as ``label``."""
-    word = re.sub(r"^(is|has|was|does)[ _]", "", (label or "").strip().lower()).replace("_", " ")
-    return "" if not word or word.replace(" ", "_") in LABEL_NAMES else f'Does "{word}" describe this?'
+def _word(label: str | None) -> str:
+    """Return the word to ask about from the name of a label column; empty for a name such as ``label``."""
+    word = re.sub(r"^(is|has|was|does|ist|hat|war|est|es|è)[ _]", "", (label or "").strip().lower()).replace("_", " ")
+    return "" if word.replace(" ", "_") in LABEL_NAMES else word
 
 
 def _option_labels(rows: Rows, columns: Columns) -> tuple[str, ...]:
@@ -260,20 +291,23 @@ def _option_labels(rows: Rows, columns: Columns) -> tuple[str, ...]:
     return found
 
 
+def _lint_rows(rows: Rows, label: str | None, values: Sequence[str]) -> list[LintRow]:
+    index_of = {value: index for index, value in enumerate(values)} if label else {}
+    return [
+        LintRow(rows.location(row), row.fields, index_of.get(cell_text(row.fields.get(label or ""))))
+        for row in rows.rows[:LINTED_ROWS]
+    ]
+
+
 def _lint(
-    rows: Rows, templates: Sequence[Template], label: str | None, values: Sequence[str], num_labels: int
+    rows: Sequence[LintRow], templates: Sequence[Template], label: str | None, num_labels: int
 ) -> tuple[Finding, ...]:
-    """Lint the templates on the first rows, and return the warnings.
+    """Lint the templates on rows, and return the warnings.
 
     Raises:
         InputError: The first error.
     """
-    index_of = {value: index for index, value in enumerate(values)} if label else {}
-    linted = [
-        LintRow(rows.location(row), row.fields, index_of.get(cell_text(row.fields.get(label or ""))))
-        for row in rows.rows[:LINTED_ROWS]
-    ]
-    found = lint_templates(TemplateSet(tuple(templates)), linted, label_field=label, num_labels=num_labels)
+    found = lint_templates(TemplateSet(tuple(templates)), rows, label_field=label, num_labels=num_labels)
     for finding in found:
         if finding.is_error:
             where, hint = (f"{finding.row}: ", " ") if finding.row else ("", "")  # an error in a row has its hint

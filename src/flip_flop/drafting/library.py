@@ -3,7 +3,7 @@
 import functools
 import re
 import string
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -11,11 +11,13 @@ from typing import Any, get_args
 import yaml
 
 from flip_flop.drafting import TaskKind
-from flip_flop.errors import InputError
+from flip_flop.errors import InputError, nearest
 from flip_flop.prompts import Template
-from flip_flop.prompts.sandbox import SEPARATOR, reference
+from flip_flop.prompts.sandbox import SEPARATOR, names_of, reference
+from flip_flop.tasks.readers import read_text
 
 KINDS = get_args(TaskKind)
+_FIELD = r'\{([^{}"\n]*)\}'  # not a brace of JSON
 _ORDERED = ("sentiment", "yes_no")  # kinds with ordered numbers as labels: the first means no
 
 
@@ -27,12 +29,15 @@ class Phrasings:
         needs: A requirement besides the text: ``question``, ``other`` or ``options``.
         roles: The meanings of the labels in the order of the answers, each with known words; or empty.
         phrasings: ``name``, ``jinja``, and ``answers``: one for each role, or ``$names``, ``$letters``, ``$options``.
+        question: A question about ``$word``, the name of the label column.
     """
 
     kind: str
     phrasings: tuple[dict[str, Any], ...]
     needs: str = ""
     roles: dict[str, list[str]] | None = None
+    language: str = "English"
+    question: str = ""
 
     def order(self, words: Sequence[str], *, by_place: bool) -> tuple[int, ...] | None:
         """Return the label of each role, by words or ``by_place``; None if the labels do not fit."""
@@ -44,6 +49,15 @@ class Phrasings:
             return tuple(places[0] for places in found)
         is_known_elsewhere = any(index != role for role, places in enumerate(found) for index in places)
         return tuple(range(len(words))) if by_place and not is_known_elsewhere else None
+
+    def shared_words(self, texts: Iterable[str]) -> int:
+        """Count the words of the texts that the phrasings have too: they tell Spanish and Italian apart."""
+        own = {*_words(" ".join(entry["jinja"] for entry in self.phrasings))}
+        return sum(word in own for text in texts for word in _words(text))
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"\w+", text.lower())
 
 
 @functools.cache
@@ -74,24 +88,32 @@ def know_sentiment(words: Sequence[str]) -> bool:
     """Return whether a label is a number or has a known word of a sentiment, such as ``very positive``."""
     entries = (phrasings for phrasings in library() if phrasings.kind == "sentiment")
     known = {word for entry in entries for words in (entry.roles or {}).values() for word in words}
-    return any(word.lstrip("-").isdigit() or known & {*re.findall(r"\w+", word.lower())} for word in words)
+    return any(word.lstrip("-").isdigit() or known & {*_words(word)} for word in words)
 
 
 def choose_phrasings(
-    kind: str, words: Sequence[str], given: set[str], *, by_place: bool
+    kind: str,
+    words: Sequence[str],
+    given: set[str],
+    *,
+    by_place: bool,
+    texts: Iterable[str] = (),
+    among: Sequence[Phrasings] = (),
 ) -> tuple[Phrasings, tuple[int, ...]]:
-    """Return the first fitting entry of the kind, and the label of each answer.
+    """Return the entry of the kind that knows the labels, or the first that fits, and the label of each answer.
 
     Args:
         kind: One of ``KINDS``.
         words: The labels in words.
         given: The available ones of ``question``, ``other`` and ``options``.
         by_place: Use the order of the labels if their words are unknown.
+        texts: Texts of the task, in the language of the templates if the labels are words of several languages.
+        among: The entries; by default the library.
 
     Raises:
         InputError: ``E-INIT`` if no entry fits.
     """
-    entries = [entry for entry in library() if entry.kind == kind]
+    entries = [entry for entry in among or library() if entry.kind == kind]
     possible = [entry for entry in entries if not entry.needs or entry.needs in given]
     if not possible:
         more = {"other": "a second column of text", "options": "columns of options, such as choice1 and choice2"}
@@ -101,18 +123,44 @@ def choose_phrasings(
             "Give both with --text, twice." if entries[0].needs == "other" else "Name them so in the file.",
         )
     are_numbers = kind in _ORDERED and all(word.strip().lstrip("-").isdigit() for word in words)
-    for phrasings in possible:
+    knowing = [entry for entry in possible if entry.order(words, by_place=False)]
+    language = max(knowing, key=lambda entry: entry.shared_words(texts), default=possible[0]).language
+    for phrasings in [entry for entry in knowing if entry.language == language] or possible:
         if phrasings.roles is None:
             return phrasings, tuple(range(len(words)))
         order = phrasings.order(words, by_place=by_place or are_numbers)
         if order is not None:
             return phrasings, order
-    roles = " or ".join(", ".join(entry.roles or ()) for entry in possible)
+    roles = " or ".join(dict.fromkeys(", ".join(entry.roles or ()) for entry in possible))
     raise InputError(
         "E-INIT",
         f"the labels {', '.join(map(repr, words))} are not {roles}.",
         "Give their words in the labels' order with --labels, or another --kind.",
     )
+
+
+def read_prompt(path: Path, columns: Sequence[str]) -> tuple[list[Phrasings], tuple[str, ...]]:
+    """Read a prompt whose answers are the labels: an entry for the roles of each entry, and the columns that it prints.
+
+    In a file without code of Jinja, ``{message}`` prints the column ``message``.
+
+    Raises:
+        InputError: ``E-INIT`` for an unknown column or none, ``E-TPL-SYNTAX``, or an error of the file.
+    """
+    text = read_text(path).strip()
+    if not re.search(r"\{[{%#]", text):
+        unknown = next((name for name in re.findall(_FIELD, text) if name.strip() not in columns), None)
+        if unknown is not None:
+            raise InputError("E-INIT", f"{path}: {{{unknown}}} is not a column.", nearest(unknown, columns))
+        text = re.sub(_FIELD, lambda found: f"{{{{ {reference(found[1].strip(), columns)} }}}}", text)
+    names = names_of(Template(path.stem, text, None).jinja)
+    printed = tuple(name for name in columns if name in names)
+    if not printed:
+        raise InputError("E-INIT", f"{path} prints no column.", f"Write one in braces: {', '.join(columns)}.")
+    phrasing = {"name": path.stem, "jinja": text.replace("$", "$$"), "answers": "$names"}
+    return [
+        Phrasings(f"prompt {path.name}", (phrasing,), roles=entry.roles, language="") for entry in library()
+    ], printed
 
 
 def make_templates(

@@ -137,9 +137,8 @@ def _sheet_cell(value: Any) -> Any:
 def _table(predictions: Sequence[Mapping[str, Any]], labels: Sequence[Any], rows: Rows | None) -> Iterator[list[Any]]:
     first: Mapping[str, Any] = next((row["templates"] for row in predictions if row["templates"]), {})
     generated = any(answer["probs"] is None for answer in first.values())
-    columns = [f"{name}: p({label})" for name in first for label in labels]
-    if generated:
-        columns = [f"{name}: label" for name in first]
+    suffixes = ["label"] if generated else [f"p({label})" for label in labels]
+    columns = [f"{name}: {suffix}" for name in first for suffix in suffixes]
     notes = [name for name in ("note",) if predictions and name in predictions[0]]
     others = ["consensus", *map(spreadsheet_cell, columns), *notes]
     inputs = itertools.repeat([]) if rows is None else _input_cells(rows, (*VOTE, *others))

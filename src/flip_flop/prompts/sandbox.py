@@ -8,6 +8,7 @@ in the text of the template separates; the same characters in the text of a row 
 import datetime
 import functools
 import numbers
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -340,6 +341,8 @@ def render_text(
 def reference(field: str, columns: Iterable[str] = ()) -> str:
     """Return the expression for a field: its name, or ``row['...']`` if the name is not an identifier of Jinja.
 
+    Python reads a name in its NFKC form, so two names of one form would be one variable.
+
     If ``row`` is one of the columns, ``fields`` is the name of the whole row.
 
     Example:
@@ -348,7 +351,8 @@ def reference(field: str, columns: Iterable[str] = ()) -> str:
         >>> reference("the text", columns=["row", "the text"])
         "fields['the text']"
     """
-    if field.isidentifier() and field[:2] != "__" and field.lower() not in NO_NAMES:
+    is_name = field.isidentifier() and unicodedata.is_normalized("NFKC", field)
+    if is_name and field[:2] != "__" and field.lower() not in NO_NAMES:
         return field
     return f"{'fields' if 'row' in columns else 'row'}[{field!r}]"
 

@@ -63,7 +63,7 @@ def read_rows(path: Path, encoding: str = "utf-8", delimiter: str | None = None)
     elif kind == ".xlsx":
         rows = _read_excel(path)
     else:
-        text = _read_text(path, encoding)
+        text = read_text(path, encoding)
         if kind == ".jsonl":
             rows = _read_jsonl(text, path)
         elif kind == ".json":
@@ -98,7 +98,8 @@ def label_text(value: object, labels: Iterable[object] = ()) -> str:
     return "" if (text := cell_text(value)).strip() in MISSING.difference(map(str, labels)) else text
 
 
-def _read_text(path: Path, encoding: str) -> str:
+def read_text(path: Path, encoding: str = "utf-8") -> str:
+    """Read a text file (``E-DATA-FILE``, ``E-DATA-ENCODING``, ``E-DATA-PARSE``)."""
     content = b""
     try:
         content = path.read_bytes()
