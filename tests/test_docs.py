@@ -176,11 +176,6 @@ def test_every_command_of_a_page_is_valid(path, line):
 def test_the_workflow_for_ci_runs_with_the_demo_model(tmp_path, monkeypatch, flip_flop):
     (workflow,) = map(yaml.safe_load, blocks(read("docs/how-to/ci.md"), "yaml"))
     (job,) = workflow["jobs"].values()
-    assert {"runs-on", "timeout-minutes", "steps"} == job.keys()
-    actions = [step["uses"].split("@")[0] for step in job["steps"] if "uses" in step]
-    assert actions == [f"actions/{name}" for name in ("checkout", "setup-python", "cache", "upload-artifact")]
-    cache = next(step["with"] for step in job["steps"] if step.get("uses", "").startswith("actions/cache"))
-    assert cache == {"path": "~/.cache/huggingface", "key": "model-${{ env.MODEL }}"}
     monkeypatch.chdir(tmp_path)
     shutil.copytree(ROOT / "examples" / "reviews", tmp_path, dirs_exist_ok=True)
     (stored,) = [f"flip-flop {line}" for path, line in COMMANDS if path.name == "ci.md"]

@@ -91,7 +91,7 @@ class F2CTrainer(Trainer):
     record: RunRecord | None = None  # of the run that this trainer is part of
     evaluation_seconds: float = 0.0
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  those of transformers' trainer
         self,
         model: ModelGiven,
         args: TrainingArguments | None = None,
