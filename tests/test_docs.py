@@ -86,7 +86,9 @@ def test_the_method_of_the_page_trains_and_logs_its_term(folder, flip_flop):
 def test_the_metric_of_the_page_is_in_an_audit_and_its_report(folder, flip_flop):
     lines = re.findall(r"^    PYTHONPATH=. flip-flop (.* --metric .*)$", EXTEND, flags=re.MULTILINE)
     try:
-        assert [flip_flop(*line.split()).code for line in lines] == [0, 0]
+        audited, reported = lines[0].split(), (*lines[1].split(), "--latex", "out/flips.tex")
+        shown = [flip_flop(*words) for words in (audited, reported)]
+        assert [result.code for result in shown] == [0, 0]
         sys.modules.pop("flips")
         with pytest.raises(InputError, match=r"metric: 'any_flip' is the name of another metric\."):
             add_metric("flips:ANY_FLIP")
@@ -95,6 +97,8 @@ def test_the_metric_of_the_page_is_in_an_audit_and_its_report(folder, flip_flop)
     metrics = json.loads((folder / "out/flips/metrics.json").read_text())
     low, high = metrics["intervals"]["any_flip"]
     assert 0 < low < metrics["any_flip"] < high < 1
+    assert "any flip" in shown[0].out
+    assert "any flip" in (folder / "out/flips.tex").read_text(encoding="utf-8")
     assert "any flip" in (folder / "out/flips.html").read_text(encoding="utf-8")
     one_line(
         flip_flop(*lines[0].replace(":ANY", ":NO").split()),

@@ -170,6 +170,13 @@ def test_templates_are_in_the_language_of_the_labels(language, flip_flop, folder
         assert not {"the", "this", "or", "answer"} & set(asked.lower().replace("\n", " ").split())
 
 
+@pytest.mark.parametrize("name", ["Beschwerde", "ist_Beschwerde"])
+def test_the_name_of_a_label_column_is_asked_about_in_its_case(name, flip_flop, folder):
+    (folder / "a.csv").write_text(csv(f"text,{name}", lambda n: f"{text(n)},{('ja', 'nein')[n % 2]}"))
+    assert flip_flop("init", "a.csv").code == 0
+    assert load_task("task.yaml").templates[0].jinja == '{{ text }}\nTrifft "Beschwerde" hier zu?'
+
+
 def test_labels_of_another_language_are_reported(flip_flop, folder):
     (folder / "a.csv").write_text(csv("本文,評価", lambda n: f"部屋 {n},{('良い', '悪い')[n % 2]}"), encoding="utf-8")
     result = flip_flop("init", "a.csv")

@@ -2,4 +2,5 @@
 
 from typing import Literal
 
+NUM_TEMPLATES = 4  # of a drafted task
 TaskKind = Literal["sentiment", "topic", "yes_no", "entailment", "choice"]

@@ -13,7 +13,7 @@ import click
 from flip_flop.cli.options import BaseModelOptions, DataOptions, TemplateOptions, option, options, out_file
 from flip_flop.cli.templates import sample_rows
 from flip_flop.console import align_columns, count, echo, percent
-from flip_flop.drafting import TaskKind
+from flip_flop.drafting import NUM_TEMPLATES, TaskKind
 from flip_flop.errors import InputError
 
 if TYPE_CHECKING:
@@ -83,8 +83,6 @@ def data_command(init: InitOptions, data: Path) -> int:
 
 
 def _show(draft: "Draft", out: Path) -> None:
-    from flip_flop.drafting.draft import NUM_TEMPLATES
-
     columns = draft.columns
     meant = [
         f"{value} ({word})" if value != word else value for value, word in zip(draft.labels, draft.words, strict=True)

@@ -12,6 +12,7 @@ from pathlib import Path
 import yaml
 
 from flip_flop.console import count, visible
+from flip_flop.drafting import NUM_TEMPLATES
 from flip_flop.drafting.columns import LABEL_NAMES, PAIR_NAMES, SENTIMENT_NAMES, Ask, Columns, find_columns
 from flip_flop.drafting.library import (
     KINDS,
@@ -32,7 +33,6 @@ from flip_flop.tasks.sources import PARTS, holdout_size, parts_of
 log = logging.getLogger("flip_flop")
 
 LINTED_ROWS = 1000
-NUM_TEMPLATES = 4
 MIN_ROWS_TO_DIVIDE = 20
 
 
@@ -259,8 +259,8 @@ def split_labels(text: str) -> tuple[str, ...]:
 
 def _word(label: str | None) -> str:
     """Return the word to ask about from the name of a label column; empty for a name such as ``label``."""
-    word = re.sub(r"^(is|has|was|does|ist|hat|war|est|es|è)[ _]", "", (label or "").strip().lower()).replace("_", " ")
-    return "" if word.replace(" ", "_") in LABEL_NAMES else word
+    word = re.sub(r"(?i)^(is|has|was|does|ist|hat|war|est|es|è)[ _]", "", (label or "").strip()).replace("_", " ")
+    return "" if word.lower().replace(" ", "_") in LABEL_NAMES else word
 
 
 def _option_labels(rows: Rows, columns: Columns) -> tuple[str, ...]:

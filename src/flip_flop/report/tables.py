@@ -2,7 +2,7 @@
 
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -262,7 +262,8 @@ def render_markdown(frame: pd.DataFrame) -> str:
 def _audit_tables(frame: pd.DataFrame) -> Iterator[tuple[Table, list[Audit]]]:
     """The table and the runs of each set of templates."""
     for heading, rows in frame.groupby("heading", sort=False):
-        titles = _TEXT_COLUMNS | {name: title for name, title in _RARE_COLUMNS.items() if rows[name].any()}
+        titles = _TEXT_COLUMNS | {name: METRICS[name].label for name in _added_metrics(rows["audit"])}
+        titles |= {name: title for name, title in _RARE_COLUMNS.items() if rows[name].any()}
         columns = [Column(title, is_text=name == "run") for name, title in titles.items()]
         cells = [
             [TableCell(name, "name"), *map(TableCell, texts)] for name, *texts in shown(rows)[list(titles)].to_numpy()
@@ -319,7 +320,7 @@ def metric_table(group: "AuditComparison", columns: Sequence[str] | None = None)
         ``difference``, ``interval`` and ``best``.
     """
     if columns is None:
-        columns = _COLUMNS if group.base.has_gold else _COLUMNS_WITHOUT_GOLD
+        columns = _main_columns(group)
     labels = _OTHER_LABELS | {name: (metric.label, metric.meaning) for name, metric in METRICS.items()}
     frame = metrics_frame(group.runs)
     words = shown(frame)
@@ -335,9 +336,18 @@ def metric_table(group: "AuditComparison", columns: Sequence[str] | None = None)
     return {"columns": heads, "rows": rows}
 
 
+def _main_columns(group: "AuditComparison") -> list[str]:
+    return [*(_COLUMNS if group.base.has_gold else _COLUMNS_WITHOUT_GOLD), *_added_metrics(group.runs)]
+
+
+def _added_metrics(runs: Iterable[Audit]) -> list[str]:
+    """The metrics with a value that are not of this package. Every table has them."""
+    return [name for name in METRICS if name not in METRICS.own and any(run.value(name) is not None for run in runs)]
+
+
 def other_metrics(group: "AuditComparison") -> list[str]:
     """The metrics with a value that the main table omits."""
-    main = _COLUMNS if group.base.has_gold else _COLUMNS_WITHOUT_GOLD
+    main = _main_columns(group)
     return [name for name in METRICS if name not in main and any(run.value(name) is not None for run in group.runs)]
 
 
