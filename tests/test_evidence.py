@@ -75,6 +75,7 @@ def check(result):
                 assert answers.count(vote) == max(map(answers.count, answers))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cell", ["demo/base-0", "demo/f2c-1"])
 def test_the_numbers_of_a_cell_follow_from_its_digits(made, cell):
     result = read(made, cell)
@@ -83,6 +84,7 @@ def test_the_numbers_of_a_cell_follow_from_its_digits(made, cell):
     check(result)
 
 
+@pytest.mark.slow
 def test_a_cell_records_its_settings_versions_machine_and_date_but_no_text_and_no_path(made):
     result = read(made, "demo/f2c-1")
     assert (result["model"], result["task"], result["method"], result["seed"]) == ("toy", "demo", "f2c", 1)
@@ -94,6 +96,7 @@ def test_a_cell_records_its_settings_versions_machine_and_date_but_no_text_and_n
     assert not [words for words in (str(made), str(Path.home()), "prompts") if words in json.dumps(result)]
 
 
+@pytest.mark.slow
 def test_the_difference_from_the_calibrated_vote_is_that_of_the_same_rows(made):
     for part, audit in read(made, "demo/f2c-1")["audits"].items():
         vote = read(made, "demo/base-0")["audits"][part]["calibrated"]["vote"]
@@ -103,6 +106,7 @@ def test_the_difference_from_the_calibrated_vote_is_that_of_the_same_rows(made):
             assert low <= value <= high
 
 
+@pytest.mark.slow
 def test_a_table_has_the_mean_over_seeds_and_leaves_out_methods_without_a_result(made):
     trained, base = read(made, "demo/f2c-1"), read(made, "demo/base-0")
     second = made / "results" / "toy" / "demo" / "f2c-2.json"

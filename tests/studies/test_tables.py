@@ -332,6 +332,7 @@ def tables(tmp_path_factory):
     return made
 
 
+@pytest.mark.slow
 def test_latex_is_well_formed(tables):
     for table in tables:
         text = table.latex()
@@ -348,6 +349,7 @@ def test_latex_is_well_formed(tables):
         assert bare.count("{") == bare.count("}")
 
 
+@pytest.mark.slow
 def test_latex_marks_best_and_worst(tables):
     text = tables[0].latex()
     assert text.count("ForestGreen") == text.count("BrickRed") == 33

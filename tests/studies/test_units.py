@@ -139,6 +139,7 @@ def test_a_unit_that_another_process_runs_fails_without_a_record(tmp_path, capsy
     assert folder.error_lines(made) == []
 
 
+@pytest.mark.slow
 def test_a_failure_is_one_line_and_is_retried(tmp_path, capsys, monkeypatch):
     made, folder, real = plan(), StudyFolder(tmp_path), run.load_model
 
@@ -159,6 +160,7 @@ def test_a_failure_is_one_line_and_is_retried(tmp_path, capsys, monkeypatch):
     assert folder.error_lines(made) == []
 
 
+@pytest.mark.slow
 def test_a_failed_audit_does_not_stop_the_others(tmp_path):
     path = write_task(tmp_path / "task")
     made = plan(small(tasks=("demo_clear", str(path), "demo_remarks"), methods=("cce",), cross=("demo_clear",)))

@@ -92,6 +92,8 @@ def choose(trainer, longest):
         index = next((index for index, wanted in enumerate(CASES) if wanted == case and index not in made), None)
         if index is not None:
             made[index] = EncodedInstance(f"row-{index}", instance.answers)
+        if len(made) == len(CASES):
+            break
     return [made[index] for index in range(len(CASES))]
 
 
