@@ -86,15 +86,19 @@ def test_decision_names_the_best_template_and_what_to_fix(tmp_path, scores):
     vote = macro_f1(run.data.votes, gold)
     close = [name for name, _ in decision.close]
     assert decision.sentences == (
-        f"Use {TEMPLATES[best][0]}: macro-F1 {100 * macro[best]:.1f} [{100 * low:.1f} to {100 * high:.1f}], "
-        "chance 50.0, on 120 labelled rows.",
-        f"It is not clearly better than {', '.join(close[:3])} and {len(close) - 3} more.",
-        f"The vote over 8 templates has {100 * vote:.1f}.",
-        "Fix first: good_bad (constant).",
+        f"Use {TEMPLATES[best][0]}: macro-F1 {100 * macro[best]:.1f} (95% interval for the best of 8: "
+        f"{100 * low:.1f} to {100 * high:.1f}), chance 50.0, on 120 labelled rows.",
+        f"It is not clearly better than {len(close)} of the 7 other forms: "
+        f"{', '.join(close[:3])} and {len(close) - 3} more.",
+        f"The vote over 8 templates, 8 passes per answer, has {100 * vote:.1f}.",
+        "Fix first: good_bad (constant: one label for every row).",
     )
     assert "good_bad" not in close
     assert without_gold(run).decision == Decision(
-        ("It takes labels to choose a template; at least 50 are needed.", "Fix first: good_bad (constant).")
+        (
+            "It takes labels to choose a template; at least 50 are needed.",
+            "Fix first: good_bad (constant: one label for every row).",
+        )
     )
     assert without_gold(run).abstention_advice == ""
 
@@ -118,10 +122,13 @@ def test_decision_after_training_names_what_the_base_has_without_it(tmp_path):
         values.append((fmean(pairs), fmean(macro_f1(answers, gold) for answers in run.predictions.T)))
     (agreement, f1), (new_agreement, new_f1), free = [[f"{100 * value:.1f}" for value in pair] for pair in values]
     vote = macro_f1(base.calibrated.data.votes, gold)
-    change, reached, free_vote, swing = compare(base, trained).decision
+    verdict, change, reached, free_vote, swing = compare(base, trained).decision
+    assert verdict.startswith(
+        f"Training helped: one template has macro-F1 {free[1]} calibrated, without training, {new_f1} with f2c (+"
+    )
     assert change.startswith(f"f2c: agreement {agreement} to {new_agreement} (+")
     assert f", macro-F1 {f1} to {new_f1} (+" in change
-    assert reached == f"Without training, base (calibrated) has agreement {free[0]} and macro-F1 {free[1]}."
+    assert reached == f"base (calibrated), without training: agreement {free[0]}."
     begins = (
         f"The majority vote of base (calibrated) has macro-F1 {100 * vote:.1f} for 8 passes per answer. With one pass,"
     )
@@ -246,7 +253,7 @@ def test_templates_that_guess_are_not_recommended(tmp_path):
         assert f"chance {100 / num_labels:.1f}. Compare" in run.decision.text
         right = guesses + 9 * (np.arange(num_labels) == gold[:, None, None])
         run = load_run(write_run(tmp_path / f"{name} right", "base", right, gold, templates, labels=labels))
-        assert run.decision.text.startswith("Use t0: macro-F1 100.0 [")
+        assert run.decision.text.startswith("Use t0: macro-F1 100.0 (95% interval for the best of 8: ")
 
 
 def test_a_label_that_is_always_answered_is_never_chosen(tmp_path):
@@ -264,8 +271,8 @@ def test_calibrated_form_is_chosen_if_its_answers_are_better(tmp_path):
     both = with_offsets(run, np.tile([0.0, -0.8], (4, 1)))
     assert both.decision.is_calibrated
     assert both.decision.macro_f1 > run.decision.macro_f1
-    assert both.decision.text.startswith(f"Use {both.decision.template}, calibrated: macro-F1 ")
-    assert "The calibrated vote over 4 templates has " in both.decision.text
+    assert both.decision.text.startswith(f"Use {both.decision.template}, calibrated (predict --calibrate batch, ")
+    assert "The calibrated vote over 4 templates, 4 passes per answer, has " in both.decision.text
 
 
 def test_names_are_escaped_in_sentences(tmp_path, scores):

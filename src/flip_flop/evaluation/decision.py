@@ -70,23 +70,28 @@ def decide(run: "Audit") -> Decision:
     metric, single = METRICS["macro_f1"], candidates.labelled.single(best)
     value, chance = float(ranking.values[best]), chance_f1(single)
     interval = bootstrap_interval(metric.statistic, single, confidence=1 - 0.05 / len(names))
-    numbers = f"macro-F1 {percent(value)} [{percent_interval(interval)}], chance {percent(chance)}"
+    what = f"95% interval for the best of {len(names)}" if len(names) > 1 else "95% interval"
+    numbers = f"macro-F1 {percent(value)} ({what}: {percent_interval(interval)}), chance {percent(chance)}"
     if interval[0] <= chance:
         words = "None of these templates is clearly above chance: the best,"
         return Decision((f"{words} {_form(*names[best])}, has {numbers}. {REMEDY}",))
     ends = {index: difference[2] for index, difference in enumerate(ranking.differences) if difference}
     close = tuple(names[index] for index in others if ranking.faults[index] is None and ends[index] >= 0)
-    sentences = [f"Use {_form(*names[best])}: {numbers}, on {count(number, 'labelled row')}."]
+    how = ""
+    if names[best][1] and run.calibrated:
+        how = f" (predict --calibrate {run.calibrated.metrics['method']}, without labels)"
+    sentences = [f"Use {_form(*names[best])}{how}: {numbers}, on {count(number, 'labelled row')}."]
     mass = (run.metrics.get("own_label_mass_per_template") or {}).get(names[best][0], 1.0)
     if mass < LOW_MASS:
         said = f"its label words have {percent(mass)} % of the probability"
         sentences.append(f"Score its labels, as predict does, instead of generating text: {said}.")
     if close:
-        sentences.append(f"It is not clearly better than {_listed([_form(*name) for name in close])}.")
+        worse = f"{len(close)} of the {len(others)} other forms"
+        sentences.append(f"It is not clearly better than {worse}: {_listed([_form(*name) for name in close])}.")
     if len(templates) > 1:
         kind = "calibrated vote" if run.calibrated or "offsets" in run.metrics else "vote"
         vote = percent(metric.value(forms[-1].data.labelled.voted))
-        sentences.append(f"The {kind} over {count(len(templates), 'template')} has {vote}.")
+        sentences.append(f"The {kind} over {len(templates)} templates, {len(templates)} passes per answer, has {vote}.")
     sentences += _fixes(run, ranking.faults[: len(templates)], used=names[best][0])
     return Decision(tuple(sentences), *names[best], value, interval, close)
 
@@ -99,7 +104,7 @@ def _fixes(run: "Audit", faults: Sequence[str | None], used: str | None = None) 
     mass = run.metrics.get("own_label_mass_per_template") or {}
     named = [pair for pair in zip(run.template_names, faults, strict=True) if pair[0] != used]
     is_seen = len(run.data.scores) >= MIN_ROWS
-    fixes = [f"{name} (constant)" for name, fault in named if fault == "constant" and is_seen]
+    fixes = [f"{name} (constant: one label for every row)" for name, fault in named if fault == "constant" and is_seen]
     for name, fault in named:
         if fault != "constant" and mass.get(name, 1.0) < LOW_MASS:
             fixes.append(f"{name} (label words have {percent(mass[name])} % of the probability)")

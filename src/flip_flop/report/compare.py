@@ -145,14 +145,34 @@ class AuditComparison:
         return [visible(text, one_line=True)] if listed else []
 
     @property
+    def trained(self) -> list[Audit]:
+        """The runs with an adapter, if all runs are of one base."""
+        return [] if self.compares_models else [run for run in self.runs[1:] if run.record.adapter]
+
+    @property
+    def verdict(self) -> str:
+        """Whether the best run is better than the calibrated baseline, or an empty text without gold labels."""
+        free = self.base.calibrated or self.base
+        changes = [(run, mean_difference("macro_f1", free, [run])) for run in self.trained]
+        known = [(run, change) for run, change in changes if change]
+        if not known:
+            return ""
+        run, change = max(known, key=lambda pair: pair[1].value)
+        helped = {"above": "helped", "below": "did harm"}.get(change.place, "did not clearly help")
+        how = "calibrated, without training" if free is not self.base else "without training"
+        start, end = percent(free.value("macro_f1")), percent(run.value("macro_f1"))
+        best = f"at most {end}" if len(known) > 1 else end
+        text = f"Training {helped}: one template has macro-F1 {start} {how}, {best} with {run.name} ({change.words()})."
+        return visible(text, one_line=True)
+
+    @property
     def decision(self) -> list[str]:
-        """Sentences on what training changed, next to the calibrated baseline and its vote, which need no training."""
-        runs = [] if self.compares_models else [run for run in self.runs[1:] if run.record.adapter]
+        """The verdict, and sentences on what training changed, next to the vote and the swing over templates."""
         free, size = self.base.calibrated or self.base, len(self.base.template_names)
         words = {"observed_agreement": "agreement", "macro_f1": "macro-F1"}
         metrics = [(name, title) for name, title in words.items() if self.base.value(name) is not None]
         sentences = []
-        for run in runs:
+        for run in self.trained:
             changes = [(name, title, self.difference(name, run)) for name, title in metrics]
             numbers = [
                 f"{title} {percent(self.base.value(name))} to {percent(run.value(name))} ({change.words()})"
@@ -160,18 +180,19 @@ class AuditComparison:
                 if change
             ]
             sentences.append(f"{run.name}: {', '.join(numbers)}.")
-        if runs and free is not self.base:
-            numbers = [f"{title} {percent(free.value(name))}" for name, title in metrics]
-            sentences.append(f"Without training, {free.name} has {' and '.join(numbers)}.")
-        if runs and size > 1 and self.base.value("macro_f1") is not None:
+        if self.trained and free is not self.base and size > 1:
+            agreement = percent(free.value("observed_agreement"))
+            sentences.append(f"{free.name}, without training: agreement {agreement}.")
+        if self.verdict and size > 1:
             vote = percent(METRICS["macro_f1"].value(free.data.labelled.voted))
-            differences = [(run.name, difference_from_vote(free, run)) for run in runs]
+            differences = [(run.name, difference_from_vote(free, run)) for run in self.trained]
             places = [f"{name} is {change.place} it ({change.words()})" for name, change in differences]
             sentences.append(
                 f"The majority vote of {free.name} has macro-F1 {vote} for {size} passes per answer. "
                 f"With one pass, {'; '.join(places)}."
             )
-        return [visible(sentence, one_line=True) for sentence in sentences] + self.swing
+        shown = [visible(sentence, one_line=True) for sentence in sentences]
+        return [*filter(None, [self.verdict]), *shown, *self.swing]
 
     @property
     def paired_metrics(self) -> list[str]:
