@@ -79,6 +79,7 @@ def test_an_ordinary_template_renders_as_plain_jinja_does(source):
         ("{{ [typo] }}", "E-TPL-RENDER: template 't', a.csv line 4: there is no field 'typo'"),
         ("{{ {'a': typo} }}", "E-TPL-RENDER: template 't', a.csv line 4: there is no field 'typo'"),
         ("{{ [{'a': 1}]|map(attribute='b')|list }}", "E-TPL-RENDER: .*: there is no field 'b'"),
+        ("{{ ｔｅｘｔ }} {{ text }}", r"E-TPL-SYNTAX: template 't': .* both 'text' after .*Write row\['ｔｅｘｔ'\]"),
         ("{{ text|uper }}", "E-TPL-SYNTAX: template 't', line 1: No filter named 'uper'"),
         ("{{ 1 / 0 }}", "E-TPL-RENDER: template 't', a.csv line 4: ZeroDivisionError"),
         ("{{ text + 1 }}", r"E-TPL-RENDER.*TypeError"),

@@ -252,6 +252,15 @@ def compile_source(source: str, is_prompt: bool, where: str) -> jinja2.Template:
             f"{where}: too deep or too large to read ({type(error).__name__}).",
             "Simplify the template.",
         ) from None
+    names = {node.name for node in tree.find_all(nodes.Name)}
+    forms = {unicodedata.normalize("NFKC", name): name for name in sorted(names)}
+    if len(forms) < len(names):  # Jinja compiles to Python, where they are one variable
+        form = unicodedata.normalize("NFKC", min(names - {*forms.values()}))
+        raise InputError(
+            "E-TPL-SYNTAX",
+            f"{where}: {forms[form]!r} and another name are both {form!r} after Unicode normalization.",
+            f"Write row[{forms[form]!r}].",
+        )
     if count > 1:
         raise InputError(
             "E-TPL-SYNTAX",
