@@ -128,7 +128,7 @@ def test_decision_after_training_names_what_the_base_has_without_it(tmp_path):
     )
     assert change.startswith(f"f2c: agreement {agreement} to {new_agreement} (+")
     assert f", macro-F1 {f1} to {new_f1} (+" in change
-    assert reached == f"base (calibrated), without training: agreement {free[0]}."
+    assert reached == f"Without training, base (calibrated) has agreement {free[0]}."
     begins = (
         f"The majority vote of base (calibrated) has macro-F1 {100 * vote:.1f} for 8 passes per answer. With one pass,"
     )

@@ -182,7 +182,7 @@ class AuditComparison:
             sentences.append(f"{run.name}: {', '.join(numbers)}.")
         if self.trained and free is not self.base and size > 1:
             agreement = percent(free.value("observed_agreement"))
-            sentences.append(f"{free.name}, without training: agreement {agreement}.")
+            sentences.append(f"Without training, {free.name} has agreement {agreement}.")
         if self.verdict and size > 1:
             vote = percent(METRICS["macro_f1"].value(free.data.labelled.voted))
             differences = [(run.name, difference_from_vote(free, run)) for run in self.trained]
