@@ -102,10 +102,6 @@ class Cluster:
                 return f"{path.stem}_{units.index(unit)}"
         raise AssertionError(f"{unit} is not submitted")
 
-    def run_out_of_time(self, job: str) -> None:
-        """Send a job the signal of its time limit."""
-        self.ask("scancel", "--signal=TERM", job)
-
     def kill_node_of(self, job: str) -> None:
         self.kill_node(self.ask("squeue", "-h", "-r", "-o", "%N", "-j", job).strip())
 
