@@ -140,10 +140,10 @@ def draft_task(
         raise InputError(
             "E-INIT", "--prompt has the text and the question.", "Leave --text, --kind and --question out."
         )
-    own: list[Phrasings] = []
+    entries: list[Phrasings] = []
     if prompt:
-        own, texts = read_prompt(prompt, rows.columns())
-        kind = own[0].kind
+        entries, texts = read_prompt(prompt, rows.columns())
+        kind = entries[0].kind
     columns = find_columns(rows, texts=texts, label=label, labels=labels, ask=ask)
     values, words = _labels(rows, columns, tuple(labels), kind, ask)
     has_options, has_question = bool(columns.options), [*map(str.lower, columns.texts[1:])] == ["question"]
@@ -173,7 +173,7 @@ def draft_task(
         if there
     }
     printed = [str(row.fields.get(name)) for row in rows.rows[:LINTED_ROWS] for name in columns.texts]
-    phrasings, order = choose_phrasings(kind, words, given, by_place=bool(labels), texts=printed, among=own)
+    phrasings, order = choose_phrasings(kind, words, given, by_place=bool(labels), texts=printed, among=entries)
     is_known = prompt or phrasings.order(words, by_place=False)
     language = phrasings.language + ("" if is_known else " (the language of the labels is unknown)")
     question = question or (string.Template(phrasings.question).substitute(word=word) if word else "")

@@ -52,8 +52,8 @@ class Phrasings:
 
     def shared_words(self, texts: Iterable[str]) -> int:
         """Count the words of the texts that the phrasings have too: they tell Spanish and Italian apart."""
-        own = {*_words(" ".join(entry["jinja"] for entry in self.phrasings))}
-        return sum(word in own for text in texts for word in _words(text))
+        known = {*_words(" ".join(entry["jinja"] for entry in self.phrasings))}
+        return sum(word in known for text in texts for word in _words(text))
 
 
 def _words(text: str) -> list[str]:

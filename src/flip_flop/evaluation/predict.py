@@ -2,7 +2,6 @@
 
 import csv
 import io
-import itertools
 import json
 import math
 import os
@@ -115,7 +114,7 @@ def write_predictions(
         )
     text, sheet, lines = io.StringIO(), io.BytesIO(), [dict(row) for row in predictions]
     if out.suffix == ".jsonl":
-        for line, row in zip(lines, () if rows is None else rows.rows, strict=False):
+        for line, row in zip(lines, rows.rows, strict=True) if rows is not None else ():
             line["input"] = {name: _finite(value) for name, value in row.fields.items()}
         text.writelines(json.dumps(line, ensure_ascii=False, default=str) + "\n" for line in lines)
     elif out.suffix == ".csv":
@@ -129,9 +128,10 @@ def write_predictions(
 
 def _sheet_cell(value: Any) -> Any:
     """Return a value that a spreadsheet can hold: control characters as escapes, and a long text cut with a mark."""
-    text = re.sub(r"[\0-\x08\x0b\x0c\x0e-\x1f]", lambda found: visible(found[0]), str(value))
-    text = text if len(text) <= _MAX_SHEET_CELL else f"{text[: _MAX_SHEET_CELL - 1]}…"
-    return text if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    text = re.sub(r"[\0-\x08\x0b\x0c\x0e-\x1f]", lambda control: visible(control[0]), value)
+    return text if len(text) <= _MAX_SHEET_CELL else f"{text[: _MAX_SHEET_CELL - 1]}…"
 
 
 def _table(predictions: Sequence[Mapping[str, Any]], labels: Sequence[Any], rows: Rows | None) -> Iterator[list[Any]]:
@@ -141,9 +141,9 @@ def _table(predictions: Sequence[Mapping[str, Any]], labels: Sequence[Any], rows
     columns = [f"{name}: {suffix}" for name in first for suffix in suffixes]
     notes = [name for name in ("note",) if predictions and name in predictions[0]]
     others = ["consensus", *map(spreadsheet_cell, columns), *notes]
-    inputs = itertools.repeat([]) if rows is None else _input_cells(rows, (*VOTE, *others))
+    inputs = iter([[]] * (1 + len(predictions))) if rows is None else _input_cells(rows, (*VOTE, *others))
     yield [*VOTE, *next(inputs), *others]
-    for row, input_cells in zip(predictions, inputs, strict=False):
+    for row, input_cells in zip(predictions, inputs, strict=True):
         answers = row["templates"].values()
         cells = [
             cell

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from os import PathLike
 from statistics import fmean
 from typing import Any
@@ -149,7 +150,7 @@ class AuditComparison:
         """The runs with an adapter, if all runs are of one base."""
         return [] if self.compares_models else [run for run in self.runs[1:] if run.record.adapter]
 
-    @property
+    @cached_property
     def verdict(self) -> str:
         """Whether the best run is better than the calibrated baseline, or an empty text without gold labels."""
         free = self.base.calibrated or self.base
@@ -165,7 +166,7 @@ class AuditComparison:
         text = f"Training {helped}: one template has macro-F1 {start} {how}, {best} with {run.name} ({change.words()})."
         return visible(text, one_line=True)
 
-    @property
+    @cached_property
     def decision(self) -> list[str]:
         """The verdict, and sentences on what training changed, next to the vote and the swing over templates."""
         free, size = self.base.calibrated or self.base, len(self.base.template_names)
