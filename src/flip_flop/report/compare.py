@@ -162,7 +162,7 @@ class AuditComparison:
         helped = {"above": "helped", "below": "did harm"}.get(change.place, "did not clearly help")
         how = "calibrated, without training" if free is not self.base else "without training"
         start, end = percent(free.value("macro_f1")), percent(run.value("macro_f1"))
-        best = f"at most {end}" if len(known) > 1 else end
+        best = f"at best {end}" if len(known) > 1 else end
         text = f"Training {helped}: one template has macro-F1 {start} {how}, {best} with {run.name} ({change.words()})."
         return visible(text, one_line=True)
 
