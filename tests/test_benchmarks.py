@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from benchmarks import gpu
 from benchmarks.architectures import row
 from benchmarks.models import MODELS, make_model, scoring_flops, training_flops
 from benchmarks.ours import gradient, make_trainer, our_scores, our_step
@@ -106,3 +107,23 @@ def test_a_dozen_architectures_are_read_and_trained_as_their_table_says(backend)
         _, used, *differences, in_float32, in_bfloat16 = row(name)
         assert (used, in_float32, in_bfloat16) == (backend, "yes", "yes"), name
         assert float(differences[0]) < 1e-5, name
+
+
+def test_rounds_rotate_and_the_first_is_dropped():
+    ran = []
+    variants = {"a": lambda: ran.append("a"), "b": lambda: ran.append("b")}
+    timings = interleave(variants, 2, lambda results: {name: {"scores": 0.0} for name in results}, "cpu")
+    assert "".join(ran) == "ab" + "ba" + "ab"
+    assert {name: len(seconds) for name, seconds in timings.seconds.items()} == {"a": 2, "b": 2}
+    assert timings.faults == []
+
+
+@pytest.mark.slow
+def test_the_measurements_of_a_gpu_run_on_a_cpu(tmp_path, monkeypatch):
+    out = tmp_path / "gpu.json"
+    words = ["--model", "tiny", "--device", "cpu", "--workloads", "winogrande", "--tokens", "300", "--out", str(out)]
+    monkeypatch.setattr("sys.argv", ["gpu", *words])
+    gpu.main()
+    entries = json.loads(out.read_text())["entries"]
+    assert [entry["part"] for entry in entries] == ["scoring"] * 5 + ["step"]
+    assert all(entry["seconds"] > 0 for entry in entries)

@@ -180,6 +180,11 @@ def test_every_command_of_a_page_is_valid(path, line):
 def test_the_workflow_for_ci_runs_with_the_demo_model(tmp_path, monkeypatch, flip_flop):
     (workflow,) = map(yaml.safe_load, blocks(read("docs/how-to/ci.md"), "yaml"))
     (job,) = workflow["jobs"].values()
+    assert {"runs-on", "timeout-minutes", "steps"} == job.keys()
+    actions = [step["uses"].split("@")[0] for step in job["steps"] if "uses" in step]
+    assert actions == [f"actions/{name}" for name in ("checkout", "setup-python", "cache", "upload-artifact")]
+    cache = next(step["with"] for step in job["steps"] if step.get("uses", "").startswith("actions/cache"))
+    assert cache == {"path": "~/.cache/huggingface", "key": "model-${{ env.MODEL }}"}
     monkeypatch.chdir(tmp_path)
     shutil.copytree(ROOT / "examples" / "reviews", tmp_path, dirs_exist_ok=True)
     (stored,) = [f"flip-flop {line}" for path, line in COMMANDS if path.name == "ci.md"]
@@ -345,3 +350,16 @@ def test_the_page_of_errors_has_every_code():
 @pytest.mark.parametrize("path", [*SOURCES, *PAGES], ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_code_that_is_mentioned_exists(path):
     assert set(re.findall(rf"`({CODE}-[A-Z]+)`", read(path))) <= RAISED
+
+
+def test_the_readme_is_short_and_has_a_command_in_its_first_150_words():
+    assert len(README.splitlines()) <= 150
+    assert len(README.split()) <= 1100
+    assert len(README.split("    make demo")[0].split()) < 150
+
+
+def test_workflows_call_targets_of_make_that_exist():
+    targets = set(re.findall(r"^(\w[^:]*):", read("Makefile"), flags=re.MULTILINE))
+    workflows = "\n".join(map(read, (ROOT / ".github/workflows").glob("*.yml")))
+    called = set(re.findall(r"run: make (\w+)", workflows))
+    assert called == {"test", "docs", "release"} <= targets

@@ -195,3 +195,10 @@ UNSURE = [[-0.1, -0.2]] * 3
 def test_invalid_settings_and_scores_are_refused(scores, changes, words):
     with pytest.raises(ValueError, match=words):
         split_of(scores, **changes)
+
+
+@pytest.mark.parametrize(("gap", "weight"), [(0.0, 0.5), (1e6, 0.9), (-1e6, 0.1)])
+def test_line_18_flip_weight_runs_from_f_min_to_f_max(gap, weight):
+    scores = torch.tensor([[-1e7, -1e7 - 3.0], [-1e7, -1e7 - 3.0], [-1e7 - gap, -1e7 - gap - 1.0]], dtype=torch.float64)
+    split = split_of(scores, max_cc_size=2, unanimous_margin=9.0)
+    assert split.flip_weight == pytest.approx(weight)

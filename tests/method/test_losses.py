@@ -4,13 +4,17 @@ import pytest
 import torch
 
 from flip_flop.method import (
+    SplitSettings,
     TemplateSplit,
     cce_loss,
     f2c_loss,
+    find_consensus,
     flip_loss,
     jsd_loss,
+    label_log_probs,
+    split_templates,
 )
-from tests.method.draws import log_distributions, random_of
+from tests.method.draws import log_distributions, random_of, scores_for_votes, vote_patterns
 
 WEIGHTS = {"cce_weight": 0.7, "jsd_weight": 1.3}
 
@@ -95,3 +99,18 @@ def test_extreme_logits_give_no_nan_in_losses_or_gradients(split, dtype):
         assert min(loss["cce"].item(), loss["jsd"].item(), loss["flip"].item()) >= -1e-6
         total(loss).backward()
         assert logits.grad.isfinite().all()
+
+
+def test_equation_7_counts_skipped_instances_so_any_split_of_a_batch_adds_up():
+    random = random_of("batch")
+    scores = [scores_for_votes(votes, 3, random).requires_grad_() for votes in vote_patterns()[:40]]
+    settings = SplitSettings(1.0, max_cc_size=3, flip_weight_min=0.2, flip_weight_max=0.8, flip_temperature=0.5)
+
+    def loss(rows):
+        split = split_templates(rows, settings)
+        nll = -rows[:, find_consensus(rows).label]
+        return total(f2c_loss(nll, label_log_probs(rows), split, **WEIGHTS))
+
+    whole = torch.stack([loss(rows) for rows in scores]).mean()
+    parts = [torch.stack([loss(rows) for rows in scores[i : i + 8]]).sum() for i in range(0, 40, 8)]
+    assert (sum(parts) / 40).item() == pytest.approx(whole.item(), rel=1e-12)

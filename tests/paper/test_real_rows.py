@@ -19,6 +19,9 @@ SIZES = {
         "rte": (1488, 1000, 277),
         "wsc": (430, 95, 95),
         "copa": (300, 100, 100),
+        "wic": (4428, 1000, 638),
+        "hellaswag": (540, 60, 400),
+        "anli_r2": (900, 100, 1000),
     },
 }
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("real_rows")]  # each dataset is rendered once
@@ -103,3 +106,12 @@ def test_the_gold_ending_of_hellaswag_has_the_index_of_its_label(real):
     place = task.templates.names.index("complete_first_then")
     for row, instance in zip(task.rows("test").rows[:50], task.instances("test"), strict=False):
         assert instance.choices[place][instance.label] == row.fields["endings"][int(row.fields["label"])].strip()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_validation_has_every_label_in_its_share(name, real):
+    data = real(name)
+    official = data.task.gold_labels(data.train)
+    held_out = data.task.gold_labels(data.task.rows("validation"))
+    for label in range(len(data.entry.labels)):
+        assert abs(held_out.count(label) - len(held_out) * official.count(label) / len(official)) < 1.5

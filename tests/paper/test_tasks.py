@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from peft import PeftConfig
 
 from tests.paper.made_datasets import templates_yaml
 
@@ -91,3 +92,13 @@ def test_check_compares_both_protocols_with_their_sizes_and_names_reasons(flip_f
     result = flip_flop("tasks", "check", "rte", "--protocol", "release", "--hub-mirror", made.mirror)
     assert "protocol release: the authors' release" in result.out
     assert "protocol paper" not in result.out
+
+
+@pytest.mark.slow
+def test_a_dataset_by_name_is_trained_on(flip_flop, made, model, tmp_path):
+    out = tmp_path / "run"
+    options = ["--hub-mirror", made.mirror, "--limit", 12, "--max-steps", 1, "--keep-worse", "--out", out, "-q"]
+    result = flip_flop("train", "-m", model, "-t", "cb", "--method", "swarm", *options)
+    assert result.code == 0, result.err
+    assert PeftConfig.from_pretrained(str(out / "adapter")).r == 16
+    assert json.loads((out / "run.json").read_text())["task"]["data"]["split_sizes"]["validation"] == 23

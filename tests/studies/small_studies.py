@@ -23,7 +23,7 @@ model: demo
 tasks: [demo_clear]
 methods: [base, cce]
 settings:
-  max_steps: 24
+  max_steps: 36
   per_device_train_batch_size: 4
   eval_strategy: steps
   eval_steps: 6

@@ -5,7 +5,7 @@ import functools
 import numpy as np
 import pytest
 
-from flip_flop.paper.figures import draw_boxes, draw_curves, draw_heatmaps, luminance
+from flip_flop.paper.figures import SCALE, draw_boxes, draw_curves, draw_heatmaps, luminance
 from flip_flop.paper.frame import template_f1
 from flip_flop.paper.tables import make_plots
 from tests.studies.made_results import Maker, made_frame, paper_audits, study2, study3, transfer_audits
@@ -114,3 +114,13 @@ def test_labels_do_not_overlap(tmp_path):
                 box = drawn.get_window_extent(renderer)
                 assert box.x0 >= -1, (plot.name, drawn)
                 assert box.x1 <= page.x1 + 1, (plot.name, drawn)
+
+
+@pytest.mark.parametrize("strength", [0.25, 0.5, 0.75, 1.0])
+def test_heat_map_colours_differ_in_lightness_and_in_blue(strength):
+    """Lightness, and blue against yellow, differ for red-green colour blindness too."""
+    better, worse = (np.array(SCALE((1 + sign * strength) / 2)[:3]) for sign in (1, -1))
+    dark, light = (116 * luminance(colour) ** (1 / 3) - 16 for colour in (better, worse))
+    assert light - dark > 20 * strength  # CIE L*, in which 2.3 is just noticeable
+    shares = [colour[2] / colour.sum() for colour in (better, worse)]
+    assert abs(shares[0] - shares[1]) > 0.02

@@ -26,7 +26,7 @@ from tests.studies.small_studies import (
 from tests.waiting import wait_for
 
 # A run for a Slurm that takes seconds, and a failing one.
-GRID = LONG.replace("[base, cce]", "[base, cce, f2c]").replace("max_steps: 24", "max_steps: 60")
+GRID = LONG.replace("[base, cce]", "[base, cce, f2c]").replace("max_steps: 36", "max_steps: 60")
 GRID = GRID.replace("settings:\n", FAILING)
 OPTIONS = ("--executor", "slurm", "--device", "cpu", "--time", "30", "--cpus", "1", "--partition", "main")
 

@@ -1,14 +1,15 @@
 """Study files are validated; their grid has the paper's training runs and audits; settings have layers."""
 
+import statistics
 from collections import Counter
 
 import pytest
 
 from flip_flop.errors import InputError
 from flip_flop.paper.data.catalog import catalog_names
-from flip_flop.paper.study import GridCell, Study, Subsets, expand, load_study, narrow, study_names
+from flip_flop.paper.study import GridCell, Study, Subsets, expand, load_study, narrow, release_settings, study_names
 from flip_flop.tasks.embedded import embedded_task
-from flip_flop.training import make_config
+from flip_flop.training import F2CConfig, make_config
 
 QWEN, LLAMA = "Qwen/Qwen2.5-3B-Instruct", "meta-llama/Llama-3.2-3B-Instruct"
 SOURCES_OF_TRANSFER = {"anli_r1", "anli_r2", "anli_r3", "rte", "copa", "hellaswag", "storycloze", "winogrande"}
@@ -226,3 +227,17 @@ def test_a_study_of_a_few_tasks_is_read_again_from_its_plan(name):
     study = load_study(name)
     few = narrow(study, tasks=study.tasks[-1:])
     assert Study.model_validate_json(few.model_dump_json()) == few
+
+
+def test_defaults_of_the_release_are_medians_of_its_weights():
+    weights = [settings for (method, _), settings in release_settings(QWEN).items() if method == "f2c"]
+    assert len(weights) == 11
+    config = F2CConfig(protocol="release")
+    for name in weights[0]:
+        assert getattr(config, name) == statistics.median(settings[name] for settings in weights), name
+
+
+def test_models_differ_only_in_wic():
+    qwen, llama = release_settings(QWEN), release_settings(LLAMA)
+    assert {key for key in qwen if qwen[key] != llama[key]} == {("f2c", "wic")}
+    assert (qwen["f2c", "wic"]["unanimous_margin"], llama["f2c", "wic"]["unanimous_margin"]) == (12.0, 0.65)

@@ -344,6 +344,13 @@ def test_latex_is_well_formed(tables):
             cells = re.split(r"(?<!\\)&", line)
             spans = re.findall(r"\\multicolumn\{(\d+)\}", line)
             assert len(cells) + sum(map(int, spans)) - len(spans) == len(columns)
+        opened = []
+        for kind, name in re.findall(r"\\(begin|end)\{(\w+\*?)\}", text):
+            if kind == "begin":
+                opened.append(name)
+            else:
+                assert opened.pop() == name
+        assert opened == []
         assert [text.count(rule) for rule in (r"\toprule", r"\bottomrule", r"\hline")] == [1, 1, 0]
         bare = re.sub(r"\\[{}]", "", text)
         assert bare.count("{") == bare.count("}")
@@ -436,3 +443,18 @@ def test_tables_without_matplotlib(tmp_path, monkeypatch, caplog):
         files = write(base_alone(Maker(tmp_path / "runs")), tmp_path / "out")
     assert (names(files, "tables"), names(files, "figures")) == (["base_spread"], [])
     assert "-m pip install 'matplotlib>=3.9'" in caplog.text
+
+
+def test_the_text_of_the_paper_agrees_with_its_tables():
+    stated = stated_numbers()
+    assert stated["f2c tasks with higher mean_f1"] == 9
+    margin = stated["f2c observed_agreement change"] - stated["swarm observed_agreement change"]
+    assert margin == pytest.approx(stated["f2c over swarm observed_agreement"])
+    for _, rows in table2().groupby("metric"):
+        every, *others = rows.set_index("source").itertuples()
+        assert (every.Index, len(others)) == ("all", 8)
+        mean = np.mean([row.paper_improvement for row in others])
+        assert mean == pytest.approx(every.paper_improvement, abs=6e-6)
+        pairs = np.array([[row.paper_better, row.paper_worse] for row in others])
+        assert (pairs.sum(axis=0) == [every.paper_better, every.paper_worse]).all()
+        assert (pairs.sum(axis=1) == 10).all()

@@ -24,6 +24,8 @@ from flip_flop.training.checkpoints import lock
 from tests.processes import ALONE, command, end, launch, start
 from tests.studies.small_studies import (
     DEMO,
+    FAILING,
+    LONG,
     SHORT,
     attempts,
     here,
@@ -263,19 +265,19 @@ def test_two_commands_do_not_run_a_unit_twice(whole, tmp_path):
 @pytest.mark.slow
 def test_interrupted_study_matches_an_uninterrupted_one(whole, tmp_path, capsys):
     study, root, output, seen = write_study(tmp_path), tmp_path / "out", tmp_path / "shown.txt", set()
-    for is_stopped, code in ((True, 128 + signal.SIGTERM), (False, 1)):
+    for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143), (None, 1)):
         seen.update(whole_checkpoints(root))
         process = start(command, "study", "run", study, "--out", root, output=output)
         wait_for(lambda: set(whole_checkpoints(root)) - seen)
         (worker,) = psutil.Process(process.pid).children()
-        if is_stopped:
-            process.terminate()
-        else:
+        if number is None:
             worker.kill()
+        else:
+            os.kill(process.pid, number)
         assert end([process]) == [code]
         assert not worker.is_running()
     (log,) = (root / "logs").glob("cce-*.log")
-    assert log.read_text().count("stopped by a signal at step") == 1
+    assert log.read_text().count("stopped by a signal at step") == 2
     shown = output.read_text()
     assert f"not done: {log.stem} ended with exit code -9. Log: {log}\n" in shown
     assert "Traceback" not in shown
@@ -286,8 +288,8 @@ def test_interrupted_study_matches_an_uninterrupted_one(whole, tmp_path, capsys)
 
     here("run", study, "--out", root)
     assert (outcome(root), tables(root)) == whole[1:]
-    assert sorted(attempts(root).values()) == [1, 3]
-    assert log.read_text().count("resuming from checkpoint-") == 2
+    assert sorted(attempts(root).values()) == [1, 4]
+    assert log.read_text().count("resuming from checkpoint-") == 3
 
 
 @pytest.mark.slow
@@ -407,3 +409,12 @@ def test_unusable_launcher_is_refused(tmp_path, monkeypatch, options, processes,
     monkeypatch.setenv("WORLD_SIZE", processes)
     with pytest.raises(InputError, match=expected):
         here("run", write_study(tmp_path), "--out", tmp_path / "out", *options)
+
+
+@pytest.mark.slow
+def test_a_failed_training_is_named(tmp_path, capsys):
+    text = LONG.replace("[base, cce]", "[f2c]").replace("settings:\n", FAILING)
+    assert here("run", write_study(tmp_path, text), "--out", tmp_path / "out") == 1
+    err = capsys.readouterr().err
+    assert "\nfailed: train f2c-clear_hotel_reviews-seed0: E-CONFIG: " in f"\n{err}"
+    assert ("galore" in err.lower(), "Traceback" in err) == (True, False)

@@ -6,6 +6,7 @@ import io
 import json
 import re
 import sys
+import time
 import tracemalloc
 from types import SimpleNamespace
 
@@ -330,3 +331,23 @@ def test_every_csv_cell_stays_the_text_that_was_written(tmp_path):
 def test_json_values_keep_their_types(tmp_path):
     values = {"int": 10**23, "float": 0.5, "list": ["a", {"b": None}], "true": True}
     assert load(tmp_path, "a.jsonl", json.dumps(values)) == [values]
+
+
+def test_reading_a_csv_file_takes_time_linear_in_its_columns(tmp_path):
+    columns = [f"column {index}" for index in range(20_000)]
+    started = time.process_time()
+    (row,) = load(tmp_path, "a.csv", f"{','.join(columns)}\n{','.join(columns)}\n")
+    assert time.process_time() - started < 1
+    assert list(row) == columns
+    with pytest.raises(InputError, match=r"E-DATA-COLUMN.* two columns are named 'column 7'"):
+        load(tmp_path, "a.csv", f"{','.join([*columns, 'column 8', 'column 7', 'column 7'])}\n")
+
+
+def test_equal_rows_of_parquet_share_their_fields(tmp_path):
+    column = pa.DictionaryArray.from_arrays(pa.array([0] * 200_000, pa.int32()), ["the room was small"])
+    pyarrow.parquet.write_table(pa.table({"text": column, "label": [1] * 200_000}), tmp_path / "a.parquet")
+    assert tracemalloc_peak(lambda: FileSource(tmp_path / "a.parquet").load()) < 50e6  # 110 MB with a dictionary each
+    rows = FileSource(tmp_path / "a.parquet").load().rows
+    assert [(row.number, row.fields) for row in (rows[0], rows[-1])] == [
+        (number, {"text": "the room was small", "label": 1}) for number in (1, 200_000)
+    ]

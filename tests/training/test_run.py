@@ -2,10 +2,12 @@
 
 import os
 import signal
+from dataclasses import replace
 
 import pytest
 
 from flip_flop.errors import InputError
+from flip_flop.tasks import RowsSource
 from flip_flop.training import F2CTrainer
 from flip_flop.training import run as run_module
 from flip_flop.training.checkpoints import complete_checkpoints
@@ -174,3 +176,14 @@ def test_first_votes_of_online_training_use_a_sample(out):
     stats = initial_vote_stats(trainer.first_votes, config)
     assert stats["num_instances"] == SAMPLE_SIZE
     assert sum(stats["case_shares"]) == pytest.approx(1)
+
+
+@pytest.mark.slow
+def test_gold_labels_do_not_affect_a_whole_run(tmp_path):
+    results = []
+    for number, labels in enumerate([[0, 1], [1, 1], [None, None]]):
+        made = [row | {"label": labels[index % 2]} for index, row in enumerate(rows(15))]
+        task = replace(make_task(), data={"train": RowsSource(made, "made rows")})
+        run(tmp_path / str(number), task=task, select_by="last")
+        results.append(adapter_bytes(tmp_path / str(number)))
+    assert results[0] == results[1] == results[2]

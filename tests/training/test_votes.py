@@ -178,3 +178,8 @@ def test_validation_votes_are_calibrated_like_the_training_votes(tmp_path):
     assert torch.equal(result, torch.from_numpy(first.scores[:3]))
     np.testing.assert_allclose(trainer.validation_votes.scores, first.scores[:5], atol=1e-5)
     assert np.abs(first.offsets).max() > 0.01
+
+
+def test_prior_with_another_number_of_labels_is_refused(out):
+    with pytest.raises(InputError, match=r"E-LABEL-PRIOR: .* is not of 2 labels"):
+        run(out, votes="frozen", vote_calibration="batch", label_prior="0.2,0.3,0.5")
