@@ -172,14 +172,3 @@ def test_both_runs_are_in_one_table_and_in_two_folders(compare, flip_flop):
 def test_a_model_without_chat_template_is_rejected_before_scoring(compare, model):
     one_line(compare("--quiet", model=model), "E-CHAT-TEMPLATE", "no chat template")
     assert not os.path.exists("out/chat-on")
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not COMMAND.exists(), reason="the package is not installed for this Python")
-def test_the_installed_command_runs_and_refuses(project, model):
-    shown = process("--version")
-    assert (shown.returncode, shown.stdout.strip()) == (0, f"flip-flop, version {version('flip-flop-consistency')}")
-    # A separate process runs without the type checks of the tests.
-    refused = process("train", "-m", model, "-t", "tickets.yaml", "-o", "out", "--divergence-space", "words")
-    assert (refused.returncode, refused.stdout) == (2, "")
-    assert refused.stderr == "E-CONFIG: --divergence-space is 'words'. Use one of vocab, labels, both.\n"

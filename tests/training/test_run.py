@@ -21,6 +21,7 @@ from tests.training.conftest import (
     log_of,
     make_task,
     record_of,
+    rows,
     run,
     settings,
     signal_in,
