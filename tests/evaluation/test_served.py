@@ -130,9 +130,14 @@ def test_other_text_of_the_chat_template_is_not_scored_as_answer(served, task):
     assert audit(name, task, quiet=True).record.scoring["api"] == "top_logprobs"
 
 
-@pytest.mark.parametrize(("model", "warns"), [("tiny", False), ("Tiny-1B-Instruct", True), ("gemma-2-2b-it", True)])
-def test_instruct_model_without_chat_template_is_warned_about(served, caplog, model, warns):
-    audit(served[1].replace("#tiny", f"#{model}"), make_task(make_rows(1)), quiet=True)
+@pytest.mark.parametrize(
+    ("model", "chat_template", "warns"),
+    [("tiny", "auto", False), ("Tiny-1B-Instruct", "auto", True), ("gemma-2-2b-it", "auto", True)]
+    + [("gemma-2-2b-it", "off", False)],  # a choice
+)
+def test_instruct_model_without_chat_template_is_warned_about(served, caplog, model, chat_template, warns):
+    name, scoring = served[1].replace("#tiny", f"#{model}"), ScoringOptions(chat_template=chat_template)
+    audit(name, make_task(make_rows(1)), scoring=scoring, quiet=True)
     assert ("W-CHAT" in caplog.text) == warns
 
 

@@ -165,7 +165,7 @@ def score_calibrated(
     scores = ScoredRows.of_scorer(
         scorer.scores(log_findings(data).instances, scoring, names=names, label=label, quiet=quiet)
     )
-    if scorer.is_instruct and not scores.settings.get("chat_template"):
+    if scorer.is_instruct and not scores.settings.get("chat_template") and scoring.chat_template != "off":
         hint = "Use --chat-template on, or for a served model its --tokenizer."
         log.warning("W-CHAT: %s is an instruct model, asked without its chat template. %s", scorer.record.name, hint)
     if calibrate == "none":
