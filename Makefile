@@ -26,7 +26,7 @@ demo: $(VENV)/.installed            ## the main job on the embedded task: audit,
 SMOLLM2 := models/SmolLM2-135M-Instruct
 MOVIES := examples/movies
 REAL := out/demo-real
-ON_MOVIES := --model $(SMOLLM2) --task $(MOVIES)/task.yaml
+ON_MOVIES := --model $(SMOLLM2) --task $(MOVIES)/task.yaml --chat-template off
 
 model: $(SMOLLM2)                   ## download SmolLM2-135M-Instruct (100 to 270 MB) into models/
 
@@ -40,7 +40,7 @@ demo-real: $(SMOLLM2) $(MOVIES)/test.jsonl  ## audit, train, audit, report with 
 	rm -rf $(REAL)
 	$(BIN)/flip-flop audit $(ON_MOVIES) --out $(REAL)/base
 	$(BIN)/flip-flop audit $(ON_MOVIES) --templates held_out --out $(REAL)/base_held_out
-	$(BIN)/flip-flop train $(ON_MOVIES) --config $(MOVIES)/train.yaml --keep-worse --out $(REAL)/f2c
+	$(BIN)/flip-flop train $(ON_MOVIES) --config $(MOVIES)/train.yaml --out $(REAL)/f2c
 	$(BIN)/flip-flop audit $(ON_MOVIES) --adapter $(REAL)/f2c/adapter --out $(REAL)/after
 	$(BIN)/flip-flop audit $(ON_MOVIES) --adapter $(REAL)/f2c/adapter --templates held_out --out $(REAL)/after_held_out
 	$(BIN)/flip-flop report $(addprefix $(REAL)/,base after base_held_out after_held_out) --out $(REAL)/report.html

