@@ -53,6 +53,10 @@ METRIC_DEFINITIONS = {
     "f1_spread": ["metrics.table._spread", _F1],
     "ensemble_f1": ["metrics.agreement.label_probs", _F1],
     "ece": ["metrics.certainty.calibration_error_per_template", "metrics.certainty.reliability"],
+    "wording_flips": ["metrics.agreement.factor_flips"],
+    "order_flips": ["metrics.agreement.factor_flips"],
+    "cohen_kappa": ["metrics.f1._kappas"],
+    "vote_kappa": ["metrics.agreement.majority_vote", "metrics.f1._kappas"],
 }
 METHOD_DEFINITIONS = {
     "swarm": ["method.swarm.swarm_loss", "method.swarm.swarm_teachers", "method.swarm.swarm_mixture_loss"],

@@ -4,7 +4,7 @@ import contextlib
 import json
 import time
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -31,6 +31,7 @@ STRICT = pydantic.ConfigDict(extra="forbid")
 OPTIONAL = {
     *("system", "assistant_prefix", "chat_template_kwargs", "num_validation", "num_dropped", "eval_limit"),
     *("num_too_long", "endpoint", "quantization", "chat_template", "chat", "flip_flop_version", "uses_labels"),
+    *("wording", "order", "scale"),
 }
 
 
@@ -55,6 +56,8 @@ class TemplateRecord(Section):
     jinja: str = ""
     answer_choices: str | None = None
     digest: str = ""
+    wording: str | None = None
+    order: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -84,6 +87,14 @@ class TaskRecord(Section):
     num_dropped: int | None = None
     eval_limit: int | None = None
     num_too_long: int | None = None
+    scale: bool | None = None
+
+    def design(self, names: Sequence[str]) -> dict[str, Any]:
+        """Return the arguments ``factors`` and ``is_scale`` of :class:`flip_flop.metrics.Scores` for templates."""
+        wordings = {template.name: template.wording for template in self.templates}
+        orders = {template.name: template.order for template in self.templates}
+        factors = {"wording": tuple(map(wordings.get, names)), "order": tuple(map(orders.get, names))}
+        return {"factors": factors, "is_scale": bool(self.scale)}
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

@@ -10,9 +10,10 @@ import pytest
 
 from flip_flop.errors import InputError
 from flip_flop.evaluation.audit import audit
+from flip_flop.metrics import METRICS
 from flip_flop.report import load_run
 from flip_flop.scoring import load_model
-from tests.evaluation.conftest import make_task
+from tests.evaluation.conftest import TEMPLATES, make_task
 
 FILES = ["MANIFEST.json", "instances.jsonl.gz", "metrics.json", "run.json", "scores.npz"]
 
@@ -49,6 +50,22 @@ def test_instances_are_stored_in_chat_template(audited, folder, tmp_path):
     chat.tokenizer.chat_template = "{% for turn in messages %}<user>{{ turn.content }}</user>{% endfor %}"
     read = load_run(audit(chat, make_task(), quiet=True).write(tmp_path / "chat"))
     assert next(iter(read.instances)).prompts[3] == "<user>The room was good 0.</user>"
+
+
+def test_flip_rates_of_a_stored_run_are_computed_again_from_its_scores(loaded, tmp_path):
+    wordings, orders = ("plain", "plain", "long", "long"), ("first", "swapped", "first", "swapped")
+    templates = [
+        replace(template, wording=wording, order=order)
+        for template, wording, order in zip(TEMPLATES, wordings, orders, strict=True)
+    ]
+    run = load_run(audit(loaded, make_task(templates=templates, scale=True), quiet=True).write(tmp_path / "run"))
+    flips = {"wording": [(0, 2), (1, 3)], "order": [(0, 1), (2, 3)]}
+    for factor, pairs in flips.items():
+        differ = [run.predictions[:, u] != run.predictions[:, v] for u, v in pairs]
+        assert run.value(f"{factor}_flips") == pytest.approx(np.mean(differ))
+        assert METRICS[f"{factor}_flips"].value(run.data) == run.value(f"{factor}_flips")
+    assert METRICS["cohen_kappa"].value(run.data) == run.value("cohen_kappa")
+    assert run.data.is_scale
 
 
 def test_run_replaces_previous_run(audited, tmp_path):

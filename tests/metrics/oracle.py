@@ -51,6 +51,29 @@ def fleiss_kappa(predictions):
     return (observed_agreement(predictions) - by_chance) / (1 - by_chance)
 
 
+def factor_flips(predictions, factors, factor):
+    """The share of pairs of templates that differ in one factor only and give different labels."""
+    differ = []
+    for row in predictions:
+        for u, v in itertools.combinations(range(len(row)), 2):
+            if [name for name in factors if factors[name][u] != factors[name][v]] == [factor]:
+                differ.append(row[u] != row[v] or row[u] < 0)
+    return sum(differ) / len(differ)
+
+
+def cohen_kappa(predicted, gold, num_labels, is_scale=False):
+    """1 minus the disagreement over that of all pairs of an answer and a gold label. -1 is the farthest answer."""
+
+    def weight(answer, label):
+        farthest = (num_labels - 1) ** 2 if is_scale else 1
+        return farthest if answer < 0 else (answer - label) ** 2 if is_scale else float(answer != label)
+
+    known = [(p, g) for p, g in zip(predicted, gold, strict=True) if g != -1]
+    disagreement = math.fsum(weight(p, g) for p, g in known) / len(known)
+    by_chance = math.fsum(weight(p, g) for p, _ in known for _, g in known) / len(known) ** 2
+    return 1 - disagreement / by_chance
+
+
 def posix(scores):
     """Mean change of the log-probability of each template's answer under every other template."""
     values = []

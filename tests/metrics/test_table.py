@@ -1,14 +1,16 @@
 """F1 and accuracy equal scikit-learn and slow loops; the summary has all metrics."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from sklearn.metrics import f1_score
+from sklearn.metrics import cohen_kappa_score, f1_score
 
 from flip_flop.files import generator
 from flip_flop.metrics import (
     METRICS,
+    Scores,
     bootstrap_interval,
     f1_per_template,
     mean_statistic,
@@ -56,6 +58,66 @@ def test_f1_equals_scikit_learn_and_the_loop(num_labels):
         assert value("macro_f1", predictions, gold, num_labels) == macro.mean()
 
 
+@pytest.mark.parametrize("is_scale", [False, True], ids=["nominal", "quadratic"])
+@pytest.mark.parametrize("num_labels", [2, 3, 5])
+def test_cohens_kappa_equals_scikit_learn_and_the_loop(num_labels, is_scale):
+    for draw in range(10):
+        predictions, gold = table("kappa", draw, num_labels=num_labels)
+        weights, known = "quadratic" if is_scale else None, gold >= 0
+        labels = list(range(num_labels))
+        found = [
+            cohen_kappa_score(gold[known], column[known], labels=labels, weights=weights) for column in predictions.T
+        ]
+        data = replace(data_of(predictions, gold, num_labels), is_scale=is_scale)
+        assert METRICS["cohen_kappa"].value(data) == pytest.approx(np.mean(found), abs=1e-12)
+        low, high = METRICS["cohen_kappa"].interval(data)
+        assert low < np.mean(found) < high
+        scores = data.scores.copy()
+        scores[0] = -np.inf  # no label
+        data = Scores(scores, gold, is_scale=is_scale)
+        slow = [oracle.cohen_kappa(column, gold.tolist(), num_labels, is_scale) for column in data.predictions.T]
+        assert METRICS["cohen_kappa"].value(data) == pytest.approx(np.mean(slow), abs=1e-12)
+        votes = oracle.cohen_kappa(data.votes.tolist(), gold.tolist(), num_labels, is_scale)
+        assert METRICS["vote_kappa"].value(data) == pytest.approx(votes, abs=1e-12)
+
+
+def test_cohens_kappa_is_zero_for_a_constant_answer_and_has_no_value_for_a_single_label():
+    assert value("cohen_kappa", [[0], [0], [0]], [0, 1, 1]) == 0
+    assert value("cohen_kappa", [[0], [0]], [0, 0]) is None
+    assert value("cohen_kappa", [[0, 1], [1, 0]], [0, 1]) == 0  # mean of 1 and -1
+
+
+WORDINGS = ("plain", "plain", "short", "short", "long", None)
+ORDERS = ("first", "swapped", "first", "swapped", "first", None)
+
+
+@pytest.mark.parametrize("factor", ["wording", "order"])
+def test_flip_rates_by_factor_equal_the_loop_over_pairs(factor):
+    random = generator(0, "tests/metrics/flips")
+    predictions = random.integers(3, size=(30, 6))
+    data = data_of(predictions)
+    scores = data.scores.copy()
+    scores[3, 2] = -np.inf
+    data = Scores(scores, data.gold, factors={"wording": WORDINGS, "order": ORDERS})
+    metric = METRICS[f"{factor}_flips"]
+    slow = oracle.factor_flips(data.predictions.tolist(), data.factors, factor)
+    assert metric.value(data) == pytest.approx(slow, abs=1e-12)
+    low, high = metric.interval(data)
+    assert low < slow < high
+    assert metric.value(data_of(predictions)) is None  # nothing says which templates differ in what
+    assert metric.value(data[:10]) == pytest.approx(
+        oracle.factor_flips(data.predictions[:10].tolist(), data.factors, factor)
+    )
+
+
+def test_wordings_without_an_order_flip_as_often_as_templates_disagree():
+    predictions = np.array([[0, 0, 1], [1, 1, 1]])
+    factors = {"wording": ("a", "b", "c"), "order": (None, None, None)}
+    data = replace(data_of(predictions), factors=factors)
+    assert METRICS["wording_flips"].value(data) == pytest.approx(1 - METRICS["observed_agreement"].value(data))
+    assert METRICS["order_flips"].value(data) is None
+
+
 def test_the_spread_of_a_single_template_has_no_answer():
     for name in ("f1_std", "f1_spread"):
         assert value(name, [[0], [1]], [0, 1]) is None
@@ -81,11 +143,11 @@ def test_what_is_no_labels_index_is_refused(prediction, gold, words):
 
 AGAINST_GOLD = [
     "mean_f1", "f1_std", "macro_f1", "accuracy", "f1_per_template", "accuracy_per_template",
-    "vote_f1", "vote_accuracy", "f1_spread", "ensemble_f1", "ece",
+    "vote_f1", "vote_accuracy", "f1_spread", "ensemble_f1", "ece", "cohen_kappa", "vote_kappa",
 ]  # fmt: skip
 KEYS = {
     *AGAINST_GOLD, "observed_agreement", "no_consensus_share", "fleiss_kappa", "posix",
-    "label_shares", "label_shares_per_template",
+    "wording_flips", "order_flips", "label_shares", "label_shares_per_template",
     "collapsed", "constant_templates", "num_instances", "num_templates", "num_labels", "intervals",
 }  # fmt: skip
 NAMES = ["plain", "formal", "reversed", "terse"]
@@ -129,7 +191,8 @@ def test_every_number_equals_the_loop(num_labels):
 
 
 def test_the_keys_are_those_of_metrics_json_and_the_values_are_plain_json():
-    found = summarise(*run(), NAMES)
+    factors = {"wording": ("plain", "plain", "formal", "formal"), "order": ("AB", "BA", "AB", "BA")}
+    found = summarise(*run(), NAMES, factors=factors)
     assert set(found) == KEYS
     assert json.loads(json.dumps(found, allow_nan=False)) == found
     for name, metric in METRICS.items():
@@ -139,17 +202,19 @@ def test_the_keys_are_those_of_metrics_json_and_the_values_are_plain_json():
 
 def test_intervals_hold_every_metric_but_the_spread_and_contain_it():
     scores, gold = run(50)
-    found = summarise(scores, gold, NAMES)
+    factors = {"wording": ("plain", "plain", "formal", "formal"), "order": ("AB", "BA", "AB", "BA")}
+    found = summarise(scores, gold, NAMES, factors=factors)
     assert set(found["intervals"]) == {
         "observed_agreement", "no_consensus_share",
         "mean_f1", "macro_f1", "accuracy", "vote_f1", "vote_accuracy", "fleiss_kappa", "posix", "ensemble_f1",
+        "wording_flips", "order_flips", "cohen_kappa", "vote_kappa",
     }  # fmt: skip
     for name, (low, high) in found["intervals"].items():
         assert low <= found[name] <= high, name
     hits = (scores.argmax(axis=2) == gold[:, None]).mean(axis=1)
     mean = mean_statistic(lambda values: values, bounds=(0.0, 1.0))
     assert found["intervals"]["accuracy"] == pytest.approx(bootstrap_interval(mean, hits, seed=0), abs=1e-12)
-    assert summarise(scores, gold, NAMES, seed=1)["intervals"] != found["intervals"]
+    assert summarise(scores, gold, NAMES, seed=1, factors=factors)["intervals"] != found["intervals"]
     assert summarise(scores, gold, NAMES, intervals=False)["intervals"] == {}
 
 
@@ -157,7 +222,7 @@ def test_a_single_template_has_f1_but_no_agreement():
     scores, gold = run(num_templates=1)
     found = summarise(scores, gold, ["plain"])
     assert set(found) == KEYS
-    for name in ("observed_agreement", "no_consensus_share", "fleiss_kappa", "posix"):
+    for name in ("observed_agreement", "no_consensus_share", "fleiss_kappa", "posix", "wording_flips"):
         assert found[name] is None
         assert found["intervals"][name] is None
     assert found["f1_std"] is found["f1_spread"] is None

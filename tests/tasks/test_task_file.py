@@ -3,6 +3,7 @@
 import pytest
 
 from flip_flop.errors import InputError
+from flip_flop.record import TaskRecord
 from flip_flop.tasks import FileSource, HubSource, load_task, require_templates_for_training
 from flip_flop.tasks.task_file import read_task_file
 
@@ -52,6 +53,22 @@ def test_read_task_file(tmp_path):
     assert read_task_file(write(tmp_path, GOOD.replace("name: support_tickets\n", ""), "mine.yaml")).name == "mine"
 
 
+def test_wording_order_and_scale_are_in_the_record_and_not_in_the_digests(tmp_path):
+    (tmp_path / "labelled.csv").write_text("text,urgent\nfire,1\n")
+    keys = GOOD.replace('"No ||| Yes"}', '"No ||| Yes", wording: plain, order: first}') + "scale: true\n"
+    plain, marked = (read_task_file(write(tmp_path, text)).render("test") for text in (GOOD, keys))
+    assert (marked.task.templates[0].wording, marked.task.templates[0].order) == ("plain", "first")
+    assert marked.task.digest() == plain.task.digest()
+    first, second, _ = TaskRecord(**marked.record).to_json()["templates"]
+    assert (first.pop("wording"), first.pop("order"), marked.record["scale"]) == ("plain", "first", True)
+    assert [first, second] == TaskRecord(**plain.record).to_json()["templates"][:2]
+    assert "scale" not in TaskRecord(**plain.record).to_json()
+    assert TaskRecord(**marked.record).design(["terse", "plain"]) == {
+        "factors": {"wording": (None, "plain"), "order": (None, "first")},
+        "is_scale": True,
+    }
+
+
 def test_data_entries_for_encodings_and_the_hub(tmp_path):
     data = (
         "data: {train: {path: a.csv, encoding: latin-1}, test: {repo: a/b, config: c, split: d, revision: e}, "
@@ -95,6 +112,9 @@ MISTAKES = [
     ("labels: [0, 1]\n", "labels: [0, 1]\nf1: mikro\n", "E-TASK-KEY", "f1 is 'mikro'. Choose one of auto, binary, macro"),
     ("[terse]", "terse", "E-TASK-KEY", "held_out_templates is 'terse'. It should be a valid list"),
     ("[terse]", "[tersely]", "E-TASK-UNKNOWN", "no template 'tersely'. Did you mean 'terse'?"),
+    ("name: terse\n", "name: terse\n    order: swapped\n", "E-TASK-KEY", "template 'terse' has an order but no wording. Give the same wording"),
+    ("name: terse\n", "name: terse\n    wording: 7\n", "E-TASK-KEY", "template 2 ('terse'): wording is 7. It should be a valid string"),
+    ("labels: [0, 1]\n", "labels: [0, 1]\nscale: 5\n", "E-TASK-KEY", "scale is 5. It should be"),
     # Labels and answers that YAML reads as something else.
     ("labels: [0, 1]", "labels: [no, yes]", "E-LABEL", "label 1 was read as False"),
     ("labels: [0, 1]", "labels: [0.5, 1]", "E-LABEL", "label 1 was read as 0.5"),

@@ -9,7 +9,7 @@ import itertools
 import re
 import string
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jinja2
@@ -231,7 +231,8 @@ def apply_format(template: Template, change: Mapping[str, Any], name: str) -> Te
         out, before = out + rest, fixed
     if change.get("typos"):
         out = _with_typos(out, parts.answers, change["typos"], generator(change["typo_seed"], "typos"))
-    return Template(name, parts.source(out.strip()) + parts.target, answers or template.answer_choices)
+    text = parts.source(out.strip()) + parts.target
+    return replace(template, name=name, jinja=text, answer_choices=answers or template.answer_choices)
 
 
 def _with_options(parts: TemplateParts, change: Mapping[str, Any]) -> tuple[str, str]:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -47,7 +48,7 @@ def read_paraphrase(template: Template, text: str, name: str) -> tuple[Template,
         InputError: An ``E-TPL`` code for an invalid template.
     """
     parts = TemplateParts(template)
-    found = Template(name, text + parts.target, template.answer_choices)
+    found = replace(template, name=name, jinja=text + parts.target, wording=template.wording and name)
     other = TemplateParts(found)
     own, new = Counter(parts.holds(parts.text)), Counter(other.holds(other.text))
     lost = [

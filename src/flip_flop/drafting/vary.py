@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import count, islice
 from pathlib import Path
 from typing import Any
@@ -198,9 +198,9 @@ def varied_task_text(source: Path, out: Path, task: Task, found: Sequence[Varied
     kept = kept_templates(found)
     document["name"] = task.name
     if isinstance(document["templates"], dict):  # write the templates and labels that the task found
-        document["templates"] = [asdict(template) for template in task.templates]
+        document["templates"] = [template.entry for template in task.templates]
         if task.labels is not None:
             document |= {"label_field": task.label_field, "labels": list(task.labels)}
-    document["templates"] += [asdict(template) | {"metadata": made[template.name]} for template in kept]
+    document["templates"] += [template.entry | {"metadata": made[template.name]} for template in kept]
     head = f"# {source.name} with {len(kept)} new templates, made by flip-flop templates vary.\n"
     return head + yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=120)

@@ -103,9 +103,10 @@ def audit(
         **this_process(started),
         allowed_changes=scorer.allowed_changes,
     )
-    scores = replace(scores, average=record.task.f1)
     names = tuple(split.task.templates.names)
-    metrics = summarise(scores.scores, scores.gold, names, f1=scores.average, seed=seed)
+    design = record.task.design(names)
+    scores = replace(scores, average=record.task.f1, **design)
+    metrics = summarise(scores.scores, scores.gold, names, f1=scores.average, seed=seed, **design)
     if scores.token_counts is not None and scores.token_counts.all():
         mass = scores.own_label_mass.mean(axis=0)
         low = np.flatnonzero(mass < LOW_MASS).tolist()
@@ -124,7 +125,7 @@ def audit(
             **scores.calibration,
             "offsets": dict(zip(names, offsets.tolist(), strict=True)),
             **vote_changes(scores.scores, after),
-            **summarise(after, scores.gold, names, f1=scores.average, seed=seed),
+            **summarise(after, scores.gold, names, f1=scores.average, seed=seed, **design),
         }
     scores = replace(scores, instances=scores.instances or split.instances)
     if scoring.by == "generation":

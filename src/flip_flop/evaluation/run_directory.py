@@ -50,7 +50,7 @@ def load_run(path: str | os.PathLike[str]) -> Audit:
     if (after := metrics.get("calibrated")) is not None:
         _check_metrics(after, names, num_labels, path / METRICS_FILE, CalibratedMetrics)
     instances = StoredInstances(path, data.ids, (len(names), num_labels))
-    data = replace(data, average=record.task.f1, instances=instances)
+    data = replace(data, average=record.task.f1, instances=instances, **record.task.design(names))
     return Audit(record, metrics, data, names, path)
 
 

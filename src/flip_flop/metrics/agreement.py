@@ -1,5 +1,8 @@
 """Agreement of an instance's templates, their majority vote, and collapse to one label."""
 
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
@@ -88,6 +91,32 @@ def template_agreement_matrix(
     return np.stack(
         [((predictions == template[:, None]) & (predictions >= 0)).mean(axis=0) for template in predictions.T]
     )
+
+
+def factor_flips(
+    predictions: Int[np.ndarray, "instances templates"], factors: Mapping[str, Sequence[str | None]], factor: str
+) -> Float[np.ndarray, " instances"] | None:
+    r"""Flip rate of each instance by a factor of its templates, such as the wording or the order of the options.
+
+    .. math:: f_i = \frac{1}{|P|} \sum_{(u,v) \in P} \mathbf 1[\hat y_{i,u} \ne \hat y_{i,v}]
+
+    P are the pairs of templates that differ in this factor and in no other. An answer without a label differs from all.
+    None without such a pair.
+
+    Example:
+        >>> factors = {"wording": ("plain", "plain", "short", "short"), "order": ("AB", "BA", "AB", "BA")}
+        >>> predictions = np.array([[0, 1, 0, 1], [1, 1, 0, 0]])
+        >>> factor_flips(predictions, factors, "order").tolist(), factor_flips(predictions, factors, "wording").tolist()
+        ([1.0, 0.0], [0.0, 1.0])
+    """
+    pairs = []
+    for u, v in combinations(range(predictions.shape[1]), 2):
+        if [name for name, levels in factors.items() if levels[u] != levels[v]] == [factor]:
+            pairs.append((u, v))
+    if not pairs:
+        return None
+    left, right = predictions[:, np.array(pairs).T].swapaxes(0, 1)
+    return ((left != right) | (left < 0)).mean(axis=1)
 
 
 def lacks_consensus(
@@ -321,3 +350,11 @@ FLEISS_KAPPA = SumStatistic(
     ),
 )
 POSIX = mean_statistic(lambda data: instance_posix(data.scores))
+
+FACTORS = ("wording", "order")
+FLIP_RATE = {
+    factor: mean_statistic(
+        lambda data, factor=factor: factor_flips(data.predictions, data.factors, factor), bounds=(0.0, 1.0)
+    )
+    for factor in FACTORS
+}

@@ -27,6 +27,8 @@ class Scores:
         average: The F1 by which the task is measured.
         token_counts: The number of tokens of each answer, 0 for generated answers.
         ids: The ids of the instances.
+        factors: The ``wording`` and the ``order`` of each template, for flip rates.
+        is_scale: Whether the labels are grades in order.
         resampled: Values of statistics on the bootstrap's resamples.
 
     Raises:
@@ -43,6 +45,8 @@ class Scores:
     average: Average = "auto"
     token_counts: Int[np.ndarray, "instances templates labels"] | None = None
     ids: tuple[str, ...] = ()
+    factors: Mapping[str, Sequence[str | None]] = field(default_factory=dict, repr=False)
+    is_scale: bool = False
     resampled: dict[Any, np.ndarray] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -70,7 +74,7 @@ class Scores:
     def __getitem__(self, rows: Any) -> "Scores":
         counts = None if self.token_counts is None else self.token_counts[rows]
         ids = tuple(np.array(self.ids, dtype=object)[rows]) if self.ids else ()
-        return Scores(self.scores[rows], self.gold[rows], self.average, counts, ids)
+        return Scores(self.scores[rows], self.gold[rows], self.average, counts, ids, self.factors, self.is_scale)
 
     @property
     def num_labels(self) -> int:
@@ -110,7 +114,7 @@ class Scores:
 
     def single(self, template: int) -> "Scores":
         """One template."""
-        return Scores(self.scores[:, [template]], self.gold, self.average)
+        return Scores(self.scores[:, [template]], self.gold, self.average, is_scale=self.is_scale)
 
     @cached_property
     def voted(self) -> "Scores":
@@ -124,7 +128,7 @@ class Scores:
 
     def _answered(self, answers: Int[np.ndarray, " instances"]) -> "Scores":
         certain = np.where(answers[:, None] == np.arange(self.num_labels), 0.0, -np.inf)
-        return Scores(certain[:, None], self.gold, self.average)
+        return Scores(certain[:, None], self.gold, self.average, is_scale=self.is_scale)
 
 
 @dataclass(frozen=True, eq=False)

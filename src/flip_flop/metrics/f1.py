@@ -1,4 +1,4 @@
-"""F1 and accuracy of each template, and their mean over templates, on instances with a gold label."""
+"""F1, accuracy and Cohen's kappa of each template, and their mean over templates, on instances with a gold label."""
 
 from typing import Any, Literal
 
@@ -110,6 +110,53 @@ ACCURACY = mean_statistic(
     lambda data: (data.predictions == data.gold[:, None]).mean(axis=1),
     plain=lambda data: float((data.predictions == data.gold[:, None]).mean(axis=0).mean()),
     bounds=(0.0, 1.0),
+)
+
+
+def _kappa_weights(data: Any) -> Float[np.ndarray, "labels labels_and_none"]:
+    gold, predicted = np.arange(data.num_labels)[:, None], np.arange(data.num_labels + 1)
+    weights = (gold - predicted) ** 2.0 if data.is_scale else (gold != predicted) * 1.0
+    weights[:, -1] = weights[:, :-1].max()  # of an answer without a label, -1
+    return weights
+
+
+def _kappa_counts(
+    data: Any, predictions: Int[np.ndarray, "instances templates"], gold: Int[np.ndarray, " instances"]
+) -> Float[np.ndarray, "instances templates features"]:
+    """Return the weight of an answer, 1, the weights of all answers to the gold label, and the answer as one-hot."""
+    weights = np.broadcast_to(_kappa_weights(data)[gold][:, None], (*predictions.shape, data.num_labels + 1))
+    answered = np.eye(data.num_labels + 1)[predictions]
+    return np.concatenate(
+        [(weights * answered).sum(axis=-1, keepdims=True), np.ones_like(weights[..., :1]), weights, answered], axis=-1
+    )
+
+
+def _kappas(sums: Float[np.ndarray, "*samples templates features"]) -> Float[np.ndarray, "*samples templates"]:
+    r"""Cohen's kappa of each template and the gold labels, from summed counts: agreement beyond chance.
+
+    .. math:: \kappa = 1 - \frac{N \sum_i w(y_i, \hat y_i)}{\sum_{i,j} w(y_i, \hat y_j)}
+
+    with a weight w of 1 for different labels, and of :math:`(a - b)^2` for the grades a and b of a scale. An answer
+    without a label has the largest weight. NaN if all answers and gold labels are one label.
+
+    Reference: Cohen, "A coefficient of agreement for nominal scales", 1960, and "Weighted kappa", 1968.
+    """
+    weights, answered = np.split(sums[..., 2:], 2, axis=-1)
+    by_chance = (weights * answered).sum(axis=-1)
+    return 1 - ratio(sums[..., 0] * sums[..., 1], by_chance, otherwise=np.nan)
+
+
+def _kappa_extremes(data: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return the counts of the worst and of a right answer to each gold label."""
+    labels, farthest = np.arange(data.num_labels), _kappa_weights(data)[:, :-1].argmax(axis=1)
+    return _kappa_counts(data, farthest[:, None], labels), _kappa_counts(data, labels[:, None], labels)
+
+
+KAPPA_PER_TEMPLATE = SumStatistic(
+    contributions=lambda data: _kappa_counts(data, data.predictions, data.gold), value=_kappas, extremes=_kappa_extremes
+)
+COHEN_KAPPA = SumStatistic(
+    KAPPA_PER_TEMPLATE.contributions, lambda sums: _kappas(sums).mean(axis=-1), extremes=_kappa_extremes
 )
 
 

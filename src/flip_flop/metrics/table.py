@@ -13,6 +13,7 @@ from flip_flop.errors import InputError
 from flip_flop.metrics.agreement import (
     AGREEMENT,
     FLEISS_KAPPA,
+    FLIP_RATE,
     NO_CONSENSUS,
     POSIX,
     constant_templates,
@@ -23,7 +24,7 @@ from flip_flop.metrics.agreement import (
 from flip_flop.metrics.bootstrap import Statistic, bootstrap_interval, paired_bootstrap_interval
 from flip_flop.metrics.certainty import mean_calibration_error
 from flip_flop.metrics.data import Scores
-from flip_flop.metrics.f1 import ACCURACY, MEAN_F1, Average, accuracy_per_template, f1_per_template
+from flip_flop.metrics.f1 import ACCURACY, COHEN_KAPPA, MEAN_F1, Average, accuracy_per_template, f1_per_template
 from flip_flop.plugins import PluginTable, import_object
 
 MIN_UNBOUNDED = 50  # instances; below, percentiles of resamples are too narrow
@@ -180,6 +181,32 @@ _METRICS = {
             has_interval=False,
             needs_probabilities=True,
         ),
+        *(
+            Metric(
+                f"{factor}_flips",
+                f"flips by {factor}",
+                statistic,
+                f"Flips by {factor}",
+                f"How likely two templates that differ only in the {factor} give different labels.",
+                higher_is_better=False,
+            )
+            for factor, statistic in FLIP_RATE.items()
+        ),
+        _against_gold(
+            "cohen_kappa",
+            "Cohen kappa",
+            COHEN_KAPPA,
+            "Cohen's κ",
+            "Agreement of a template with the gold labels beyond chance, averaged over templates. On a scale, with "
+            "quadratic weights.",
+        ),
+        _against_gold(
+            "vote_kappa",
+            "vote kappa",
+            COHEN_KAPPA.of(_voted),
+            "Vote κ",
+            "Agreement of the templates' majority vote with the gold labels beyond chance.",
+        ),
     )
 }
 METRICS = PluginTable("flip_flop.metrics", _METRICS)
@@ -204,6 +231,7 @@ def summarise(
     f1: Average = "auto",
     intervals: bool = True,
     seed: int = 0,
+    **design: Any,
 ) -> dict[str, Any]:
     """Compute all metrics of one model on one task, as JSON values.
 
@@ -214,6 +242,7 @@ def summarise(
         f1: The F1 of the metrics that are not named macro.
         intervals: Add 95% bootstrap intervals over instances.
         seed: The seed of the bootstrap.
+        design: ``factors`` and ``is_scale`` of :class:`~flip_flop.metrics.Scores`.
 
     Returns:
         Each of :data:`METRICS` by name, as a fraction or None; values per template and per label; for generated
@@ -234,7 +263,7 @@ def summarise(
         raise ValueError(f"Each of {num_templates} templates needs a unique name. The names are {names}.")
     if num_instances == 0:
         raise ValueError("The set of instances is empty.")
-    data = Scores(scores, gold, f1)
+    data = Scores(scores, gold, f1, **design)
     predictions = data.predictions
 
     def by_template(values: np.ndarray | None) -> dict[str, Any] | None:

@@ -23,9 +23,11 @@ class Template:
         name: Unique within a task.
         jinja: The text of the prompt. A text after ``|||`` is the target, which a prompt does not render.
         answer_choices: A Jinja text with ``|||`` between the answers, in the order of the task's labels.
+        wording, order: Names of the wording and of the order of the options, for flip rates by each
+            (docs/how-to/judges.md). They do not change the prompt.
 
     Raises:
-        InputError: ``E-TPL-SYNTAX`` or ``E-TPL-RENDER``.
+        InputError: ``E-TPL-SYNTAX`` or ``E-TPL-RENDER``; ``E-TASK-KEY`` for an order without a wording.
 
     Example:
         >>> plain = Template("plain", "{{ text }}\nUrgent? ||| {{ answer_choices[urgent] }}", "No ||| Yes")
@@ -36,10 +38,15 @@ class Template:
     name: str
     jinja: str
     answer_choices: str | None
+    wording: str | None = None
+    order: str | None = None
 
     def __post_init__(self) -> None:
         if not self.name.strip():
             raise InputError("E-TPL-SYNTAX", "a template has an empty name.", "Name it.")
+        if self.order and not self.wording:
+            hint = "Give the same wording to all orders of it."
+            raise InputError("E-TASK-KEY", f"{self._where} has an order but no wording.", hint)
         check_characters(self.name, "a template's name")
         compile_source(self.jinja, True, self._where)
         if self.answer_choices is not None:
@@ -59,7 +66,12 @@ class Template:
 
     def digest(self) -> str:
         """The SHA-256 of the template's name and texts."""
-        return sha256_json(asdict(self))
+        return sha256_json({key: getattr(self, key) for key in ("name", "jinja", "answer_choices")})
+
+    @property
+    def entry(self) -> dict[str, str]:
+        """The keys of the template in a task file."""
+        return {key: value for key, value in asdict(self).items() if value is not None}
 
     def render(
         self,

@@ -6,7 +6,7 @@ Installed packages add names with the entry-point group ``flip_flop.tasks``.
 import functools
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from importlib.metadata import EntryPoint, entry_points
 from os import PathLike
 from pathlib import Path
@@ -46,6 +46,7 @@ class Task:
         labels: The label field's values, in the order of the answer choices; None without gold labels.
         label_names: The names of the labels in reports, in their order; by default the values.
         f1: ``"binary"`` (F1 of label 1), ``"macro"``, or ``"auto"``: binary for two labels.
+        scale: Whether the labels are grades in order: Cohen's kappa then has quadratic weights.
         id_field: The field with the ids of instances; by default an id is the split and the number of the row.
         system, assistant_prefix, chat_template_kwargs: The fields of :class:`flip_flop.prompts.Chat`.
         dropped_templates: Name and reason of each template of the source that the task does not use.
@@ -76,6 +77,7 @@ class Task:
     assistant_prefix: str | None = None
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     dropped_templates: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    scale: bool = False
 
     def __post_init__(self) -> None:
         task = f"task {self.name!r}"
@@ -306,7 +308,8 @@ class RenderedSplit:
             "has_gold": any(instance.label is not None for instance in self.instances),
             "f1": resolve_average(task.f1, num_labels),
             "held_out_templates": list(task.held_out_templates),
-            "templates": [asdict(template) | {"digest": template.digest()} for template in task.templates],
+            "scale": task.scale or None,
+            "templates": [template.entry | {"digest": template.digest()} for template in task.templates],
             "data": dict(self.rows.provenance),
             "instances_digest": instances_digest(self.instances),  # tells two samples of one file apart
             **task.chat.given,

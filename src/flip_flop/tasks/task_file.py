@@ -75,6 +75,8 @@ class TemplateEntry(StrictModel):
     name: str
     jinja: str
     answer_choices: Annotated[str, BeforeValidator(_join_choices)] = Field(default="", validate_default=True)
+    wording: str | None = None
+    order: str | None = None
     id: Any = None
     metadata: Any = None
     reference: Any = None
@@ -109,6 +111,7 @@ class TaskFile(StrictModel):
     labels: Annotated[list[Label] | None, BeforeValidator(_check_labels)] = None
     label_names: list[str] = Field(default=[])
     f1: str = "auto"
+    scale: bool = False
     id_field: str | None = None
     templates: Annotated[Any, AfterValidator(_check_templates)]
     held_out_templates: list[str] = Field(default=[])
@@ -150,7 +153,9 @@ def read_task_file(path: Path, hub_mirror: Path | None = None) -> Task:
         validate(TemplateEntry, entry, f"{where}, template {number}{_name_of(entry)}", code="E-TASK-KEY")
         for number, entry in enumerate(templates, 1)
     )
-    members = tuple(Template(entry.name, entry.jinja, entry.answer_choices) for entry in entries)
+    members = tuple(
+        Template(entry.name, entry.jinja, entry.answer_choices, entry.wording, entry.order) for entry in entries
+    )
     return Task(**fields, templates=TemplateSet(members, limit))
 
 
