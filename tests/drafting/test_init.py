@@ -311,14 +311,99 @@ def test_a_file_becomes_a_task_of_its_kind_with_four_phrasings_that_lint_passes(
     assert flip_flop("templates", "lint", "task.yaml").out.startswith("task.yaml: 4 templates, 24 rows, 0 errors, 0 w")
 
 
+def judged(header, verdicts, *answers):
+    """A file with a question, answers and a verdict."""
+    return csv(header, lambda n: f"{text(n)} Why?,{','.join(f'{each} {n}' for each in answers)},{verdicts[n % 2]}")
+
+
+# name: (content, arguments, labels, other keys, answers of the first two templates)
+JUDGES = {
+    "pass or fail": (
+        judged("question,answer,verdict", ("good", "bad"), "rain"),
+        ("--question", "Is it {{ polite }}?"),
+        *(["bad", "good"], {}, ["no ||| yes", "fail ||| pass"]),
+    ),
+    "a scale": (
+        judged("prompt,Response,grade", (3, 5), "rain") + "Why?,rain,4\n",
+        (),
+        *([3, 4, 5], {"scale": True}, ["3 ||| 4 ||| 5"] * 2),
+    ),
+    "a pair": (
+        judged("instruction,response1,response2,winner", ("model_b", "model_a"), "rain", "snow"),
+        (),
+        *(["model_a", "model_b"], {}, ["A ||| B", "B ||| A"]),
+    ),
+    "a pair with ties": (
+        judged("why,a,b,verdict", ("b", "a"), "rain", "snow") + "Why?,rain,snow,tie\n",
+        ("--text", "why", "--text", "a", "--text", "b"),
+        *(["a", "b", "tie"], {}, ["A ||| B ||| tie", "B ||| A ||| tie"]),
+    ),
+    "a pair of numbers": (
+        judged("query,answer_a,answer_b,verdict", (2, 1), "rain", "snow"),
+        ("--labels", "first,second"),
+        *([1, 2], {"label_names": ["first", "second"]}, ["A ||| B", "B ||| A"]),
+    ),
+    "no verdicts": (
+        csv("question,answer_a,answer_b", lambda n: f"{text(n)},rain {n},snow {n}"),
+        (),
+        *(["first", "second"], {}, ["A ||| B", "B ||| A"]),
+    ),
+}
+
+
+@pytest.mark.parametrize(("content", "arguments", "labels", "more", "answers"), JUDGES.values(), ids=JUDGES)
+def test_a_judge_gets_wordings_and_for_pairs_both_orders(content, arguments, labels, more, answers, flip_flop, folder):
+    (folder / "a.csv").write_text(content)
+    result = flip_flop("init", "a.csv", "--kind", "judge", *arguments)
+    assert (result.code, result.err) == (0, "")
+    number = 6 if "||| A" in answers[1] else 4
+    assert result.out.startswith(f"task.yaml: judge, {number} templates in English")
+    assert "no more formats" not in result.out
+    written = yaml.safe_load((folder / "task.yaml").read_text())
+    assert written["labels"] == labels
+    assert {key: written[key] for key in ("scale", "label_names") if key in written} == more
+    assert [template["answer_choices"] for template in written["templates"][:2]] == answers
+    task = load_task("task.yaml")
+    wordings = [template.wording for template in task.templates]
+    orders = [template.order for template in task.templates]
+    assert orders == ["given", "swapped"] * 3 if number == 6 else [None] * 4
+    assert len(set(wordings)) == (3 if number == 6 else 4)
+    assert all(name.startswith(wording) for name, wording in zip(task.templates.names, wordings, strict=True))
+    instance = task.render("test").instances[0]
+    assert len(set(instance.prompts)) == number
+    for given, swapped in zip(instance.prompts[::2], instance.prompts[1::2], strict=True) if number == 6 else ():
+        assert given.index("rain") < given.index("snow")
+        assert swapped.index("snow") < swapped.index("rain")
+    assert flip_flop("templates", "lint", "task.yaml").out.splitlines()[0].endswith("0 errors, 0 warnings")
+
+
+def test_a_criterion_is_in_every_wording(flip_flop, folder):
+    (folder / "a.csv").write_text(JUDGES["pass or fail"][0])
+    assert flip_flop("init", "a.csv", "--kind", "judge", "--question", "Is it {{ polite }}?").code == 0
+    for prompt in load_task("task.yaml").render("test").instances[0].prompts:
+        assert "Is it {{ polite }}?" in prompt
+
+
+def test_new_formats_and_paraphrases_keep_the_order(flip_flop, folder):
+    (folder / "a.csv").write_text(JUDGES["a pair"][0])
+    assert flip_flop("init", "a.csv", "--kind", "judge").code == 0
+    assert flip_flop("templates", "vary", "task.yaml", "--number", "12", "--out", "more.yaml").code == 0
+    task = load_task("more.yaml")
+    assert len(task.templates) > 6
+    for template in task.templates:
+        assert (template.order == "swapped") == ("swapped" in template.name)
+        assert template.name.startswith(template.wording)
+
+
 def test_every_entry_of_the_library_is_tried_by_a_file_above():
     tried = {expected[0] for *_, expected in FILES.values()}
-    assert tried == set(KINDS) == {each.kind for each in library()}
-    assert all(len(each.phrasings) == 4 for each in library())
+    assert tried | {"judge"} == set(KINDS) == {each.kind for each in library()}
+    assert all(len(each.phrasings) == (3 if each.needs == "pair" else 4) for each in library())
     for each in library():
         if each.roles:
             assert {len(entry["answers"]) for entry in each.phrasings} == {len(each.roles)}
-            assert len({tuple(entry["answers"]) for entry in each.phrasings}) > 2  # in different words
+            different = {tuple(entry["answers"]) for entry in each.phrasings}
+            assert len(different) > (1 if each.needs == "pair" else 2)
 
 
 def test_training_rows_are_not_audited(flip_flop, folder):
@@ -399,6 +484,21 @@ MISTAKES = {
     "one label": (PLAIN, ("--labels", "yes"), "E-INIT", ["'yes'"]),
     "a label twice": (PLAIN, ("--labels", "yes,yes"), "E-INIT", ["'yes,yes'"]),
     "no pair": (PLAIN, ("--kind", "entailment", "--labels", "a,b"), "E-INIT", ["second column"]),
+    "a judge of no question": (PLAIN, ("--kind", "judge"), "E-INIT", ["no column of questions", "--text"]),
+    "a judge of no answer": (
+        csv("question,urgent", lambda n: f"{text(n)},{n % 2}"),
+        ("--kind", "judge"),
+        "E-INIT",
+        ["0 columns of answers", "--text"],
+    ),
+    "a judge of one text": (PLAIN, ("--kind", "judge", "--text", "text"), "E-INIT", ["one or two of answers"]),
+    "a judge of four": (PLAIN, ("--kind", "judge", *("--text", "text") * 4), "E-INIT", ["4 columns"]),
+    "numbers of a pair": (
+        JUDGES["a pair of numbers"][0],
+        ("--kind", "judge"),
+        "E-INIT",
+        ["are numbers: 1, 2", "--labels"],
+    ),
     "no options": (PLAIN, ("--kind", "choice"), "E-INIT", ["choice1"]),
     "options from 0 or from 1": (
         csv("question,choice1,choice2,choice3,label", lambda n: f"{text(n)}?,it {n},he {n},she {n},{n % 2 + 1}"),

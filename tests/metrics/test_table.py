@@ -104,7 +104,7 @@ def test_flip_rates_by_factor_equal_the_loop_over_pairs(factor):
     assert metric.value(data) == pytest.approx(slow, abs=1e-12)
     low, high = metric.interval(data)
     assert low < slow < high
-    assert metric.value(data_of(predictions)) is None  # nothing says which templates differ in what
+    assert metric.value(data_of(predictions)) is None  # no factors
     assert metric.value(data[:10]) == pytest.approx(
         oracle.factor_flips(data.predictions[:10].tolist(), data.factors, factor)
     )

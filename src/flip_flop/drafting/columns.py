@@ -32,7 +32,7 @@ SENTIMENT_NAMES = (
     "polarità",
 )
 LABEL_NAMES = (
-    *("label", "labels", "gold", "gold_label", "target", "class", "category", *SENTIMENT_NAMES, "verdict"),
+    *("label", "labels", "gold", "gold_label", "target", "class", "category", *SENTIMENT_NAMES, "verdict", "winner"),
     *("topic", "intent", "answer", "rating", "y", "klasse", "kategorie", "thema", "classe", "catégorie", "étiquette"),
     *("etiqueta", "categoría", "clase", "etichetta", "categoria", "ラベル", "标签", "標籤"),
 )
@@ -51,6 +51,8 @@ _ID_WORDS = frozenset(
         *("numéro", "número", "numero", "código", "番号", "编号", "編號", "№"),
     )
 )
+_QUESTION_NAMES = ("question", "instruction", "prompt", "query", "input")
+_ANSWER_NAME = re.compile("(?i)(answer|response|output|completion|reply)(_?[ab12])?")
 _OPTION_NAME = re.compile(r"((?i:choice|option|ending|alternative|candidate|answer))_?([0-9A-Za-z])|[A-E]")
 
 
@@ -102,6 +104,22 @@ def find_columns(
     ids = [name for name in names if name not in (*texts, label, *options) and _names_rows(rows, name)]
     missing = {cell_text(row.fields.get(label or "")).strip() for row in rows.rows} & MISSING
     return Columns(tuple(texts), label, values, options, tuple(ids[:1]), tuple(sorted(missing - {"", *labels})))
+
+
+def judged_columns(rows: Rows) -> tuple[str, ...]:
+    """Return the column of questions and one or two columns of answers, for the kind ``judge``.
+
+    Raises:
+        InputError: ``E-INIT`` without them.
+    """
+    by_name = {name.strip().lower(): name for name in rows.columns()}
+    question = next((by_name[name] for name in _QUESTION_NAMES if name in by_name), None)
+    answers = [name for name in rows.columns() if _ANSWER_NAME.fullmatch(name.strip())]
+    if question is None or not 1 <= len(answers) <= 2:
+        what = "no column of questions" if question is None else f"{len(answers)} columns of answers"
+        hint = "Give --text QUESTION --text ANSWER, and for pairs another --text ANSWER."
+        raise InputError("E-INIT", f"{rows.source}: {what} by name.", hint)
+    return question, *answers
 
 
 def _names_rows(rows: Rows, name: str) -> bool:

@@ -13,7 +13,15 @@ import yaml
 
 from flip_flop.console import count, visible
 from flip_flop.drafting import NUM_TEMPLATES
-from flip_flop.drafting.columns import LABEL_NAMES, PAIR_NAMES, SENTIMENT_NAMES, Ask, Columns, find_columns
+from flip_flop.drafting.columns import (
+    LABEL_NAMES,
+    PAIR_NAMES,
+    SENTIMENT_NAMES,
+    Ask,
+    Columns,
+    find_columns,
+    judged_columns,
+)
 from flip_flop.drafting.library import (
     KINDS,
     Phrasings,
@@ -60,6 +68,11 @@ class Draft:
     form: dict[str, str]
     findings: tuple[Finding, ...] = field(repr=False)
 
+    @property
+    def is_scale(self) -> bool:
+        """Whether the labels are the grades of a judge."""
+        return self.kind == "judge" and len(self.labels) > 2 and all(map(str.isdigit, self.labels))
+
     def text(self, out: Path) -> str:
         """Return the text of the task file ``out``. Its paths are relative to its folder."""
         source = f"path: {_scalar(Path(os.path.relpath(self.source, out.parent)).as_posix())}"
@@ -94,6 +107,7 @@ class Draft:
             f"label_field: {_scalar(label)}" if label else "# No column of labels: there is agreement, but no F1.",
             *(f"id_field: {_scalar(name)}" for name in self.columns.ids),
             *([f"labels: [{', '.join(map(_label, self.labels))}]"] if self.labels else []),
+            *(["scale: true    # the labels are grades in order"] if self.is_scale else []),
             *([f"label_names: [{names}]    # what reports call them"] if self.words != self.labels else []),
             "# Each has an answer for every label, in the labels' order. Three or more can out-vote one.",
             "templates:",
@@ -103,6 +117,8 @@ class Draft:
                 f"  - name: {_scalar(template.name)}",
                 f"    jinja: {_quoted(template.jinja)}",
                 f"    answer_choices: {_quoted(template.answer_choices or '')}",
+                *([f"    wording: {_scalar(template.wording)}"] if template.wording else []),
+                *([f"    order: {_scalar(template.order)}"] if template.order else []),
             ]
         return "\n".join(lines) + "\n"
 
@@ -134,8 +150,9 @@ def draft_task(
     Raises:
         InputError: ``E-INIT``, or the first error of lint.
     """
-    if len(texts) > 2:
-        raise InputError("E-INIT", f"--text names {len(texts)} columns.", "Give one or two.")
+    if len(texts) > 2 and (kind != "judge" or len(texts) > 3):
+        most = "a question and one or two answers" if kind == "judge" else "one or two"
+        raise InputError("E-INIT", f"--text names {len(texts)} columns.", f"Give {most}.")
     if prompt and (texts or kind or question):
         raise InputError(
             "E-INIT", "--prompt has the text and the question.", "Leave --text, --kind and --question out."
@@ -144,6 +161,8 @@ def draft_task(
     if prompt:
         entries, texts = read_prompt(prompt, rows.columns())
         kind = entries[0].kind
+    if kind == "judge" and not texts:
+        texts = judged_columns(rows)
     columns = find_columns(rows, texts=texts, label=label, labels=labels, ask=ask)
     values, words = _labels(rows, columns, tuple(labels), kind, ask)
     has_options, has_question = bool(columns.options), [*map(str.lower, columns.texts[1:])] == ["question"]
@@ -169,14 +188,18 @@ def draft_task(
         )
     given = {
         name
-        for name, there in (("question", question or word or is_pair), ("other", is_pair), ("options", has_options))
+        for name, there in (
+            *(("question", question or word or is_pair), ("other", is_pair), ("options", has_options)),
+            *(("pair", len(texts) > 2), ("other", kind == "judge" and len(texts) == 2)),
+        )
         if there
     }
     printed = [str(row.fields.get(name)) for row in rows.rows[:LINTED_ROWS] for name in columns.texts]
     phrasings, order = choose_phrasings(kind, words, given, by_place=bool(labels), texts=printed, among=entries)
     is_known = prompt or phrasings.order(words, by_place=False)
     language = phrasings.language + ("" if is_known else " (the language of the labels is unknown)")
-    question = question or (string.Template(phrasings.question).substitute(word=word) if word else "")
+    if phrasings.question and (word or kind == "judge"):
+        question = question or string.Template(phrasings.question).substitute(word=word)
     options = columns.options if kind == "choice" else ()
     if options:
         values = words = _option_labels(rows, columns)
@@ -206,6 +229,8 @@ def _labels(
     values = tuple(columns.values)
     if columns.options:
         return values, values
+    if not values and not given and kind == "judge":
+        given = ("first", "second") if len(columns.texts) > 2 else ("fail", "pass")
     if not values and not given:
         answer = "" if ask is None else ask("No column holds labels. Which are there, such as no,yes?", "", ())
         given = split_labels(answer) if answer else ()
@@ -222,7 +247,7 @@ def _labels(
         if ask is not None and are_numbers and kind not in ("sentiment", "yes_no"):
             answer = ask(f"What do {', '.join(values)} mean, in this order?", ",".join(values), ())
             given = split_labels(answer)
-        elif are_numbers and kind in ("topic", "entailment"):
+        elif are_numbers and (kind in ("topic", "entailment") or len(columns.texts) > 2):
             raise InputError(
                 "E-INIT",
                 f"{rows.source}: the labels in {columns.label!r} are numbers: {', '.join(values)}.",

@@ -4,7 +4,7 @@ import functools
 import re
 import string
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -18,7 +18,7 @@ from flip_flop.tasks.readers import read_text
 
 KINDS = get_args(TaskKind)
 _FIELD = r'\{([^{}"\n]*)\}'  # not a brace of JSON
-_ORDERED = ("sentiment", "yes_no")  # kinds with ordered numbers as labels: the first means no
+_ORDERED = ("sentiment", "yes_no", "judge")  # kinds with ordered numbers as labels: the first means no
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,8 @@ class Phrasings:
     """The phrasings of one kind of task.
 
     Attributes:
-        needs: A requirement besides the text: ``question``, ``other`` or ``options``.
+        needs: A requirement besides the text: ``question``, ``other`` (a second text), ``pair`` (two others to compare)
+            or ``options``.
         roles: The meanings of the labels in the order of the answers, each with known words; or empty.
         phrasings: ``name``, ``jinja``, and ``answers``: one for each role, or ``$names``, ``$letters``, ``$options``.
         question: A question about ``$word``, the name of the label column.
@@ -76,7 +77,7 @@ def guess_kind(words: Sequence[str], *, is_pair: bool, has_options: bool, has_qu
         return "choice"
     are_words = not any(word.strip().lstrip("-").isdigit() for word in words)
     for phrasings in library():
-        fits = phrasings.roles and (phrasings.needs == "other") == is_pair and are_words
+        fits = phrasings.roles and (phrasings.needs == "other") == is_pair and are_words and phrasings.kind != "judge"
         if fits and phrasings.order(words, by_place=False) is not None:
             return phrasings.kind
     if not are_words:
@@ -105,7 +106,7 @@ def choose_phrasings(
     Args:
         kind: One of ``KINDS``.
         words: The labels in words.
-        given: The available ones of ``question``, ``other`` and ``options``.
+        given: The available ones of ``question``, ``other``, ``pair`` and ``options``.
         by_place: Use the order of the labels if their words are unknown.
         texts: Texts of the task, in the language of the templates if the labels are words of several languages.
         among: The entries; by default the library.
@@ -116,11 +117,15 @@ def choose_phrasings(
     entries = [entry for entry in among or library() if entry.kind == kind]
     possible = [entry for entry in entries if not entry.needs or entry.needs in given]
     if not possible:
-        more = {"other": "a second column of text", "options": "columns of options, such as choice1 and choice2"}
+        more = {
+            "other": "a second column of text",
+            "options": "columns of options, such as choice1 and choice2",
+            "pair": "a column of questions and one or two of answers",
+        }
         raise InputError(
             "E-INIT",
             f"the kind {kind} needs {more[entries[0].needs]}.",
-            "Give both with --text, twice." if entries[0].needs == "other" else "Name them so in the file.",
+            "Name them so in the file." if entries[0].needs == "options" else "Give them with --text, one each.",
         )
     are_numbers = kind in _ORDERED and all(word.strip().lstrip("-").isdigit() for word in words)
     knowing = [entry for entry in possible if entry.order(words, by_place=False)]
@@ -176,26 +181,35 @@ def make_templates(
     count = len(options) or len(words)
     letters = string.ascii_uppercase[:count] if count <= 26 else [str(index + 1) for index in range(count)]
     listed = [f"{{{{ {reference(name, columns)} }}}}" for name in options] or [_literal(word) for word in words]
-    text, other = [f"{{{{ {reference(name, columns)} }}}}" for name in texts], ""
+    text, other, second = [f"{{{{ {reference(name, columns)} }}}}" for name in texts], "", ""
+    if phrasings.needs == "pair":
+        *text, other, second = text
     if phrasings.needs == "other" or (phrasings.needs == "question" and len(text) > 1 and not question):
         *text, other = text
     values = {
         "text": "\n".join(text),
         "other": other,
+        "second": second,
         "question": _literal(question) or other,
         "names": ", ".join(listed[:-1]) + f" and {listed[-1]}" if listed else "",
         "letters": "\n".join(f"{letter}. {option}" for letter, option in zip(letters, listed, strict=True)),
         "options": "\n".join(f"- {option}" for option in listed),
     }
     answers = {"$names": listed, "$options": listed, "$letters": list(letters)}
-    return [
-        Template(
-            entry["name"],
-            string.Template(entry["jinja"]).substitute(values),
-            f" {SEPARATOR} ".join(answers[entry["answers"]] if isinstance(entry["answers"], str) else entry["answers"]),
-        )
-        for entry in phrasings.phrasings
-    ]
+    templates = []
+    for entry in phrasings.phrasings:
+        name, chosen = entry["name"], entry["answers"]
+        chosen = answers[chosen] if isinstance(chosen, str) else chosen
+        jinja, wording = string.Template(entry["jinja"]), name if phrasings.kind == "judge" else None
+        template = Template(name, jinja.substitute(values), f" {SEPARATOR} ".join(chosen), wording)
+        if second:
+            reverse = f" {SEPARATOR} ".join([chosen[1], chosen[0], *chosen[2:]])
+            exchanged = jinja.substitute(values, other=second, second=other)
+            swapped = Template(f"{name} swapped", exchanged, reverse, wording, "swapped")
+            templates += [replace(template, order="given"), swapped]
+        else:
+            templates.append(template)
+    return templates
 
 
 def _literal(text: str) -> str:

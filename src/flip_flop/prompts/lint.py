@@ -245,7 +245,8 @@ class _Lint:
                 self.add("E-TPL-DUP", name, "", f"it renders every row as the template {earlier!r} does.")
 
     def check_word_order(self) -> None:
-        """Check whether two templates have reversed answers, and lack targets that confirm their order."""
+        """Check whether two templates of one order have reversed answers, and lack targets that confirm theirs."""
+        orders = {template.name: template.order for template in self.templates}
         confirmed = {name for name, renderings in self.targets.items() if len(renderings) == self.num_labels}
         seen = {
             name: {rendering[1] for rendering in renderings if rendering}
@@ -253,7 +254,7 @@ class _Lint:
         }
         answers = {name: renderings.pop() for name, renderings in seen.items() if len(renderings) == 1}
         for name, other in _reversed_words(answers):
-            if name not in confirmed or other not in confirmed:
+            if orders[name] == orders[other] and not {name, other} <= confirmed:
                 message = f"its answers {answers[name]} are in the reverse order of {other!r}, {answers[other]}."
                 self.add("W-TPL-LABEL-ORDER", name, "", message)
 
