@@ -53,13 +53,13 @@ class PluginTable(MutableMapping[str, Value]):
     Packages are imported at the first access, because they import ours. A value of ours takes precedence.
     """
 
-    def __init__(self, group: str, own: Mapping[str, Value]):
-        self.group, self.own = group, own
+    def __init__(self, group: str, built_in: Mapping[str, Value]):
+        self.group, self.built_in = group, built_in
 
     @functools.cached_property
     def _values(self) -> dict[str, Value]:
-        installed = {name: value for name, value in load_plugins(self.group) if name not in self.own}
-        return {**self.own, **installed}
+        installed = {name: value for name, value in load_plugins(self.group) if name not in self.built_in}
+        return {**self.built_in, **installed}
 
     def __getitem__(self, name: str) -> Value:
         return self._values[name]

@@ -62,8 +62,8 @@ def make_frame(folder: StudyFolder, plan: Plan) -> pd.DataFrame:
     def setting_of(cell: Cell) -> Setting:
         if plan.study.audit_held_out and cell.held_out and cell.task not in plan.study.template_subsets:
             return "held_out"
-        own: Setting = "own" if cell.source in (None, cell.task_name) else "transfer"
-        return "unseen" if (cell.task_name, cell.templates) in unseen else own
+        setting: Setting = "own" if cell.source in (None, cell.task_name) else "transfer"
+        return "unseen" if (cell.task_name, cell.templates) in unseen else setting
 
     methods, trainings = _methods_audited(plan), {cell.key: cell for cell in plan.trainings}
     cells: dict[Any, list[dict[str, Any]]] = {}

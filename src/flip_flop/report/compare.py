@@ -237,9 +237,9 @@ class AuditComparison:
         rows: list[tuple[Any, ...]] = []
         for name in METRICS:
             for run in self.runs[1:]:
-                found = self.difference(name, run)
-                low, high = (found and found.interval) or (None, None)
-                values = (self.base.value(name), run.value(name), found and found.value)
+                difference = self.difference(name, run)
+                low, high = (difference and difference.interval) or (None, None)
+                values = (self.base.value(name), run.value(name), difference and difference.value)
                 rows.append((name, run.name, *values, low, high))
         columns = ("metric", "run", "before", "after", "difference", "low", "high")
         return pd.DataFrame(rows, columns=columns)
@@ -251,10 +251,10 @@ class AuditComparison:
         rows = []
         for name in SHOWN:
             if self.base.value(name) is not None:
-                found = [(run, self.difference(name, run)) for run in self.runs[1:]]
+                differences = [(run, self.difference(name, run)) for run in self.runs[1:]]
                 cells = (
                     percent(run.value(name)) + (f" ({difference.words()})" if difference else "")
-                    for run, difference in found
+                    for run, difference in differences
                 )
                 rows.append((METRICS[name].title, percent(self.base.value(name)), *cells))
         return html_table(self.heading, ("%", *(run.name for run in self.runs)), rows)

@@ -67,14 +67,14 @@ def states(run: Audit) -> Int[np.ndarray, " instances"]:
     agreed = sizes == num_templates
     if not run.has_gold:
         return np.where(agreed, 2, np.where(2 * sizes > num_templates, 1, 0))
-    found = np.where(agreed, np.where(right, 3, 0), np.where(right, 2, 1))
-    return np.where(run.gold >= 0, found, -1)
+    kinds = np.where(agreed, np.where(right, 3, 0), np.where(right, 2, 1))
+    return np.where(run.gold >= 0, kinds, -1)
 
 
 def state_counts(run: Audit) -> list[int]:
     """How many instances are in each state."""
-    found = states(run)
-    return np.bincount(found[found >= 0], minlength=len(state_names(run))).tolist()
+    numbers = states(run)
+    return np.bincount(numbers[numbers >= 0], minlength=len(state_names(run))).tolist()
 
 
 def transition_counts(before: Audit, after: Audit) -> list[list[int]]:
@@ -111,15 +111,15 @@ def find_changes(base: Audit, after: Audit | None) -> list[Change]:
     changed: Int[np.ndarray, " instances"] = (base.predictions != after.predictions).sum(axis=1)
     other_label = (base.data.votes != after.data.votes) & (not base.has_gold)
     other_label &= (was != no_majority) & (now != no_majority)
-    found = []
+    changes = []
     for index in np.flatnonzero((was >= 0) & (now >= 0) & (changed > 0)).tolist():
         before, later = names[was[index]], names[now[index]]
         if other_label[index]:
-            found.append(Change(index, Kind(before, f"{later}, another label", "other"), int(changed[index])))
+            changes.append(Change(index, Kind(before, f"{later}, another label", "other"), int(changed[index])))
         elif before != later:
             tone = "better" if now[index] > was[index] else "worse"
-            found.append(Change(index, Kind(before, later, tone), int(changed[index])))
-    return found
+            changes.append(Change(index, Kind(before, later, tone), int(changed[index])))
+    return changes
 
 
 def select_examples(changes: Sequence[Change], limit: int = MAX_EXAMPLES) -> dict[Kind, list[Change]]:
@@ -132,8 +132,8 @@ def select_examples(changes: Sequence[Change], limit: int = MAX_EXAMPLES) -> dic
         by_kind.setdefault(change.kind, []).append(change)
     order = sorted(by_kind, key=lambda kind: (("better", "worse", "other").index(kind.tone), -len(by_kind[kind])))
     in_turn = sorted((rank, index) for index, kind in enumerate(order) for rank in range(len(by_kind[kind])))
-    chosen = Counter(order[index] for _, index in in_turn[:limit])
-    return {kind: by_kind[kind][: chosen[kind]] for kind in order if chosen[kind]}
+    counts = Counter(order[index] for _, index in in_turn[:limit])
+    return {kind: by_kind[kind][: counts[kind]] for kind in order if counts[kind]}
 
 
 def _largest_groups(run: Audit) -> Int[np.ndarray, " instances"]:
@@ -179,10 +179,10 @@ def embed(group: AuditComparison, order: list[int], printed: Collection[int], si
     if size is not None:
         number = max(len(printed), int(np.searchsorted(sizes[ranked].cumsum(), READ_SIZE, side="right")))
     while True:
-        found = _pack(group, order, np.sort(ranked[:number]), printed)
-        if size is None or len(found.content) <= size or number <= len(printed):
-            return found
-        number = max(len(printed), int(0.95 * number * size / len(found.content)))
+        packed = _pack(group, order, np.sort(ranked[:number]), printed)
+        if size is None or len(packed.content) <= size or number <= len(printed):
+            return packed
+        number = max(len(printed), int(0.95 * number * size / len(packed.content)))
 
 
 def _sizes(run: Audit) -> list[int]:
@@ -209,7 +209,7 @@ def _pack(
     choices: dict[Any, int] = {}
     prompts_of: list[int] = []
     choice_of: list[int] = []
-    place = {index: at for at, index in enumerate(positions.tolist())}
+    place = {index: position for position, index in enumerate(positions.tolist())}
 
     def texts() -> Iterator[str]:  # one instance at a time, because all prompts can exceed the memory
         answers = {

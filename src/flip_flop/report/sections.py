@@ -21,9 +21,9 @@ LEAST_COVERAGE = 0.05
 def report_section(group: AuditComparison, number: int, size: int | None) -> dict[str, Any]:
     """All numbers of one group; ``size`` limits the characters of the embedded instances."""
     base, after = group.base, group.after if group.is_comparison else None
-    found = instances.find_changes(base, after)
-    chosen = instances.select_examples(found)
-    printed = {change.instance for members in chosen.values() for change in members}
+    changes = instances.find_changes(base, after)
+    examples = instances.select_examples(changes)
+    printed = {change.instance for members in examples.values() for change in members}
     pairs = [AuditComparison((run, run.calibrated)) for run in group.runs if run.calibrated]
     return chart_section(group) | {
         "id": f"g{number}",
@@ -41,8 +41,8 @@ def report_section(group: AuditComparison, number: int, size: int | None) -> dic
         "state_counts": instances.state_counts(base),
         "transitions": instances.transition_counts(base, after) if after else None,
         "answers": instances.answer_counts(base, after) if after and base.has_gold else None,
-        "examples": chosen,
-        "kind_counts": Counter(change.kind for change in found),
+        "examples": examples,
+        "kind_counts": Counter(change.kind for change in changes),
         "embedded": instances.embed(group, template_order(group), printed, size),
         **confidence_section(group),
     }
@@ -71,7 +71,7 @@ def _drawn(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def reliability_curves(run: Audit) -> list[list[list[float]]]:
     """Mean confidence and accuracy of each bin: all templates together, then each template."""
     sums = reliability(run.data.labelled)
-    return [(own[own[:, 0] > 0, 1:] / own[own[:, 0] > 0, :1]).tolist() for own in (sums.sum(axis=0), *sums)]
+    return [(bins[bins[:, 0] > 0, 1:] / bins[bins[:, 0] > 0, :1]).tolist() for bins in (sums.sum(axis=0), *sums)]
 
 
 def chart_section(group: AuditComparison) -> dict[str, Any]:
@@ -172,12 +172,12 @@ class Headline:
 def headlines(group: AuditComparison) -> list[Headline]:
     """The headline metrics of the group."""
     base, after = group.base, group.after
-    found = []
+    lines = []
     for name in HEADLINE if base.has_gold else HEADLINE_WITHOUT_GOLD:
         change = group.difference(name, after) if group.is_comparison else None
         before = base.value(name) if group.is_comparison else None
-        found.append(Headline(METRICS[name], after.value(name), after.interval(name), before, change))
-    return found
+        lines.append(Headline(METRICS[name], after.value(name), after.interval(name), before, change))
+    return lines
 
 
 def caveats(group: AuditComparison) -> list[str]:

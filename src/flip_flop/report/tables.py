@@ -290,14 +290,16 @@ def legend(frame: pd.DataFrame) -> str:
 
 def assumption(run: Audit) -> str | None:
     """The method of a calibrated run and the label frequencies that it assumes; None for a raw run."""
-    found = run.metrics
-    if "label_prior" not in found:
+    metrics = run.metrics
+    if "label_prior" not in metrics:
         return None
-    shares = (f"{name}: {100 * share:.3g} %" for name, share in zip(run.label_names, found["label_prior"], strict=True))
+    shares = (
+        f"{name}: {100 * share:.3g} %" for name, share in zip(run.label_names, metrics["label_prior"], strict=True)
+    )
     words = f"the given label frequencies {', '.join(shares)}"
-    if len(set(found["label_prior"])) == 1:
+    if len(set(metrics["label_prior"])) == 1:
         words = "equal label frequencies"
-    return visible(f"{found['method']} calibration assumes {words}", one_line=True)
+    return visible(f"{metrics['method']} calibration assumes {words}", one_line=True)
 
 
 def table_caveats(runs: Sequence[Audit]) -> list[str]:
@@ -342,7 +344,7 @@ def _main_columns(group: "AuditComparison") -> list[str]:
 
 def _added_metrics(runs: Iterable[Audit]) -> list[str]:
     """The metrics with a value that are not of this package. Every table has them."""
-    return [name for name in METRICS if name not in METRICS.own and any(run.value(name) is not None for run in runs)]
+    return [name for name in METRICS if name not in METRICS.built_in and any(run.value(name) is not None for run in runs)]
 
 
 def other_metrics(group: "AuditComparison") -> list[str]:

@@ -166,11 +166,11 @@ def stored_calibration(
     try:
         stored = read_json(path)
         prior, uses_chat_template = check_prior(stored["label_prior"], num_labels), bool(stored["chat_template"])
-        offsets = {each["digest"]: np.array(each["offsets"], dtype=np.float64) for each in stored["templates"]}
-        if not all(each.shape == (num_labels,) and np.isfinite(each).all() for each in offsets.values()):
+        offsets = {entry["digest"]: np.array(entry["offsets"], dtype=np.float64) for entry in stored["templates"]}
+        if not all(values.shape == (num_labels,) and np.isfinite(values).all() for values in offsets.values()):
             raise ValueError(f"not {num_labels} finite offsets for each template")
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError("E-CALIBRATION", f"{path} is invalid ({type(error).__name__}).") from error
-    if missing := [each.name for each in templates if each.digest() not in offsets]:
+    if missing := [template.name for template in templates if template.digest() not in offsets]:
         raise InputError("E-CALIBRATION", f"{path} has no offsets for template {missing[0]!r}.")
-    return np.stack([offsets[each.digest()] for each in templates]), prior, uses_chat_template
+    return np.stack([offsets[template.digest()] for template in templates]), prior, uses_chat_template

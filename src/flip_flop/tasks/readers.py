@@ -216,12 +216,12 @@ def _check_delimiter(columns: Sequence[str], where: str) -> None:
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for key, value in pairs:
-        if key in found:
+        if key in fields:
             raise ValueError(f"duplicate key {key!r} in one object")
-        found[key] = value
-    return found
+        fields[key] = value
+    return fields
 
 
 def _finite(text: str) -> float:
