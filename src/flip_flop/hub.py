@@ -105,6 +105,19 @@ def check_model_name(name: str, revision: str | None = None, *, dtype: str = "au
         )
 
 
+def check_shard(name: str, quantization: object = None, device_map: object = None) -> None:
+    """Reject ``--shard`` without a launcher, and for weights that transformers does not shard (``E-DISTRIBUTED``)."""
+    if gguf_name(name) is not None or quantization or device_map:
+        other = "GGUF" if gguf_name(name) else "--load-in" if quantization else "--device-map"
+        raise InputError("E-DISTRIBUTED", f"--shard does not work with {other}.", "Leave one of them out.")
+    if int(os.environ.get("WORLD_SIZE", "1")) < 2:
+        raise InputError(
+            "E-DISTRIBUTED",
+            "--shard divides the weights between processes, but there is one.",
+            "Start several: torchrun --nproc-per-node N -m flip_flop ...",
+        )
+
+
 class Endpoint(NamedTuple):
     """The address of a server, such as ``http://127.0.0.1:8000/v1``, and its name of the model."""
 

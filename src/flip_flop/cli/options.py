@@ -11,12 +11,12 @@ import click
 
 from flip_flop.console import echo, is_first_process
 from flip_flop.errors import InputError
-from flip_flop.hub import DEMO, check_model_name, endpoint_of, is_cached, is_endpoint, is_local_name
+from flip_flop.hub import DEMO, check_model_name, check_shard, endpoint_of, is_cached, is_endpoint, is_local_name
 from flip_flop.method.settings import Protocol
 from flip_flop.metrics import check_calibration, check_prior
 from flip_flop.metrics.calibration import CalibrationChoice
 from flip_flop.outputs import check_output
-from flip_flop.scoring.options import DEFAULT_SCORING, DeviceMap, LoadIn, ScoringOptions
+from flip_flop.scoring.options import DEFAULT_SCORING, DeviceMap, LoadIn, ScoringOptions, Shard
 
 if TYPE_CHECKING:
     from flip_flop.scoring import LoadedModel, Scorer
@@ -114,10 +114,15 @@ class BaseModelOptions:
     dtype: str = option("auto", help="float32, bfloat16 or float16; auto: bfloat16 on a GPU.")
     device: str = option("auto", help="cpu, cuda, cuda:1, ...; auto: a GPU if available.")
     load_in: LoadIn | None = option(None, help="Quantize the weights, with bitsandbytes (docs/memory.md).")
+    shard: Shard | None = option(
+        None, help="Divide the weights between the processes of a launcher (docs/how-to/large-models.md)."
+    )
 
     def check(self) -> None:
-        """Refuse an invalid model name, revision, dtype or device before torch is imported."""
+        """Refuse an invalid model name, revision, dtype, device or sharding before torch is imported."""
         check_model_name(self.model, self.revision, dtype=self.dtype, device=self.device)
+        if self.shard is not None:
+            check_shard(self.model, self.load_in, getattr(self, "device_map", None))
 
     def load(self, *, quiet: bool = False) -> "LoadedModel":
         """Load the model and its adapter, if any, and report it on standard error."""

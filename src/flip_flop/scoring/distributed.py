@@ -4,21 +4,30 @@ In training, a process runs several backward passes per step, so that Distribute
 gradients. An adapter has few gradients, which are summed once per step.
 """
 
+import functools
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+import transformers
+from packaging.version import Version
+from torch import Tensor, nn
+from transformers import PreTrainedConfig
 
 from flip_flop.errors import InputError
 from flip_flop.method.divergences import at_least_float32
-from flip_flop.scoring.causal_lm import as_input_error
+from flip_flop.scoring.causal_lm import as_input_error, unwrap
+from flip_flop.scoring.options import Shard
 
 T = TypeVar("T")
-_answered = as_input_error(
+# Under tensor parallelism, all processes compute each layer of the same rows together. It stays so in this process.
+_computes_same_rows = False
+_answered = functools.partial(
+    as_input_error,
     "E-DISTRIBUTED",
     "another process has ended, or has not answered in time",
     "Look for the reason in its output. Add --resume to continue a training run.",
@@ -28,6 +37,11 @@ _answered = as_input_error(
 def world_size() -> int:
     """Return the number of processes."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def num_parts() -> int:
+    """Return the number of parts into which the processes divide rows: one if all compute the same."""
+    return 1 if _computes_same_rows else world_size()
 
 
 def rank() -> int:
@@ -43,13 +57,13 @@ def join_processes(device: str) -> None:
         PartialState(cpu=device == "cpu", timeout=timedelta(hours=2))  # the rows of a process may take much longer
 
 
-@_answered
+@_answered()
 def _sum(value: Tensor) -> Tensor:
     dist.all_reduce(value)
     return value
 
 
-@_answered
+@_answered()
 def wait_for_all() -> None:
     """Wait until all processes call this function."""
     if world_size() > 1:
@@ -68,7 +82,7 @@ def sum_gradients(parameters: Iterable[Tensor]) -> None:
 
     Losses are divided by the number of instances of all processes, so that the sum is the gradient of the step.
     """
-    if world_size() == 1:
+    if num_parts() == 1:
         return
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     present = _sum(torch.tensor([parameter.grad is not None for parameter in trained], device=trained[0].device).int())
@@ -88,10 +102,10 @@ def any_rank(flag: bool, device: torch.device) -> bool:
 
 def shard(items: Sequence[Any]) -> Sequence[Any]:
     """Return the part of this process: every n-th item of a list."""
-    return items[rank() :: world_size()]
+    return items[rank() % num_parts() :: num_parts()]
 
 
-@_answered
+@_answered()
 def all_gather(value: T) -> list[T]:
     """Return the values of all processes, by rank."""
     values = [value] * world_size()
@@ -108,6 +122,8 @@ def all_results(work: Callable[[], T]) -> list[T]:
     """
     try:
         result: tuple[T | None, Exception | None] = (work(), None)
+    except PassError:  # the others still compute
+        raise
     except (InputError, torch.OutOfMemoryError) as error:
         result = (None, error)
     results = all_gather(result)
@@ -115,3 +131,99 @@ def all_results(work: Callable[[], T]) -> list[T]:
         if failure is not None:
             raise failure
     return [cast(T, value) for value, _ in results]
+
+
+# ---- models whose weights are divided between the processes ----
+
+SHARDING_SINCE = "5.24"  # of transformers, with the parts that are used here
+
+
+class PassError(InputError):
+    """A computation that all processes share has failed in this process, which can only end: the others wait in it."""
+
+
+def sharding_arguments(shard: Shard, name: str, config: PreTrainedConfig, device: str) -> dict[str, Any]:
+    """Return the arguments of ``from_pretrained`` that divide a model between all processes.
+
+    Raises:
+        InputError: ``E-DISTRIBUTED`` if the model cannot be divided.
+    """
+    degree, text = world_size(), config.get_text_config()
+    default = torch.accelerator.current_accelerator() or torch.device("cpu")
+    heads = {key: getattr(text, key, None) or degree for key in ("num_attention_heads", "num_key_value_heads")}
+    uneven = [f"{count} {key.removeprefix('num_').replace('_', ' ')}" for key, count in heads.items() if count % degree]
+    why = ""
+    if Version(transformers.__version__) < Version(SHARDING_SINCE):
+        why = f"transformers {transformers.__version__} is installed, and --shard needs {SHARDING_SINCE}"
+    elif getattr(config, "quantization_config", None):
+        why = f"the weights of {name} are quantized, and --shard does not divide those"
+    elif torch.device(device).type != default.type:
+        why = f"--shard uses {default.type} on this machine, and --device is {device}"
+    elif shard == "tp" and uneven:
+        why = f"{name} has {uneven[0]}, which {degree} processes cannot divide"
+    if why:
+        hint = "Use another number of processes, or --shard fsdp." if shard == "tp" else "Leave --shard out."
+        raise InputError("E-DISTRIBUTED", f"{why}.", hint)
+    from transformers.distributed import DistributedConfig
+
+    global _computes_same_rows
+    _computes_same_rows = _computes_same_rows or shard == "tp"
+    divided = DistributedConfig(fsdp_size=degree) if shard == "fsdp" else DistributedConfig(tp_size=degree)
+    return {"distributed_config": divided, "device_map": None}
+
+
+def sharding_of(model: nn.Module) -> Shard | None:
+    """Return how a model is divided between the processes."""
+    distributed_config = getattr(unwrap(model).config, "distributed_config", None)
+    if distributed_config is None:
+        return None
+    return "fsdp" if distributed_config.fsdp_size > 1 else "tp"
+
+
+@contextmanager
+def shared_pass(model: nn.Module) -> Iterator[None]:
+    """Compute what all processes of a sharded model compute together, inside of this context.
+
+    Raises:
+        PassError: ``E-MEMORY``, or ``E-DISTRIBUTED`` if another process has ended.
+    """
+    if sharding_of(model) is None:
+        yield
+        return
+    try:
+        with _answered():
+            yield
+    except NotImplementedError:  # of an attention, in all processes
+        raise
+    except torch.OutOfMemoryError as error:
+        reason = " ".join(str(error).split(". ")[0].split()).rstrip(".")
+        hint = "Lower --batch-tokens, or start more processes. --resume continues a run."
+        raise PassError("E-MEMORY", f"process {rank()}: {reason}.", hint) from error
+    except InputError as error:
+        raise PassError(error.code, error.message, error.hint) from error
+
+
+def announce_pass(model: nn.Module) -> None:
+    """Tell the other processes that this process computes a pass, for which the weights of all are gathered."""
+    if sharding_of(model) == "fsdp":
+        any_rank(True, unwrap(model).device)
+
+
+@contextmanager
+def in_step(model: nn.Module, spare: Callable[[], Any]) -> Iterator[None]:
+    """Compute passes inside of this context; then ``spare`` passes, as long as another process announces one.
+
+    The weights of a model that is divided by ``fsdp`` are gathered for each pass, so that all processes compute the
+    same number of them.
+    """
+    failure: Exception | None = None
+    try:
+        yield
+    except PassError:
+        raise
+    except (InputError, torch.OutOfMemoryError) as error:  # between two passes
+        failure = error
+    while sharding_of(model) == "fsdp" and any_rank(False, unwrap(model).device):
+        spare()
+    if failure is not None:
+        raise failure

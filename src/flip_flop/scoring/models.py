@@ -40,12 +40,13 @@ from flip_flop.files import (
     write_failure,
     write_json,
 )
-from flip_flop.hub import DEMO, check_model_name, gguf_name, hub_answers, is_local_name
+from flip_flop.hub import DEMO, check_model_name, check_shard, gguf_name, hub_answers, is_local_name
 from flip_flop.record import ADAPTER_CONFIG, AdapterRecord, ModelRecord, check_adapter_folder
 from flip_flop.scoring.adapters import identify_adapter, load_adapter
 from flip_flop.scoring.causal_lm import as_input_error, check_model, unwrap
+from flip_flop.scoring.distributed import join_processes, sharding_arguments
 from flip_flop.scoring.encode import PromptEncoder
-from flip_flop.scoring.options import ChatTemplate, DeviceMap, LoadIn
+from flip_flop.scoring.options import ChatTemplate, DeviceMap, LoadIn, Shard
 
 log = logging.getLogger("flip_flop")
 
@@ -221,6 +222,7 @@ def load_model(
     device: str = "auto",
     device_map: DeviceMap | None = None,
     quantization_config: QuantizationConfigMixin | LoadIn | None = None,
+    shard: Shard | None = None,
 ) -> LoadedModel:
     """Load a causal LM, its tokenizer and an adapter; from safetensors or GGUF, no remote code.
 
@@ -232,13 +234,17 @@ def load_model(
         device: ``cpu``, ``cuda``, ...; ``auto`` uses a GPU if available.
         device_map: ``auto`` distributes the layers over all GPUs, then the CPU's memory. It replaces ``device``.
         quantization_config: ``4bit`` (NF4, double quantization) or ``8bit``, by bitsandbytes; or one of transformers.
+        shard: ``fsdp`` or ``tp`` divides the weights between the processes of a launcher, all of which call this.
 
     Raises:
-        InputError: ``E-MODEL-...`` and ``E-ADAPTER-...``.
+        InputError: ``E-MODEL-...`` and ``E-ADAPTER-...``; ``E-DISTRIBUTED`` for a model that cannot be sharded.
     """
     name = os.fspath(name)
     check_model_name(name, revision, dtype=dtype, device=device)
     _silence_loading()
+    if shard is not None:
+        check_shard(name, quantization_config, device_map)
+        join_processes(device)
     if device == "auto":
         # A launcher of several processes numbers those of one machine.
         device = f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if torch.cuda.is_available() else "cpu"
@@ -267,7 +273,12 @@ def load_model(
             raise InputError("E-MODEL-DEVICE", f"The weights of {name} are quantized already.", "Leave --load-in out.")
         if not stored:  # transformers does not check shapes while it quantizes
             load_weights(source, config=config, device_map={"": "meta"})
+    if shard is not None:
+        how |= sharding_arguments(shard, name, config, device)
+        load_weights(source, config=config, device_map={"": "meta"})  # it does not check shapes of parts, too
     model = load_weights(source, **how)
+    if shard is not None:
+        model._tp_size = None  # PEFT would gather all weights to read or write an adapter
     if source.gguf_digest:
         model.config.name_or_path = name  # PEFT looks for a folder in model.name_or_path
     model.requires_grad_(False)  # only an adapter is trained

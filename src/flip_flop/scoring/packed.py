@@ -21,6 +21,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import AttentionInterface
 
 from flip_flop.method.divergences import at_least_float32, to_device
+from flip_flop.scoring import distributed
 from flip_flop.scoring.causal_lm import as_input_error, unwrap
 from flip_flop.scoring.encode import EncodedInstance
 from flip_flop.scoring.options import DEFAULT_SCORING, Backend
@@ -30,6 +31,8 @@ from flip_flop.scoring.trie import TokenTrie, join
 MAX_LOGITS = 1 << 26
 # Floating-point operations above which the fixed cost of a forward pass is small: an order of magnitude by device.
 WORTHWHILE_FLOPS = {"cpu": 2e9, "cuda": 2e13}
+# Nodes of a row of a sharded model, whose weights each pass gathers.
+SHARDED_ROW = 2000
 NAME = "flip_flop_packed"
 # A CPU computes the attention of so many nodes at a time, over their ancestors and themselves. One mask over all nodes
 # has the fewest calls, but computes every pair of nodes, most of which are hidden.
@@ -183,7 +186,7 @@ def _padded_logits(
             ids[line, : len(sequences[number])] = torch.tensor(sequences[number])
         if same_length:
             with torch.no_grad():
-                model(input_ids=to_device(ids[:1, :1], unwrap(model).device), use_cache=False)
+                _forward(model, ids[:1, :1], torch.tensor([0]))
         used = sorted(set.union(*(columns[number] for number in numbers)))
         logits = _forward(model, ids, torch.tensor(used))
         cells = [(line, column) for line, number in enumerate(numbers) for column in sorted(columns[number])]
@@ -226,10 +229,20 @@ def _forward(
     on_one_device = len(set(getattr(causal_lm, "hf_device_map", {}).values())) <= 1
     if on_one_device and "logits_to_keep" in inspect.signature(causal_lm.forward).parameters:
         more["logits_to_keep"] = to_device(columns, causal_lm.device)
-    logits = model(input_ids=to_device(ids, causal_lm.device), use_cache=False, **more).logits
+    if not torch.is_grad_enabled():  # with a gradient, the trainer announces forward and backward together
+        distributed.announce_pass(model)
+    with distributed.shared_pass(model):
+        logits = model(input_ids=to_device(ids, causal_lm.device), use_cache=False, **more).logits
     if "logits_to_keep" not in more:
         logits = logits[:, to_device(columns, logits.device)]
     return at_least_float32(logits)
+
+
+@torch.no_grad()
+def spare_pass(model: nn.Module) -> None:
+    """Compute a pass over one token, for the other processes of a sharded model."""
+    with distributed.shared_pass(model):
+        model(input_ids=torch.zeros(1, 1, dtype=torch.long, device=unwrap(model).device), use_cache=False)
 
 
 class Layout:
@@ -369,4 +382,5 @@ def training_row_tokens(model: nn.Module, max_tokens: int) -> int:
     left_out = {id(module.weight) for module in [*embeddings, causal_lm.get_output_embeddings()]}
     weights = sum(parameter.numel() for parameter in causal_lm.parameters() if id(parameter) not in left_out)
     worthwhile = WORTHWHILE_FLOPS.get(causal_lm.device.type, WORTHWHILE_FLOPS["cuda"]) / (2 * max(weights, 1))
-    return max(1, min(max_tokens, int(worthwhile)))
+    fewest = int(worthwhile) if distributed.sharding_of(model) is None else max(SHARDED_ROW, int(worthwhile))
+    return max(1, min(max_tokens, fewest))

@@ -22,7 +22,15 @@ from flip_flop.scoring.causal_lm import TESTED, evaluation_mode, require_finite,
 from flip_flop.scoring.encode import EncodedInstance
 from flip_flop.scoring.models import LoadedModel
 from flip_flop.scoring.options import DEFAULT_SCORING, Backend, ScoringOptions
-from flip_flop.scoring.packed import AnswerStates, answer_states, pack, packed_attention, pass_sizes, rotary_limit
+from flip_flop.scoring.packed import (
+    AnswerStates,
+    answer_states,
+    pack,
+    packed_attention,
+    pass_sizes,
+    rotary_limit,
+    spare_pass,
+)
 from flip_flop.scoring.too_long import refuse_or_skip
 from flip_flop.scoring.trie import shared_beginning
 
@@ -81,7 +89,8 @@ def score(
 
     if shared:
         local_part = distributed.shard(encoded) or encoded[:1]
-        scores = join_scores(distributed.all_results(lambda: score_part(local_part)), encoded)
+        parts = distributed.all_results(lambda: score_part(local_part))
+        scores = join_scores(parts[: distributed.num_parts()], encoded)
     else:
         scores = score_part(encoded)
     settings = {
@@ -187,6 +196,7 @@ def score_instances(
     counts: list[np.ndarray] = []
     with contextlib.ExitStack() as stack:
         stack.enter_context(evaluation_mode(model))
+        stack.enter_context(distributed.in_step(model, lambda: spare_pass(model)))
         if backend == "packed":
             stack.enter_context(packed_attention(model))
         advance = stack.enter_context(track(label, len(instances), "instances", quiet=quiet))

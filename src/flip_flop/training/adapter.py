@@ -9,7 +9,8 @@ from typing import Any, cast
 import torch
 from peft import LoraConfig, PeftConfig, PeftModel, get_peft_model
 from peft.tuners.tuners_utils import BaseTunerLayer
-from torch import nn
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.quantization_config import QuantizationConfigMixin
@@ -18,6 +19,7 @@ from flip_flop.errors import InputError, nearest
 from flip_flop.files import derive_seed
 from flip_flop.scoring.adapters import ADAPTER_KINDS
 from flip_flop.scoring.causal_lm import HALF, as_input_error, unwrap
+from flip_flop.scoring.distributed import sharding_of
 from flip_flop.scoring.models import LoadedModel, ModelGiven, as_loaded, load_model
 from flip_flop.training.config import F2CConfig, setting_errors
 
@@ -143,12 +145,27 @@ def _warn_of_share(adapted: PeftModel) -> None:
         )
 
 
+def sharded_state(adapted: nn.Module) -> dict[str, Tensor] | None:
+    """Return the trainable weights of a sharded model as whole tensors. All processes call this.
+
+    The library would gather the weights of the base, too.
+    """
+    if sharding_of(adapted) is None:
+        return None
+    return {name: whole(value.detach()) for name, value in adapted.named_parameters() if value.requires_grad}
+
+
+def whole(value: Tensor) -> Tensor:
+    """Return a tensor without the parts in other processes as it is, and one with them whole."""
+    return value.full_tensor() if isinstance(value, DTensor) else value
+
+
 def weights_digest(adapted: nn.Module) -> str:
     """Return the SHA-256 of the trainable weights."""
     digest = hashlib.sha256()
     for parameter in adapted.parameters():
         if parameter.requires_grad:
-            digest.update(parameter.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+            digest.update(whole(parameter.detach()).cpu().contiguous().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
 
 

@@ -30,7 +30,7 @@ from flip_flop.metrics import (
 )
 from flip_flop.prompts import Chat, RenderedInstance, templates_differ_in_answer_words
 from flip_flop.record import TaskRecord
-from flip_flop.scoring.distributed import world_size
+from flip_flop.scoring.distributed import num_parts, world_size
 from flip_flop.scoring.encode import EncodedInstance, PromptEncoder
 from flip_flop.scoring.options import TooLongPolicy
 from flip_flop.scoring.too_long import refuse_or_skip
@@ -248,7 +248,7 @@ def collate(batch: Sequence[EncodedInstance]) -> dict[str, list[EncodedInstance]
 
 def instances_per_step(config: F2CConfig) -> int:
     """Instances of an optimizer step, over all processes."""
-    return config.per_device_train_batch_size * config.gradient_accumulation_steps * world_size()
+    return config.per_device_train_batch_size * config.gradient_accumulation_steps * num_parts()
 
 
 class KeyedSampler(Sampler[int | None]):
@@ -277,18 +277,17 @@ class KeyedSampler(Sampler[int | None]):
 
     def __iter__(self) -> Iterator[int | None]:
         order = generator(self.seed, "order", self.epoch).permutation(len(self.dataset)).tolist()
-        processes = world_size()
-        together = processes * self.batch_size
-        for start in range(0, len(self), together):
-            for process in range(processes):
-                share = order[start : start + together][process::processes]
+        parts = num_parts()
+        together = parts * self.batch_size
+        for start in range(0, len(self) // world_size() * parts, together):
+            for process in range(world_size()):
+                share = order[start : start + together][process % parts :: parts]
                 yield from share
                 yield from [None] * (self.batch_size - len(share))
 
     def __len__(self) -> int:
-        together = world_size() * self.batch_size
-        batches, rest = divmod(len(self.dataset), together)
-        return (batches + (rest > 0 and not self.drop_last)) * together
+        batches, rest = divmod(len(self.dataset), num_parts() * self.batch_size)
+        return (batches + (rest > 0 and not self.drop_last)) * world_size() * self.batch_size
 
 
 def log_passes(num_instances: int, config: F2CConfig) -> None:

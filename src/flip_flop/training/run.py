@@ -18,6 +18,7 @@ from types import FrameType
 from typing import Any
 
 from huggingface_hub import HfApi
+from torch import Tensor
 from tqdm import tqdm
 from transformers import (
     PrinterCallback,
@@ -39,11 +40,11 @@ from flip_flop.prompts import Template
 from flip_flop.record import ADAPTER_CONFIG, RUN_FILE, RunRecord, this_process
 from flip_flop.scoring.adapters import describe_adapter, store_calibration
 from flip_flop.scoring.causal_lm import unwrap
-from flip_flop.scoring.distributed import all_gather, any_rank, rank, wait_for_all, world_size
+from flip_flop.scoring.distributed import all_gather, any_rank, rank, sharding_of, wait_for_all, world_size
 from flip_flop.scoring.models import ModelGiven
 from flip_flop.scoring.too_long import TOO_LONG_FILE, listed_beside, write_too_long
 from flip_flop.tasks import Task
-from flip_flop.training.adapter import load_trained
+from flip_flop.training.adapter import load_trained, sharded_state
 from flip_flop.training.card import CARD, base_name, change_on_validation, describe, model_card
 from flip_flop.training.checkpoints import (
     FORMAT,
@@ -122,7 +123,7 @@ def train(
         plan: dict[str, Any] = {
             "format": FORMAT,
             "settings": resume_settings(config) | {"num_processes": world_size()},
-            "model": {"dtype": loaded.record.dtype},
+            "model": {"dtype": loaded.record.dtype, "shard": sharding_of(loaded.model)},
             "digests": {"weights": loaded.record.digest, "task": data.record.digest, "rows": data.digest},
         }
         wait_for_all()  # until rank 0 holds the lock
@@ -183,10 +184,11 @@ def _finish(
         log.warning("%s", reason)
     change = change_on_validation(trainer)
     table = None if trainer.args.vote_calibration == "none" else _calibration_scores(trainer)
+    state = sharded_state(trainer.adapted)
     if rank() == 0:
         record = describe(trainer, change, survey)
         trainer.record = replace(record, allowed_changes=tuple(allowed_changes), **this_process(started))
-        _save(trainer, trainer.record, table, out)
+        _save(trainer, trainer.record, table, state, out)
     wait_for_all()
     return TrainingRun(out, out / "adapter")
 
@@ -253,11 +255,13 @@ def _calibration_scores(trainer: F2CTrainer) -> Scores | None:
     return trainer.score(trainer.sample, "calibration") if len(trainer.sample) >= MIN_INSTANCES else None
 
 
-def _save(trainer: F2CTrainer, record: RunRecord, table: Scores | None, out: Path) -> None:
+def _save(
+    trainer: F2CTrainer, record: RunRecord, table: Scores | None, state: dict[str, Tensor] | None, out: Path
+) -> None:
     """Write the adapter with its card, then ``run.json``; send the adapter to the hub if asked for."""
     loaded = trainer.loaded
     with new_folder(out / "adapter") as folder:
-        trainer.adapted.save_pretrained(str(folder))
+        trainer.adapted.save_pretrained(str(folder), state_dict=state)
         _name_base(folder, unwrap(loaded.model).config.name_or_path or "")
         loaded.tokenizer.save_pretrained(folder)
         write_text(folder / CARD, model_card(record))

@@ -35,7 +35,7 @@ from flip_flop.scoring.models import ModelGiven
 from flip_flop.scoring.packed import AnswerStates, answer_states, packed_attention, pass_sizes, training_row_tokens
 from flip_flop.scoring.scores import check_backend, choose_backend, join_scores, score_instances
 from flip_flop.tasks import RenderedRows, Task, template_name
-from flip_flop.training.adapter import load_trained, prepare_model, weights_digest
+from flip_flop.training.adapter import load_trained, prepare_model, sharded_state, weights_digest
 from flip_flop.training.card import CARD, change_on_validation, describe, model_card
 from flip_flop.training.checkpoints import Checkpoints
 from flip_flop.training.config import F2CConfig, setting_errors
@@ -129,6 +129,8 @@ class F2CTrainer(Trainer):
         self._prepare_votes(args, content_free)
         checkpoints = Checkpoints(args.save_total_limit)
         args.save_total_limit = None  # Checkpoints deletes the old ones
+        # The library saves no optimizer of a sharded model, but an adapter's is the same in all processes.
+        only_model, args.save_only_model = args.save_only_model, distributed.sharding_of(self.adapted) is not None
         super().__init__(
             model=self.adapted,
             args=args,
@@ -140,9 +142,15 @@ class F2CTrainer(Trainer):
             callbacks=[checkpoints, self.stop_early, self.stop_on_collapse, *(callbacks or [])],
             optimizers=optimizers,
         )
+        self.args.save_only_model = only_model
         # The model's device, which the library has just chosen, decides the length of a row.
         instances = [instance for dataset in self.datasets for instance in dataset.instances]
         self.backend = choose_backend(self.adapted, instances, args.backend)
+        if distributed.sharding_of(self.adapted) == "fsdp" and self.backend == "padded":
+            message = (
+                "--shard fsdp trains with the packed back end only, which this model or the length of its rows lacks."
+            )
+            raise InputError("E-DISTRIBUTED", message, "Use one device, or another model.")
         self._row_tokens = training_row_tokens(self.adapted, args.batch_tokens)
         self.model_accepts_loss_kwargs = True  # compute_loss divides by the number of instances itself
 
@@ -161,6 +169,8 @@ class F2CTrainer(Trainer):
                 "fsdp, deepspeed and parallelism_config are not supported: each device holds the whole model.",
                 "Leave them out; LoRA's optimizer state is small.",
             )
+        if distributed.sharding_of(self.loaded.model) == "tp":
+            raise InputError("E-DISTRIBUTED", "--shard tp cannot be trained yet.", "Use --shard fsdp.")
         dtype = str(unwrap(self.loaded.model).dtype).removeprefix("torch.")
         if args.fp16 or (args.bf16 and dtype != "bfloat16"):
             raise InputError(
@@ -266,7 +276,10 @@ class F2CTrainer(Trainer):
         self.statistics.add(encoded, instances, scores, states.token_counts, losses, uses_labels=uses_labels)
         zero = torch.zeros((), device=states.logits.device)
         total = torch.stack([sum(terms.values(), zero) for terms in losses]).sum() / (num_items_in_batch or len(losses))
-        # Without a consensus no term has a gradient.
+        total = total * inputs.get("weight", 1.0)
+        # Without a consensus no term has a gradient. All processes of a sharded model compute the backward.
+        if not total.requires_grad and distributed.sharding_of(model) is not None:
+            total = total + 0.0 * states.logits[:1].sum()
         return total if total.requires_grad else total.requires_grad_()
 
     def _instances(
@@ -325,21 +338,34 @@ class F2CTrainer(Trainer):
         instances: list[EncodedInstance] = inputs["instances"]
         keys, step = (self.args.seed, "dropout", self.state.global_step), super().training_step
 
-        def run(numbers: list[int]) -> tuple[Tensor, StepStatistics]:
-            row, self.statistics = [instances[number] for number in numbers], StepStatistics()
+        def compute(row: list[EncodedInstance], weight: float = 1.0) -> tuple[Tensor, StepStatistics]:
+            self.statistics = StepStatistics()
             # The backward is inside too, because gradient checkpointing runs layers again.
             attention = packed_attention(self.adapted) if self.backend == "packed" else contextlib.nullcontext()
-            with attention, drawn_for(self.args.device, *keys, *(instance.id for instance in row)):
-                return step(self.adapted, {"instances": row}, num_items_in_batch), self.statistics
+            drawn = drawn_for(self.args.device, *keys, *(instance.id for instance in row))
+            with attention, drawn, distributed.shared_pass(self.adapted):
+                return step(self.adapted, {"instances": row, "weight": weight}, num_items_in_batch), self.statistics
+
+        def run(numbers: list[int]) -> tuple[Tensor, StepStatistics]:
+            distributed.announce_pass(self.adapted)
+            return compute([instances[number] for number in numbers])
 
         before, parameters = self.statistics, [*self.adapted.parameters()]
         sizes = pass_sizes(self.adapted, instances, self.args.batch_tokens)
-        results, self._row_tokens = by_rows(run, sizes, self._row_tokens, parameters)
+        with distributed.in_step(self.adapted, lambda: compute([self._spare_row], weight=0.0)):
+            results, self._row_tokens = by_rows(run, sizes, self._row_tokens, parameters)
         self.statistics = StepStatistics.merged([before, *(statistics for _, statistics in results)])
         if self.accelerator.sync_gradients:
             distributed.sum_gradients(parameters)
         # transformers logs the mean over the processes, but the step's loss is the sum.
-        return sum((loss for loss, _ in results), torch.zeros((), device=self.args.device)) * distributed.world_size()
+        return sum((loss for loss, _ in results), torch.zeros((), device=self.args.device)) * distributed.num_parts()
+
+    def _sync_replicated_trainable_parameters(self, model: nn.Module) -> None:
+        """Do nothing: the adapter is the same in all processes, and its gradients are summed once a step."""
+
+    @cached_property
+    def _spare_row(self) -> EncodedInstance:
+        return min(self.voters, key=lambda instance: len(instance.trie))
 
     def _get_train_sampler(self, train_dataset: Any = None) -> KeyedSampler:
         self._sampler.batch_size = self._train_batch_size
@@ -357,7 +383,8 @@ class F2CTrainer(Trainer):
             self.control.should_training_stop = True  # resumed from its last checkpoint
             return [], 0
         batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
-        return batches, distributed.all_reduce_sum(sum(len(batch["instances"]) for batch in batches), device)
+        count = distributed.all_reduce_sum(sum(len(batch["instances"]) for batch in batches), device)
+        return batches, count * distributed.num_parts() // distributed.world_size()
 
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:
         """Return 0: the library's estimate needs ``input_ids``, which a batch of instances lacks."""
@@ -366,7 +393,8 @@ class F2CTrainer(Trainer):
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Add the terms, case shares and vote statistics of the steps since the last log line."""
         if "loss" in logs:
-            statistics = StepStatistics.merged(distributed.all_gather(self.statistics.read()))
+            parts = distributed.all_gather(self.statistics.read())[: distributed.num_parts()]
+            statistics = StepStatistics.merged(parts)
             counts = statistics.vote_counts(len(self.train_instances[0].answers[0]))
             logs = logs | statistics.means() | self.stop_on_collapse.line(counts)
             self.statistics = StepStatistics()
@@ -512,7 +540,7 @@ class F2CTrainer(Trainer):
             )
             return table, part_losses
 
-        parts = distributed.all_results(score_part)
+        parts = distributed.all_results(score_part)[: distributed.num_parts()]
         if losses is not None:  # idle processes repeat another's instances
             losses.extend(loss for _, part_losses in parts[: len(instances)] for loss in part_losses)
         return join_scores([table for table, _ in parts], instances)
@@ -538,6 +566,9 @@ class F2CTrainer(Trainer):
             self._write_card(folder, describe(self, change_on_validation(self)))
             if self.args.push_to_hub:
                 self.push_to_hub(commit_message="Model save")
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
+        super()._save(output_dir, sharded_state(self.adapted) if state_dict is None else state_dict)
 
     def create_model_card(
         self, language: Any = None, license: Any = None, tags: Any = None, model_name: str | None = None, *args: Any,

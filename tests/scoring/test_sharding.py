@@ -1,0 +1,171 @@
+"""A model that is divided between two processes has the scores, gradients and adapters of one process."""
+
+import json
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+import torch
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+from transformers import GemmaConfig, MistralConfig, MixtralConfig, Phi3Config, Qwen2MoeConfig, TrainerCallback
+
+from flip_flop.errors import InputError
+from flip_flop.prompts import RenderedInstance
+from flip_flop.scoring import load_model, score
+from flip_flop.scoring.causal_lm import unwrap
+from flip_flop.scoring.distributed import rank, wait_for_all
+from flip_flop.scoring.options import ScoringOptions
+from flip_flop.training.adapter import whole
+from tests.processes import launch
+from tests.tiny import CONFIGS, GROUPED, ONE_KEY_HEAD, byte_bpe, random_model
+from tests.training.conftest import adapter_weights, make_task, make_trainer
+
+SHARDS = ("fsdp",)
+EXPERTS = GROUPED | {"num_experts_per_tok": 2}
+KINDS = {
+    **{name: CONFIGS[name] for name in ("qwen2", "llama", "gpt_neox", "qwen3")},  # tied, untied, fused qkv, tied
+    "mistral": (MistralConfig, GROUPED | {"sliding_window": 64}),
+    "phi3": (Phi3Config, GROUPED | {"pad_token_id": 0}),  # fused qkv and MLP
+    "mixtral": (MixtralConfig, EXPERTS | {"num_local_experts": 4, "sliding_window": None}),
+    "qwen2_moe": (
+        Qwen2MoeConfig,
+        EXPERTS | {"num_experts": 4, "moe_intermediate_size": 24, "shared_expert_intermediate_size": 24},
+    ),
+}
+# Models that transformers does not divide in two, or that are quantized, and the reason.
+REFUSED = {
+    ("tp", "one_key_head"): "has 1 key value heads, which 2 processes cannot divide. Use another number of processes",
+    ("tp", "gpt2"): "has no `tp_plan`",
+    ("fsdp", "quantized"): "are quantized, and --shard does not divide those",
+}
+# Long and short rows: with 60 tokens in a pass, two processes have 3 and 2 rows, and different numbers of passes.
+ROWS = [
+    RenderedInstance(
+        f"row {number}",
+        (f"The room was {'not ' * (number % 3 == 0)}good.{' Very' * number} good?", f"Review {number}: fine"),
+        (("No", "Yes"), ("Not at all", "Guaranteed")),
+        number % 2,
+    )
+    for number in range(5)
+]
+
+
+def save(folder, name, config, **more):
+    random_model(config).save_pretrained(folder / name)
+    byte_bpe().save_pretrained(folder / name)
+    path = folder / name / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | more))
+
+
+def measure(folder, shard):
+    """Write what a process computes with each model: scores, gradients, adapter, its weights."""
+    torch.set_num_threads(1)
+    for name in KINDS:
+        loaded = load_model(folder / name, device="cpu", shard=shard)
+        done = {}
+        for backend in ("packed", "padded"):
+            options = ScoringOptions(backend=backend, batch_tokens=60)
+            done[backend] = score(loaded, ROWS, options, shared=shard is not None).scores
+        before = local_weights(loaded.model)
+        done |= trained(loaded, folder / f"{name}-{shard}", instances=2 if shard == "fsdp" else 4)
+        after = local_weights(loaded.model)
+        assert all(torch.equal(value, after[key]) for key, value in before.items())
+        done["weights"] = sum(value.numel() for value in before.values())
+        if rank() == 0:
+            torch.save(done, folder / f"{name}-{shard}.pt")
+
+
+def local_weights(model):
+    """Copies of the weights that this process keeps between two passes, without those of an adapter."""
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
+    parts = {name: part for name, part in unwrap(model).named_parameters() if "lora_" not in name}
+    return {
+        name.replace(".base_layer", ""): (part.to_local() if isinstance(part, DTensor) else part).detach().clone()
+        for name, part in parts.items()
+    }
+
+
+def trained(loaded, out, instances):
+    """The gradient of the first step, and the adapter after 20. Of 7 rows, every other step has 3."""
+    task = make_task(7).with_templates(["plain", "truth", "long", "terse"])
+    changes = {"per_device_train_batch_size": instances, "max_steps": 20, "batch_tokens": 200, "learning_rate": 1e-3}
+    without = {"lora_dropout": 0.0, "eval_strategy": "no", "save_strategy": "no"}
+    trainer = make_trainer(out, [asdict(row) for row in task.instances("train")], loaded.model, **changes, **without)
+    noted = {}
+
+    class Note(TrainerCallback):
+        def on_pre_optimizer_step(self, args, state, control, **kwargs):
+            if state.global_step == 0:
+                values = trainer.adapted.named_parameters()
+                noted.update({name: whole(value.grad).clone() for name, value in values if value.grad is not None})
+
+    trainer.add_callback(Note())
+    trainer.train()
+    adapter = {name: whole(value) for name, value in adapter_weights(trainer).items()}
+    return {
+        "gradient": noted,
+        "adapter": adapter,
+        "losses": [e["loss"] for e in trainer.state.log_history if "loss" in e],
+    }
+
+
+def two_processes(folder):
+    """First ``fsdp``, because ``tp`` lets the processes compute the same rows from then on."""
+    torch.set_num_threads(1)
+    for shard in SHARDS:
+        measure(folder, shard)
+    for shard, name in REFUSED:
+        with pytest.raises(InputError) as refused:
+            load_model(folder / name, device="cpu", shard=shard)
+        assert REFUSED[shard, name] in str(refused.value)
+        wait_for_all()
+
+
+@pytest.mark.slow
+def test_two_processes_with_half_of_the_weights_compute_what_one_computes(tmp_path):
+    for name, (kind, settings) in KINDS.items():
+        save(tmp_path, name, kind(**settings, vocab_size=len(byte_bpe())))
+    for name in ("one_key_head", "quantized"):
+        quantized = {"quantization_config": {"quant_method": "fp8"}} if name == "quantized" else {}
+        config = GemmaConfig(**ONE_KEY_HEAD, pad_token_id=None, vocab_size=len(byte_bpe()))
+        save(tmp_path, name, config, **quantized)
+    kind, settings = CONFIGS["gpt2"]
+    save(tmp_path, "gpt2", kind(**settings, vocab_size=len(byte_bpe())))
+    measure(tmp_path, None)
+    code, shown = launch(2, two_processes, tmp_path, output=tmp_path / "output.txt")
+    assert code == 0, shown
+    for name in KINDS:
+        alone, *divided = (torch.load(tmp_path / f"{name}-{shard}.pt", weights_only=False) for shard in (None, *SHARDS))
+        for shard, other in zip(SHARDS, divided, strict=True):
+            case = f"{name}, {shard}"
+            for backend in ("packed", "padded"):
+                np.testing.assert_allclose(other[backend], alone[backend], rtol=1e-6, atol=1e-6, err_msg=case)
+            assert largest_difference(other["gradient"], alone["gradient"], relative=True) < 1e-6, case
+            assert largest_difference(other["adapter"], alone["adapter"]) < 1e-5, case
+            assert other["losses"] == pytest.approx(alone["losses"], rel=1e-5), case
+            assert 0.5 * alone["weights"] <= other["weights"] < 0.56 * alone["weights"], case
+
+
+def largest_difference(tensors, others, relative=False):
+    assert tensors.keys() == others.keys()
+    scale = max(float(value.abs().max()) for value in others.values())
+    assert scale > 0
+    largest = max(float((tensors[name] - value).abs().max()) for name, value in others.items())
+    return largest / scale if relative else largest
+
+
+@pytest.mark.parametrize(
+    ("flags", "reason"),
+    [
+        ((), "--shard divides the weights between processes, but there is one. Start several: torchrun"),
+        (("--load-in", "4bit"), "--shard does not work with --load-in."),
+        (("--device-map", "auto"), "--shard does not work with --device-map."),
+    ],
+)
+def test_shard_is_refused_in_one_line(tmp_path, flip_flop, flags, reason):
+    done = flip_flop("audit", "--model", "demo", "--task", "demo", "--shard", "fsdp", *flags, "--out", tmp_path / "a")
+    assert done.code == 2
+    assert f"E-DISTRIBUTED: {reason}" in done.err
