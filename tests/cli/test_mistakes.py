@@ -58,6 +58,7 @@ MISTAKES = {
     "split": (None, (*AUDIT, "--split", "tset"), "E-TASK-UNKNOWN", ["'test'"]),
     "held out": (None, (*AUDIT, "--templates", "held_out"), "E-TASK-UNKNOWN", ["held_out_templates"]),
     "chat template": (None, (*AUDIT, "--quiet", "--chat-template", "on"), "E-CHAT-TEMPLATE", ["off"]),
+    "asked again": (None, (*AUDIT, "--ask-again"), "E-ENDPOINT", ["--ask-again applies only to served"]),
     "threshold": (None, (*AUDIT, "--fail-under", "agreement"), "E-FAIL-UNDER", ["METRIC=VALUE"]),
     "threshold in percent": (None, (*AUDIT, "--fail-under", "agreement=90"), "E-FAIL-UNDER", ["0 to 1"]),
     "threshold nan": (None, (*AUDIT, "--fail-under", "agreement=nan"), "E-FAIL-UNDER", ["0 to 1"]),
@@ -216,6 +217,21 @@ def test_training_without_any_consensus_is_refused(run, project, method):
     *notes, last = result.err.splitlines()
     assert last.startswith("E-NO-CONSENSUS: none of the 6 instances ")
     assert all(note.startswith(("first votes: ", "W-")) for note in notes)
+    assert files(project / "out") == {".lock": b""}
+
+
+def test_training_of_answers_by_position_is_refused(run, project):
+    lines = (project / "train.jsonl").read_text().splitlines(keepends=True)
+    (project / "other.jsonl").write_text("".join(lines[6:]))
+    orders = REVERSED.replace("validation: train", "validation: other")
+    orders = orders.replace('"No ||| Yes"', '"No ||| Yes", wording: w, order: given')
+    orders = orders.replace('"Yes ||| No"', '"Yes ||| No", wording: w, order: swapped')
+    (project / "tickets.yaml").write_text(orders)
+    result = run(TRAIN, "--vote-calibration", "none")
+    assert result.code == 2
+    assert result.err.splitlines()[-1].startswith(
+        "E-POSITION: the model answers by position, not by content: the order of the options changes 100.0 % of its "
+    )
     assert files(project / "out") == {".lock": b""}
 
 

@@ -11,7 +11,7 @@ from benchmarks.coverage import wrong_decisions
 
 from flip_flop import compare, load_run
 from flip_flop.evaluation.decision import Decision
-from flip_flop.metrics import METRICS, Scores, summarise
+from flip_flop.metrics import METRICS, Scores, batch_offsets, summarise
 from flip_flop.report import write_report
 from tests.evaluation.conftest import change_metrics
 from tests.metrics import oracle
@@ -44,7 +44,9 @@ def with_offsets(run, offsets):
     """The audit with the metrics of calibrated scores."""
     shifted = (run.scores + offsets).astype(np.float32)
     metrics = {
-        **summarise(shifted, run.gold, run.template_names, intervals=False),
+        **summarise(
+            shifted, run.gold, run.template_names, intervals=False, **run.record.task.design(run.template_names)
+        ),
         **{"method": "batch", "label_prior": [0.5, 0.5], "votes_changed": 0.0, "vote_share_drift": 0.0},
         "offsets": dict(zip(run.template_names, offsets.tolist(), strict=True)),
     }
@@ -136,6 +138,79 @@ def test_decision_after_training_names_what_the_base_has_without_it(tmp_path):
     assert swing.startswith("The choice of template matters more than training: F1 of base varies by ")
     (agreement_alone,) = compare(*audits(tmp_path / "unlabelled", np.full(120, -1))).decision
     assert agreement_alone == f"{change.split('), ')[0]})."
+
+
+BOTH_ORDERS = {"wording": ("a", "a", "b", "b"), "order": ("given", "swapped", "given", "swapped")}
+# A verdict is content plus the preference for the first option, which is label 0 in the given order.
+PREFERENCE = np.array([1, -1, 1, -1])
+
+
+def judge(folder, content, preference, gold, **options):
+    """The audit of a judge of pairs whose label 0 has the margin ``content`` plus or minus ``preference``."""
+    margins = content[:, None] + preference * PREFERENCE
+    scores = np.stack([margins, np.zeros_like(margins)], axis=2)
+    scores = scores - np.log(np.exp(scores).sum(axis=2, keepdims=True))
+    return make_audit(folder, scores.astype(np.float32), gold, TEMPLATES[:4], factors=BOTH_ORDERS, **options)
+
+
+def with_batch_calibration(run):
+    return with_offsets(run, batch_offsets(run.scores))
+
+
+def test_judge_that_answers_by_position_is_not_used(tmp_path):
+    random = np.random.default_rng(0)
+    content, gold = random.normal(size=60), np.arange(60) % 2
+    run = judge(tmp_path / "run", 0.1 * content, 1.0, gold)
+    assert run.value("order_flips") == 1.0
+    low = 0.025 ** (1 / 60)
+    assert run.decision == Decision(
+        (
+            "The model answers by position, not by content: the order of the options changes 100.0 % of the answers "
+            f"(95% interval: {100 * low:.1f} to 100.0).",
+            "Use a stronger model, or let it grade one answer at a time.",
+        )
+    )
+    page = report_of(run, tmp_path)
+    assert "The model answers by position, not by content" in page.text
+    assert page.text.index("Answers that the order of the options changes") > page.text.index("Trust")
+    assert "Cohen's κ of reversed" not in page.text
+    assert "Cohen's κ of polarity" in page.text
+    for wording in ("the wording", "asking the same question again"):
+        assert (f"Answers that {wording} changes" in page.text) == (wording == "the wording")
+
+
+def test_judge_with_a_preference_for_a_position_is_used_after_calibration(tmp_path):
+    content = np.random.default_rng(0).normal(size=120)
+    run = with_batch_calibration(judge(tmp_path / "run", content, 1.5, (content < 0).astype(int)))
+    first, *others = run.decision.sentences
+    assert first.startswith("The model answers by position, not by content: the order of the options changes ")
+    assert first.endswith("; 16.7 after calibration).")
+    assert run.decision.is_calibrated
+    assert others[0].startswith(
+        f"Use {run.decision.template}, calibrated (predict --calibrate batch, without labels): "
+    )
+    assert all(is_calibrated for _, is_calibrated in run.decision.close)
+
+
+def test_other_judges_have_their_flip_rates_at_the_end(tmp_path):
+    content = np.random.default_rng(0).normal(size=120)
+    run = judge(tmp_path / "run", content, 0.1, (content < 0).astype(int))
+    repeated = {"repeat_flips": 0.01, "intervals": {**run.metrics["intervals"], "repeat_flips": [0.0, 0.05]}}
+    run = replace(run, metrics=run.metrics | repeated)
+    order, wording, again = run.decision.sentences[-3:]
+    rate, (low, high) = 100 * run.value("order_flips"), run.interval("order_flips")
+    assert 0 < rate < 20
+    assert order == (
+        f"The order of the options changes {rate:.1f} % of the answers (95% interval: {100 * low:.1f} to "
+        f"{100 * high:.1f}; +{rate - 1:.1f} points from asking again)."
+    )
+    assert wording.startswith("The wording changes 0.0 % of the answers (95% interval: 0.0 to ")
+    assert again == "Asking the same question again changes 1.0 % of the answers (95% interval: 0.0 to 5.0)."
+    assert run.decision.template
+    table = run.to_pandas("instances")
+    flips = run.predictions[:, 0] != run.predictions[:, 1]
+    assert table["changed_by"].tolist() == ["order" if flip else "" for flip in flips]
+    assert (table["confidence"] < 1).tolist() == flips.tolist()
 
 
 def test_template_whose_label_words_the_model_does_not_say_is_fixed_first(run):

@@ -5,6 +5,7 @@ import gzip
 import re
 import signal
 import threading
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +14,7 @@ import torch
 
 from flip_flop import ScoringOptions, audit, load_run, predict, write_predictions, write_report
 from flip_flop.errors import InputError
+from flip_flop.evaluation.audit import ask_again
 from flip_flop.metrics import Scores
 from flip_flop.scoring import CausalLMScorer, EndpointScorer, Scorer
 from tests.evaluation.conftest import make_rows, make_task
@@ -221,6 +223,31 @@ def test_generated_answers_have_no_probability_metrics(served, task, tmp_path):
     assert (tmp_path / "out.csv").read_text().splitlines()[0].count(": label") == 4
     with pytest.raises(InputError, match=r"E-ENDPOINT: --calibrate batch"):
         audit(name, task, quiet=True, scoring=GENERATION, calibrate="batch")
+
+
+def test_questions_asked_again_give_the_share_of_other_answers(served, flip_flop, tmp_path):
+    server, name = served
+    asked = Counter()
+    texts = {"Good, bad": ("good", "bad"), "false": ("true", "what"), "Verdict": ("guaranteed",) * 2, "": ("no",) * 2}
+
+    def write(prompt):
+        asked[prompt] += 1
+        first, second = next(answers for words, answers in texts.items() if words in prompt)
+        return first if asked[prompt] == 1 else second
+
+    server.writes = write
+    run = audit(name, FEW, quiet=True, scoring=GENERATION)
+    again = ask_again(EndpointScorer(name), FEW.render("test"), run, GENERATION, quiet=True)
+    assert again.value("repeat_flips") == 0.5  # of two of four templates
+    low, high = again.interval("repeat_flips")
+    assert low < 0.5 < high
+    assert set(asked.values()) == {2}
+    assert load_run(again.write(tmp_path / "run")).value("repeat_flips") == 0.5
+    assert run.value("repeat_flips") is None
+    server.writes, out = lambda prompt: "Yes", str(tmp_path / "out")
+    common = ("--task", "demo", "--limit", "2", "--by", "generation", "--quiet", "--out", out)
+    assert flip_flop("audit", "--model", name, "--ask-again", *common).code == 0
+    assert load_run(out).value("repeat_flips") == 0.0
 
 
 class Constant(Scorer):

@@ -35,6 +35,7 @@ def make_scores(seed, num_instances, num_templates, num_labels, pull, shift=0.0)
 
 def write_run(folder, name, scores, gold, templates, *, labels, method=None, **extra):
     names = tuple(template[0] for template in templates)
+    factors = extra.get("factors", {})
     ids = tuple(f"test-{i:04d}" for i in range(len(scores)))
     adapter = {"path": f"demo/train-{method}/adapter", "digest": "9e" * 32, "method": method} if method else None
     command = f"flip-flop audit --model demo/model --task demo --out demo/{name}"
@@ -53,7 +54,8 @@ def write_run(folder, name, scores, gold, templates, *, labels, method=None, **e
             "has_gold": bool((gold >= 0).all()),
             "templates": [
                 {"name": n, "jinja": jinja, "answer_choices": choices, "digest": "ab" * 32}
-                for n, jinja, choices in templates
+                | {factor: levels[index] for factor, levels in factors.items()}
+                for index, (n, jinja, choices) in enumerate(templates)
             ],
             "f1": "binary" if scores.shape[2] == 2 else "macro",
             "data": {"source": "embedded", "sha256": "77" * 32},
@@ -80,7 +82,7 @@ def write_run(folder, name, scores, gold, templates, *, labels, method=None, **e
         instances.append(RenderedInstance(instance, tuple(prompts), choices, label=None))
     found = Audit(
         record=RunRecord.from_json(record),
-        metrics=summarise(scores, gold, names),
+        metrics=summarise(scores, gold, names, factors=factors),
         data=ScoredRows(scores, gold, token_counts=np.ones(scores.shape, dtype=np.int64), ids=ids, instances=instances),
         template_names=names,
     )

@@ -3,6 +3,7 @@
 import copy
 import json
 import logging
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -10,10 +11,10 @@ import torch
 
 from flip_flop import audit, load_model
 from flip_flop.errors import InputError
-from flip_flop.metrics import label_shares_per_template
+from flip_flop.metrics import batch_offsets, label_shares_per_template
 from flip_flop.scoring import score
 from flip_flop.tasks import RowsSource
-from flip_flop.training.data import KeyedSampler, VoteTable
+from flip_flop.training.data import KeyedSampler, VoteTable, initial_vote_stats
 from tests.exact import ROUNDED, in_float64
 from tests.metrics import oracle
 from tests.tiny import save_tiny, tiny_model
@@ -26,6 +27,7 @@ from tests.training.conftest import (
     randomize,
     record_of,
     run,
+    settings,
     signal_in,
     training_rows,
 )
@@ -183,3 +185,28 @@ def test_validation_votes_are_calibrated_like_the_training_votes(tmp_path):
 def test_prior_with_another_number_of_labels_is_refused(out):
     with pytest.raises(InputError, match=r"E-LABEL-PRIOR: .* is not of 2 labels"):
         run(out, votes="frozen", vote_calibration="batch", label_prior="0.2,0.3,0.5")
+
+
+ORDERS = {"factors": {"wording": ("a", "a", "b", "b"), "order": ("given", "swapped", "given", "swapped")}}
+
+
+@pytest.mark.parametrize(
+    ("pull", "changes", "is_refused"),
+    [
+        (0.1, {"vote_calibration": "none"}, True),
+        (0.1, {"vote_calibration": "batch"}, True),
+        (1.0, {"vote_calibration": "none"}, True),
+        (1.0, {"vote_calibration": "batch"}, False),  # calibration leaves the content
+        (0.1, {"method": "supervised"}, False),
+    ],
+)
+def test_answers_by_position_do_not_train_unless_calibration_or_labels_help(pull, changes, is_refused):
+    random = np.random.default_rng(0)
+    content, noise = pull * random.normal(size=(60, 1)), random.normal(size=(60, 4))
+    margins = content + noise * 0.2 + 1.5 * np.array([1, -1, 1, -1])
+    scores = np.stack([margins, np.zeros_like(margins)], axis=2)
+    config = settings(votes="frozen", **changes)
+    offsets = None if config.vote_calibration == "none" else batch_offsets(scores)
+    votes = VoteTable(tuple(map(str, range(60))), scores).with_offsets(offsets)
+    with pytest.raises(InputError, match="E-POSITION") if is_refused else nullcontext():
+        initial_vote_stats(votes, config, ORDERS)

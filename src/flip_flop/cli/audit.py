@@ -20,6 +20,7 @@ from flip_flop.cli.options import (
 )
 from flip_flop.console import echo, is_first_process, percent
 from flip_flop.errors import InputError
+from flip_flop.hub import is_endpoint
 from flip_flop.scoring.options import ScoringOptions
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class AuditOptions:
         help="Also score each template under this many random formats, to measure sensitivity to formatting.",
     )
     seed: int = option(0, help="For the sample, the bootstrap, and templates that draw at random.")
+    ask_again: bool = option(False, help="Ask a served model everything twice, and report how many answers differ.")
     compare_chat: bool = option(
         False, help="Audit with and without the chat template, into OUT/chat-on and OUT/chat-off."
     )
@@ -101,6 +103,8 @@ def audit_command(
     split = opened.render(run.split, limit=run.limit, seed=run.seed)
     checks.require_values(split, skips_rows=scoring.too_long == "skip")
     model.check(scoring)
+    if run.ask_again and not is_endpoint(model.model):
+        raise InputError("E-ENDPOINT", "--ask-again applies only to served models.", "Remove it: others answer alike.")
     if run.dry_run:
         from flip_flop.evaluation.audit import estimate
 
@@ -113,7 +117,7 @@ def audit_command(
         check_out(out, overwrite=run.overwrite)  # another process may have written since
     quiet = run.quiet or not is_first_process()
     scorer = model.scorer(quiet=run.quiet)
-    from flip_flop.evaluation.audit import audit
+    from flip_flop.evaluation.audit import ask_again, audit
 
     for variant in variants.values():
         scorer.as_read(split.instances[0], variant)  # rejects a chat template setting before scoring
@@ -133,6 +137,8 @@ def audit_command(
         result = replace(result, path=out)
         try:
             with listed_beside(out, ()):
+                if run.ask_again:
+                    result = ask_again(scorer, split, result, variant, quiet=quiet)
                 if run.vary is not None:
                     from flip_flop.drafting.spread import format_spread
 

@@ -1,5 +1,6 @@
 """The audit: consistency and accuracy of a model across the templates of a task, and an estimate of its cost."""
 
+import copy
 import logging
 import tempfile
 import time
@@ -18,9 +19,11 @@ from flip_flop.evaluation.result import LOW_MASS
 from flip_flop.evaluation.run_directory import Audit
 from flip_flop.metrics import (
     ScoredRows,
+    bootstrap_interval,
     calibrated,
     check_calibration,
     find_offsets,
+    mean_statistic,
     offsets_that_change,
     summarise,
     uniform_prior,
@@ -136,6 +139,20 @@ def audit(
         hint = "List the labels in the prompt, use the model's words as labels, or change --chat-template."
         log.warning("W-LABEL-MASS: %s. %s", result.low_mass, hint)
     return result
+
+
+def ask_again(
+    scorer: Scorer, split: RenderedSplit, run: Audit, scoring: ScoringOptions, *, quiet: bool = False
+) -> Audit:
+    """Ask a served model the same questions again. ``repeat_flips`` in the metrics is the share of other answers."""
+    asked: Any = copy.copy(scorer)
+    with tempfile.TemporaryDirectory() as folder:
+        asked.store = Path(folder) / "answers"  # instead of the stored answers
+        again = asked.scores(split.instances, scoring, names=run.template_names, label="again", quiet=quiet).predictions
+    flips = (again != run.predictions).mean(axis=1)
+    rate = mean_statistic(lambda values: values, bounds=(0.0, 1.0))
+    intervals = {**run.metrics["intervals"], "repeat_flips": list(bootstrap_interval(rate, flips))}
+    return replace(run, metrics={**run.metrics, "repeat_flips": rate(flips), "intervals": intervals})
 
 
 def score_calibrated(

@@ -1,13 +1,21 @@
 """What to do after an audit: which template to use, how sure that is, and what to fix first."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from flip_flop.console import count, percent, percent_interval, visible
-from flip_flop.metrics import METRICS, MIN_LABELLED, Scores, bootstrap_interval, chance_f1, rank_templates
+from flip_flop.console import count, percent, percent_interval, points, visible
+from flip_flop.metrics import (
+    METRICS,
+    MIN_LABELLED,
+    Scores,
+    answers_by_position,
+    bootstrap_interval,
+    chance_f1,
+    rank_templates,
+)
 
 if TYPE_CHECKING:
     from flip_flop.evaluation.result import Audit
@@ -17,6 +25,11 @@ if TYPE_CHECKING:
 CONFIDENCE = 0.98
 # Threshold of low own-label mass; rows from which on a template is constant; templates in a sentence.
 LOW_MASS, MIN_ROWS, MAX_LISTED = 0.1, 10, 3
+CAUSES = {
+    "order_flips": "the order of the options",
+    "wording_flips": "the wording",
+    "repeat_flips": "asking the same question again",
+}
 REMEDY = "Compare --chat-template on and off (--compare-chat), or list the labels in the prompt."
 
 
@@ -47,13 +60,41 @@ class Decision:
 
 
 def decide(run: "Audit") -> Decision:
-    """Choose the template to use from all templates, raw and calibrated, by macro-F1.
+    """Choose the template to use, after sentences on the order of options, the wording and repeated questions.
+
+    Templates are not used raw if their answers depend on the position of the options.
+    """
+    flips, forms = _flips(run), [run, run.calibrated] if run.calibrated else [run]
+    if not answers_by_position(run.data):
+        chosen = _choose(run, forms)
+        return replace(chosen, sentences=(*chosen.sentences, *(f"{flip[0].upper()}{flip[1:]}." for flip in flips)))
+    words = f"The model answers by position, not by content: {flips[0]}."
+    chosen = _choose(run, forms[1:]) if run.calibrated else Decision(())
+    hint = () if chosen.template else ("Use a stronger model, or let it grade one answer at a time.",)
+    return replace(chosen, sentences=(words, *chosen.sentences, *hint))
+
+
+def _flips(run: "Audit") -> list[str]:
+    """Return how often the order of the options, the wording and the same question change an answer, if known."""
+    found, again = [], run.value("repeat_flips")
+    for name, cause in CAUSES.items():
+        if (rate := run.value(name)) is not None:
+            after = run.calibrated.value(name) if run.calibrated else None
+            more = "" if after is None else f"; {percent(after)} after calibration"
+            if again is not None and name != "repeat_flips":
+                more += f"; {points(rate - again)} points from asking again"
+            interval = f"95% interval: {percent_interval(run.interval(name))}{more}"
+            found.append(f"{cause} changes {percent(rate)} % of the answers ({interval})")
+    return found
+
+
+def _choose(run: "Audit", forms: Sequence["Audit"]) -> Decision:
+    """Choose from the templates of these forms of a run, raw and calibrated, by macro-F1.
 
     No template is chosen from fewer than 50 labelled instances, no constant template, and none whose macro-F1 is not
     clearly above that of answers that ignore the input. All intervals hold together, because the instances that
     compare the candidates also choose among them.
     """
-    forms = [run, run.calibrated] if run.calibrated else [run]
     templates = run.template_names
     names = [(name, form is not run) for form in forms for name in templates]
     number = len(run.data.labelled)

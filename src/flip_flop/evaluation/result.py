@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from html import escape
-from itertools import chain
+from itertools import chain, compress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,9 +24,11 @@ from flip_flop.metrics import (
     METRICS,
     MIN_LABELLED,
     ScoredRows,
+    Scores,
     TemplateRanking,
     calibrated,
     calibration_error_per_template,
+    factor_flips,
     label_probs,
     rank_templates,
     risk_coverage,
@@ -345,6 +347,7 @@ def instance_rows(run: Audit) -> dict[str, Any]:
         "vote": [run.label_name(int(vote)) for vote in data.votes],
         "confidence": vote_share(data),
         "margin": None if data.is_generated else vote_margin(data),
+        "changed_by": changed_by(data),
         "gold": gold,
         "worst_template": [
             run.template_names[index] if differ else None for index, differ in zip(worst, differs, strict=True)
@@ -353,6 +356,14 @@ def instance_rows(run: Audit) -> dict[str, Any]:
             run.label_name(int(label)) if differ else None for label, differ in zip(answers, differs, strict=True)
         ],
     }
+
+
+def changed_by(data: Scores) -> list[str] | None:
+    """Return the factors that change each instance's answer; empty for a stable one. None without factors."""
+    rates = {factor: factor_flips(data.predictions, data.factors, factor) for factor in data.factors}
+    known = {factor: rate > 0 for factor, rate in rates.items() if rate is not None}
+    rows = zip(*known.values(), strict=True)
+    return [", ".join(compress(known, flips)) for flips in rows] if known else None
 
 
 def coverage_rows(run: Audit) -> list[dict[str, Any]]:

@@ -119,7 +119,7 @@ def _check_metrics(
 ) -> None:
     """Check the types of stored metrics, their templates and their numbers of labels (``E-RUN-BROKEN``)."""
     stored = validated(kind, metrics, path)
-    validated(dict[str, Number | None], {name: metrics.get(name) for name in METRICS}, path)
+    validated(dict[str, Number | None], {name: metrics.get(name) for name in (*METRICS, "repeat_flips")}, path)
     per_template = [value for name, value in stored if name.endswith("_per_template") and name != PREFERRED and value]
     if isinstance(stored, CalibratedMetrics):
         per_template.append(stored.offsets)

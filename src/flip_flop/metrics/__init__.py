@@ -2,6 +2,7 @@
 
 from flip_flop.metrics.agreement import (
     constant_templates,
+    factor_flips,
     instance_agreement,
     instance_posix,
     is_collapsed,
@@ -48,7 +49,7 @@ from flip_flop.metrics.certainty import (
 )
 from flip_flop.metrics.data import ScoredRows, Scores
 from flip_flop.metrics.f1 import Average, accuracy_per_template, chance_f1, f1_per_template, resolve_average
-from flip_flop.metrics.table import METRICS, Metric, add_metric, summarise
+from flip_flop.metrics.table import METRICS, Metric, add_metric, answers_by_position, summarise
 
 __all__ = [
     "METRICS",
@@ -61,6 +62,7 @@ __all__ = [
     "TemplateRanking",
     "accuracy_per_template",
     "add_metric",
+    "answers_by_position",
     "batch_offsets",
     "bootstrap_interval",
     "calibrated",
@@ -70,6 +72,7 @@ __all__ = [
     "check_prior",
     "constant_templates",
     "f1_per_template",
+    "factor_flips",
     "find_offsets",
     "instance_agreement",
     "instance_posix",

@@ -152,11 +152,10 @@ def _kappa_extremes(data: Any) -> tuple[np.ndarray, np.ndarray]:
     return _kappa_counts(data, farthest[:, None], labels), _kappa_counts(data, labels[:, None], labels)
 
 
-KAPPA_PER_TEMPLATE = SumStatistic(
-    contributions=lambda data: _kappa_counts(data, data.predictions, data.gold), value=_kappas, extremes=_kappa_extremes
-)
 COHEN_KAPPA = SumStatistic(
-    KAPPA_PER_TEMPLATE.contributions, lambda sums: _kappas(sums).mean(axis=-1), extremes=_kappa_extremes
+    contributions=lambda data: _kappa_counts(data, data.predictions, data.gold),
+    value=lambda sums: _kappas(sums).mean(axis=-1),
+    extremes=_kappa_extremes,
 )
 
 

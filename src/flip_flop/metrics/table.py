@@ -212,6 +212,17 @@ _METRICS = {
 METRICS = PluginTable("flip_flop.metrics", _METRICS)
 
 
+def answers_by_position(data: Scores, calibrated: Scores | None = None) -> bool:
+    """Return whether the answers depend on the position of the options rather than on their content.
+
+    The order changes the answer on clearly more than half of the instances, and calibration does not reduce that to
+    clearly less than half. False for templates without several orders.
+    """
+    flips = METRICS["order_flips"]
+    before, after = flips.interval(data), None if calibrated is None else flips.interval(calibrated)
+    return before is not None and before[0] > 0.5 and not (after and after[1] < 0.5)
+
+
 def add_metric(reference: str) -> None:
     """Add the metric at ``module:name`` to :data:`METRICS`, as ``--metric`` does.
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from flip_flop.console import count, percent
+from flip_flop.evaluation.decision import CAUSES
 from flip_flop.evaluation.result import coverage_rows, template_rows
 from flip_flop.evaluation.run_directory import Audit
 from flip_flop.metrics import METRICS, Metric, chance_f1, f1_per_template, reliability, template_agreement_matrix
@@ -44,8 +45,34 @@ def report_section(group: AuditComparison, number: int, size: int | None) -> dic
         "examples": examples,
         "kind_counts": Counter(change.kind for change in changes),
         "embedded": instances.embed(group, template_order(group), printed, size),
+        "trust": trust_rows(group),
         **confidence_section(group),
     }
+
+
+def trust_rows(group: AuditComparison) -> list[tuple[str, list[tuple[float | None, tuple[float, float] | None]]]]:
+    """How far answers can be trusted: a title, and value and interval of each of :func:`chart_forms`.
+
+    Empty if the templates name no wording and no order, and no question was asked again.
+    """
+    forms, cohen = chart_forms(group), METRICS["cohen_kappa"]
+    if all(group.base.value(name) is None for name in CAUSES):
+        return []
+    rows = [
+        (f"Answers that {cause} changes", [(form.value(name), form.interval(name)) for form in forms])
+        for name, cause in CAUSES.items()
+    ]
+    shares = [[row for row in coverage_rows(form) if row["by"] == "vote share"] for form in forms]
+    stable = [row if row["threshold"] == 1 else {"coverage": 0.0, "accuracy": None} for row, *_ in shares]
+    rows += [
+        ("Stable answers: the same under all templates", [(row["coverage"], None) for row in stable]),
+        ("Accuracy of stable answers", [(row["accuracy"], None) for row in stable]),
+        ("Cohen's κ of the majority vote", [(form.value("vote_kappa"), form.interval("vote_kappa")) for form in forms]),
+    ]
+    for index, name in enumerate(group.base.template_names):
+        singles = [form.data.single(index) for form in forms]
+        rows.append((f"Cohen's κ of {name}", [(cohen.value(single), cohen.interval(single)) for single in singles]))
+    return [row for row in rows if any(value is not None for value, _ in row[1])]
 
 
 def confidence_section(group: AuditComparison) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import logging
 import math
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence, Sized
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +20,9 @@ from flip_flop.errors import InputError
 from flip_flop.files import generator, read_arrays, sha256_json, write_arrays
 from flip_flop.method import find_consensus, find_method, split_templates
 from flip_flop.metrics import (
+    METRICS,
+    Scores,
+    answers_by_position,
     batch_offsets,
     calibrated,
     check_prior,
@@ -426,15 +429,26 @@ def check_frozen_votes(instances: Sequence[EncodedInstance], config: F2CConfig, 
         )
 
 
-def initial_vote_stats(votes: VoteTable, config: F2CConfig) -> dict[str, Any]:
+def initial_vote_stats(votes: VoteTable, config: F2CConfig, design: Mapping[str, Any]) -> dict[str, Any]:
     """Compute and log shares of the first votes: of a consensus, of each case, and of each label.
 
     Without labels, a label bias that all templates share cannot be distinguished from class imbalance, so the user sees
-    the label frequencies. For calibrated votes, the effect of the calibration is included.
+    the label frequencies. For calibrated votes, the effect of the calibration is included. ``design`` has the wordings
+    and orders of the templates.
 
     Raises:
-        InputError: ``E-NO-CONSENSUS`` if no instance has a consensus and the method needs it.
+        InputError: ``E-POSITION`` if the answers depend on the order of the options, and labels do not train;
+            ``E-NO-CONSENSUS`` if no instance has a consensus and the method needs it.
     """
+    raw, final = (Scores(table.scores, np.full(len(table.ids), -1), **design) for table in (votes.uncalibrated, votes))
+    if not config.uses_labels and answers_by_position(raw, final):
+        rate = METRICS["order_flips"].value(raw) or 0.0
+        raise InputError(
+            "E-POSITION",
+            f"the model answers by position, not by content: the order of the options changes {100 * rate:.1f} % of "
+            "its answers.",
+            "Use a stronger model, or a method with labels, such as supervised.",
+        )
     scores = torch.from_numpy(votes.scores)
     num_with_consensus = int(find_consensus(scores).exists.sum())
     if num_with_consensus == 0 and find_method(config.method).needs_consensus:

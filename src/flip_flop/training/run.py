@@ -149,7 +149,7 @@ def train(
         if trainer.is_frozen and checkpoint and not plan["allowed_changes"]:
             stored = VoteTable.read(out / VOTES, [instance.id for instance in trainer.voters]) if rank() == 0 else None
             trainer.first_votes = all_gather(stored)[0] or trainer.first_votes
-        survey = initial_vote_stats(trainer.first_votes, config)
+        survey = initial_vote_stats(trainer.first_votes, config, data.record.design(trainer.template_names))
         # All mistakes of the user have been found.
         if rank() == 0:
             _write_start(out, plan, survey, trainer)
