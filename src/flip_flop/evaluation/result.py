@@ -206,8 +206,9 @@ class Audit:
                 ``tokens``. ``"flips"`` has a row per answer that differs from the majority vote of its instance, with
                 ``margin`` (nats between the two labels) and ``prompt``. ``"templates"`` has a row per template, best
                 first (docs/how-to/templates.md). ``"instances"`` has a row per instance with ``vote``, ``confidence``
-                (share of the templates that predict it), ``margin`` (in probability) and ``worst_template``, which
-                gives the vote the smallest margin. ``"coverage"`` has a row per threshold of the vote share and of the
+                (share of the templates that predict it), ``margin`` (in probability), ``changed_by`` (``order``,
+                ``wording``, both, or empty; docs/how-to/judges.md) and ``worst_template``, which gives the vote the
+                smallest margin. ``"coverage"`` has a row per threshold of the vote share and of the
                 margin, with the share of instances that reach it and the accuracy of their votes.
         """
         import pandas
