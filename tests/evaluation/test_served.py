@@ -134,8 +134,12 @@ def test_other_text_of_the_chat_template_is_not_scored_as_answer(served, task):
 
 @pytest.mark.parametrize(
     ("model", "chat_template", "warns"),
-    [("tiny", "auto", False), ("Tiny-1B-Instruct", "auto", True), ("gemma-2-2b-it", "auto", True)]
-    + [("gemma-2-2b-it", "off", False)],  # a choice
+    [
+        ("tiny", "auto", False),
+        ("Tiny-1B-Instruct", "auto", True),
+        ("gemma-2-2b-it", "auto", True),
+        ("gemma-2-2b-it", "off", False),  # a choice
+    ],
 )
 def test_instruct_model_without_chat_template_is_warned_about(served, caplog, model, chat_template, warns):
     name, scoring = served[1].replace("#tiny", f"#{model}"), ScoringOptions(chat_template=chat_template)

@@ -14,7 +14,7 @@ from flip_flop.console import MISSING, align_columns, count, percent, point_inte
 from flip_flop.errors import InputError
 from flip_flop.evaluation.result import SHOWN, html_table
 from flip_flop.evaluation.run_directory import Audit, load_run
-from flip_flop.metrics import METRICS
+from flip_flop.metrics import METRICS, f1_per_template
 from flip_flop.report.tables import metrics_frame, render_text
 
 
@@ -132,16 +132,18 @@ class AuditComparison:
 
     @property
     def swing(self) -> list[str]:
-        """A sentence if F1 varies more over the templates of the baseline than mean F1 differs between the runs."""
-        low, high = self.base.f1_range or (0.0, 0.0)
-        start = self.base.value("mean_f1") or 0.0
+        """A sentence if macro-F1 varies more over the templates of the baseline than it differs between the runs."""
         others = [run for run in self.runs[1:] if run.has_gold and (self.compares_models or run.record.adapter)]
-        gains = {run.name: run.metrics["mean_f1"] - start for run in others}
-        listed = ", ".join(f"{points(gain)} ({name})" for name, gain in gains.items() if abs(gain) < high - low)
+        if not others or not self.base.has_gold:
+            return []
+        data = self.base.data.labelled
+        f1 = f1_per_template(data.predictions, data.gold, num_labels=data.num_labels, average="macro")
+        swing, gains = f1.max() - f1.min(), {run.name: run.metrics["macro_f1"] - f1.mean() for run in others}
+        listed = ", ".join(f"{points(gain)} ({name})" for name, gain in gains.items() if abs(gain) < swing)
         other = "the choice of model" if self.compares_models else "training"
         text = (
-            f"The choice of template matters more than {other}: F1 of {self.base.name} varies by "
-            f"{percent(high - low)} points over its templates, and mean F1 differs by {listed}."
+            f"The choice of template matters more than {other}: macro-F1 of {self.base.name} varies by "
+            f"{percent(swing)} points over its templates, and its mean differs by {listed}."
         )
         return [visible(text, one_line=True)] if listed else []
 

@@ -344,7 +344,9 @@ def _main_columns(group: "AuditComparison") -> list[str]:
 
 def _added_metrics(runs: Iterable[Audit]) -> list[str]:
     """The metrics with a value that are not of this package. Every table has them."""
-    return [name for name in METRICS if name not in METRICS.built_in and any(run.value(name) is not None for run in runs)]
+    return [
+        name for name in METRICS if name not in METRICS.built_in and any(run.value(name) is not None for run in runs)
+    ]
 
 
 def other_metrics(group: "AuditComparison") -> list[str]:
