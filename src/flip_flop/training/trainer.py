@@ -382,6 +382,8 @@ class F2CTrainer(Trainer):
         if self.is_over:
             self.control.should_training_stop = True  # resumed from its last checkpoint
             return [], 0
+        # On resume in several processes, accelerate does not set the epoch of the sampler.
+        self._sampler.set_epoch(int((self.state.epoch or 0.0) + 1e-6))
         batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
         count = distributed.all_reduce_sum(sum(len(batch["instances"]) for batch in batches), device)
         return batches, count * distributed.num_parts() // distributed.world_size()
