@@ -379,8 +379,8 @@ def test_processes_divide_a_step(batch, accumulation, processes, shared):
 def test_export_launches_only_training_units(tmp_path):
     study, out = write_study(tmp_path), tmp_path / "list"
 
-    def export(launcher):
-        here("run", study, "--out", tmp_path / "out", "--device", "cpu", "--export", out, "--launcher", launcher)
+    def export(launcher, flag="--launcher"):
+        here("run", study, "--out", tmp_path / "out", "--device", "cpu", "--export", out, flag, launcher)
         return [shlex.split(line) for line in out.read_text().splitlines() if not line.startswith("#")]
 
     base, training = export("my launch --name 'a b'")
@@ -393,12 +393,22 @@ def test_export_launches_only_training_units(tmp_path):
     # A launcher of this installation is in the folder of its Python.
     assert export(Path(sys.executable).name)[1][0] == sys.executable
     assert export("no-such-program -x")[1][:2] == ["no-such-program", "-x"]
+    base, training = export("2", "--processes-per-unit")
+    assert base[0] == sys.executable
+    torchrun = str(Path(sys.executable).parent / "torchrun")
+    assert training[: training.index("-m")] == [torchrun, "--standalone", "--nproc-per-node", "2"]
 
 
 @pytest.mark.parametrize(
     ("options", "processes", "expected"),
     [
         (("--launcher", "torchrun"), "1", "E-DISTRIBUTED: --launcher: local workers .* Use --executor slurm, or --exp"),
+        (
+            ("--processes-per-unit", "2"),
+            "1",
+            "E-DISTRIBUTED: --processes-per-unit: local workers .* Use --executor slurm",
+        ),
+        (("--processes-per-unit", "2", "--launcher", "torchrun"), "1", "E-DISTRIBUTED: --launcher and --processes-per"),
         (("--gpus", "4", "--executor", "slurm"), "1", "E-DISTRIBUTED: --gpus is 4.* Give --launcher '.*_processes 4"),
         (("--launcher", "a 'b", "--executor", "slurm"), "1", "E-STUDY: Invalid --launcher"),
         (("--launcher", "", "--executor", "slurm"), "1", "E-STUDY: Invalid --launcher ''"),

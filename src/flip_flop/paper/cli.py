@@ -97,6 +97,9 @@ class RunOptions:
         help="Slurm, --export: the program that starts one process for each of --gpus 4: "
         "'accelerate launch --num_processes 4 --main_process_port 0'.",
     )
+    processes_per_unit: int | None = option(
+        None, min=2, help="Slurm, --export: start each training run with torchrun, in this many processes."
+    )
     mem: str | None = option(None, help="Slurm: memory, such as 32GB.")
     cpus: int | None = option(None, min=1, help="Slurm: cores.")
     max_jobs: int = option(64, min=1, help="Slurm: at a time.")
@@ -107,7 +110,14 @@ class RunOptions:
 
     def launcher_words(self) -> list[str]:
         """The words of ``--launcher``; a program of this very installation by its whole path."""
-        if self.launcher is None:
+        launcher, flag = self.launcher, "--launcher"
+        if self.processes_per_unit is not None:
+            if launcher is not None:
+                raise InputError(
+                    "E-DISTRIBUTED", "--launcher and --processes-per-unit are both given.", "Remove one of them."
+                )
+            launcher, flag = f"torchrun --standalone --nproc-per-node {self.processes_per_unit}", "--processes-per-unit"
+        if launcher is None:
             if self.gpus is not None and self.gpus > 1:
                 raise InputError(
                     "E-DISTRIBUTED",
@@ -118,11 +128,11 @@ class RunOptions:
         if self.executor == "local" and self.export is None:
             raise InputError(
                 "E-DISTRIBUTED",
-                "--launcher: local workers run each unit as one process.",
+                f"{flag}: local workers run each unit as one process.",
                 "Use --executor slurm, or --export FILE and run its lines.",
             )
         try:
-            program, *others = shlex.split(self.launcher)
+            program, *others = shlex.split(launcher)
         except ValueError:
             raise InputError(
                 "E-STUDY",
@@ -245,7 +255,9 @@ def run_command(grid: GridOptions, how: RunOptions, name: str, out: Path, quiet:
         )
     launcher = how.launcher_words()
     study, setup = grid.study(name)
-    gpus = 0 if how.gpus is None and setup.device == "cpu" else how.gpus
+    gpus = how.gpus
+    if gpus is None:
+        gpus = 0 if setup.device == "cpu" else how.processes_per_unit
     job_options = sbatch_options(how.partition, how.time, gpus, how.mem, how.cpus, how.slurm)
     on_gpu = how.executor == "slurm" or _on_gpu(setup.device) if gpus is None else gpus > 0
     if how.export is not None and gpus is None and not on_gpu and setup.dtype == "auto":
