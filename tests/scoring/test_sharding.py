@@ -1,11 +1,15 @@
 """A model that is divided between two processes has the scores, gradients and adapters of one process."""
 
 import json
+import os
+import signal
 from dataclasses import asdict
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from transformers import GemmaConfig, MistralConfig, MixtralConfig, Phi3Config, Qwen2MoeConfig, TrainerCallback
@@ -16,12 +20,13 @@ from flip_flop.scoring import load_model, score
 from flip_flop.scoring.causal_lm import unwrap
 from flip_flop.scoring.distributed import rank, wait_for_all
 from flip_flop.scoring.options import ScoringOptions
+from flip_flop.scoring.packed import AnswerStates
 from flip_flop.training.adapter import whole
-from tests.processes import launch
+from tests.processes import end, launch, start_all
 from tests.tiny import CONFIGS, GROUPED, ONE_KEY_HEAD, byte_bpe, random_model
-from tests.training.conftest import adapter_weights, make_task, make_trainer
+from tests.training.conftest import adapter_weights, log_of, make_task, make_trainer, run, signal_in
 
-SHARDS = ("fsdp",)
+SHARDS = ("fsdp", "tp")
 EXPERTS = GROUPED | {"num_experts_per_tok": 2}
 KINDS = {
     **{name: CONFIGS[name] for name in ("qwen2", "llama", "gpt_neox", "qwen3")},  # tied, untied, fused qkv, tied
@@ -38,6 +43,11 @@ REFUSED = {
     ("tp", "one_key_head"): "has 1 key value heads, which 2 processes cannot divide. Use another number of processes",
     ("tp", "gpt2"): "has no `tp_plan`",
     ("fsdp", "quantized"): "are quantized, and --shard does not divide those",
+}
+# Adapters that PEFT does not divide.
+UNTRAINED = {
+    ("tp", "phi3"): 'E-ADAPTER: .* tp_plan "rowwise_split_input" .* Use --shard fsdp',
+    ("tp", "mixtral"): 'E-ADAPTER: .* tp_plan "packed_colwise" .* Use --shard fsdp',
 }
 # Long and short rows: with 60 tokens in a pass, two processes have 3 and 2 rows, and different numbers of passes.
 ROWS = [
@@ -68,7 +78,11 @@ def measure(folder, shard):
             options = ScoringOptions(backend=backend, batch_tokens=60)
             done[backend] = score(loaded, ROWS, options, shared=shard is not None).scores
         before = local_weights(loaded.model)
-        done |= trained(loaded, folder / f"{name}-{shard}", instances=2 if shard == "fsdp" else 4)
+        if (shard, name) in UNTRAINED:
+            with pytest.raises(InputError, match=UNTRAINED[shard, name]):
+                trained(loaded, folder / f"{name}-{shard}", instances=4)
+        else:
+            done |= trained(loaded, folder / f"{name}-{shard}", instances=2 if shard == "fsdp" else 4)
         after = local_weights(loaded.model)
         assert all(torch.equal(value, after[key]) for key, value in before.items())
         done["weights"] = sum(value.numel() for value in before.values())
@@ -112,11 +126,47 @@ def trained(loaded, out, instances):
     }
 
 
+def stop_and_resume(folder, shard=None):
+    """Train with evaluations and checkpoints. A signal to the last process stops all of them, and they resume."""
+    batch = {"per_device_train_batch_size": 2 if shard == "fsdp" else 4, "lora_dropout": 0.0}
+    for resume in (False, True) if shard else (False,):
+        with pytest.MonkeyPatch.context() as patch:
+            if shard and not resume and rank() == 1:
+                signal_in(patch, step=4)
+            loaded = load_model(folder / "qwen2", device="cpu", shard=shard)
+            result = run(folder / f"run-{shard}", model=loaded, resume=resume, **batch)
+        assert (result.adapter is None) == (shard is not None and not resume)
+    if shard:  # the adapter of the run, on the model in parts
+        again = load_model(folder / "qwen2", adapter=folder / f"run-{shard}" / "adapter", device="cpu", shard=shard)
+        scores = score(again, ROWS, shared=True).scores
+        if rank() == 0:
+            torch.save(scores, folder / f"again-{shard}.pt")
+
+
+def divide_rows_in_one(folder):
+    """Score with ``fsdp``. In the last process, the memory suffices for one row in a pass only."""
+    loaded, scores = load_model(folder / "qwen2", device="cpu", shard="fsdp"), AnswerStates.scores
+
+    def limited(states):
+        if len(states.token_counts) > 1:
+            raise torch.OutOfMemoryError("of the logits")
+        return scores(states)
+
+    with pytest.MonkeyPatch.context() as patch:
+        if rank() == 1:
+            patch.setattr(AnswerStates, "scores", limited)
+        divided = score(loaded, ROWS, shared=True).scores
+    if rank() == 0:
+        torch.save(divided, folder / "divided.pt")
+
+
 def two_processes(folder):
     """First ``fsdp``, because ``tp`` lets the processes compute the same rows from then on."""
     torch.set_num_threads(1)
+    divide_rows_in_one(folder)
     for shard in SHARDS:
         measure(folder, shard)
+        stop_and_resume(folder, shard)
     for shard, name in REFUSED:
         with pytest.raises(InputError) as refused:
             load_model(folder / name, device="cpu", shard=shard)
@@ -135,6 +185,7 @@ def test_two_processes_with_half_of_the_weights_compute_what_one_computes(tmp_pa
     kind, settings = CONFIGS["gpt2"]
     save(tmp_path, "gpt2", kind(**settings, vocab_size=len(byte_bpe())))
     measure(tmp_path, None)
+    stop_and_resume(tmp_path)
     code, shown = launch(2, two_processes, tmp_path, output=tmp_path / "output.txt")
     assert code == 0, shown
     for name in KINDS:
@@ -143,10 +194,59 @@ def test_two_processes_with_half_of_the_weights_compute_what_one_computes(tmp_pa
             case = f"{name}, {shard}"
             for backend in ("packed", "padded"):
                 np.testing.assert_allclose(other[backend], alone[backend], rtol=1e-6, atol=1e-6, err_msg=case)
+            assert 0.5 * alone["weights"] <= other["weights"] < 0.56 * alone["weights"], case
+            if (shard, name) in UNTRAINED:
+                continue
             assert largest_difference(other["gradient"], alone["gradient"], relative=True) < 1e-6, case
             assert largest_difference(other["adapter"], alone["adapter"]) < 1e-5, case
             assert other["losses"] == pytest.approx(alone["losses"], rel=1e-5), case
-            assert 0.5 * alone["weights"] <= other["weights"] < 0.56 * alone["weights"], case
+
+    scores, divided = (torch.load(tmp_path / name, weights_only=False) for name in ("qwen2-None.pt", "divided.pt"))
+    np.testing.assert_allclose(divided, scores["packed"], rtol=1e-6, atol=1e-6)
+    alone = load_file(tmp_path / "run-None" / "adapter" / "adapter_model.safetensors")
+    for shard in SHARDS:
+        out = tmp_path / f"run-{shard}"
+        other = load_file(out / "adapter" / "adapter_model.safetensors")
+        assert largest_difference(other, alone) < 1e-5
+        losses = [[entry["loss"] for entry in log_of(path, "loss")] for path in (out, tmp_path / "run-None")]
+        assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+        one = load_model(tmp_path / "qwen2", adapter=out / "adapter", device="cpu")
+        again = torch.load(tmp_path / f"again-{shard}.pt", weights_only=False)
+        np.testing.assert_allclose(score(one, ROWS).scores, again, rtol=1e-6, atol=1e-6)
+        with pytest.raises(
+            InputError, match=f"E-RESUME-CHANGED: .*num_processes .2, now 1.*shard .'{shard}', now None"
+        ):
+            run(out, model=load_model(tmp_path / "qwen2", device="cpu"), resume=True, lora_dropout=0.0)
+
+
+def fail(folder, how):
+    """Score, until the last process fails in the middle of a pass that both compute."""
+    loaded = load_model(folder, device="cpu", shard="fsdp")
+    if rank() == 1:
+        failure = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+        act = {"memory": Mock(side_effect=failure), "kill": lambda *_: os.kill(os.getpid(), signal.SIGKILL)}[how]
+        loaded.model.model.layers[1].mlp.register_forward_pre_hook(act)
+    with pytest.raises(InputError) as failed:
+        score(loaded, ROWS, shared=True)
+    print(failed.value, flush=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("how", "codes", "lines"),
+    [
+        ("memory", [0, 0], ["E-MEMORY: process 1: CUDA out of memory. Lower --batch-tokens"]),
+        ("kill", [0, -signal.SIGKILL], []),
+    ],
+)
+def test_failure_of_one_process_ends_all_with_a_line(tmp_path, how, codes, lines):
+    kind, settings = KINDS["qwen2"]
+    save(tmp_path, "qwen2", kind(**settings, vocab_size=len(byte_bpe())))
+    assert end(start_all(2, fail, tmp_path / "qwen2", how, output=tmp_path / "output.txt"), seconds=60) == codes
+    shown = [line for line in (tmp_path / "output.txt").read_text().splitlines() if line.startswith("E-")]
+    expected = [*lines, "E-DISTRIBUTED: another process has ended, or has not answered in time"]
+    assert len(shown) == len(expected)
+    assert all(any(line.startswith(start) for line in shown) for start in expected), shown
 
 
 def largest_difference(tensors, others, relative=False):

@@ -191,7 +191,7 @@ def score_instances(
     Raises:
         InputError: ``E-NONFINITE`` with the instance's id if the model's output is not finite.
     """
-    backend = choose_backend(model, instances, backend)
+    backend, is_together = choose_backend(model, instances, backend), distributed.sharding_of(model) == "tp"
     scores: list[np.ndarray] = []
     counts: list[np.ndarray] = []
     with contextlib.ExitStack() as stack:
@@ -211,7 +211,9 @@ def score_instances(
                 members = [window[index] for index in indices]
                 try:
                     states = answer_states(model, members, backend=backend, batch_tokens=batch_tokens, shared=shared)
-                    answers = states.scores()
+                    # Only the processes of tensor parallelism compute the next pass together, too.
+                    with distributed.shared_pass(model) if is_together else contextlib.nullcontext():
+                        answers = states.scores()
                 except torch.OutOfMemoryError:
                     if len(indices) == 1:
                         raise

@@ -1,25 +1,27 @@
 """The model to train and its adapter, whose weights are float32."""
 
+import copy
 import hashlib
 import logging
 import os
 import warnings
+from collections.abc import Callable
 from typing import Any, cast
 
 import torch
 from peft import LoraConfig, PeftConfig, PeftModel, get_peft_model
 from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from flip_flop.errors import InputError, nearest
 from flip_flop.files import derive_seed
-from flip_flop.scoring.adapters import ADAPTER_KINDS
+from flip_flop.scoring.adapters import ADAPTER_KINDS, UNDIVIDED
 from flip_flop.scoring.causal_lm import HALF, as_input_error, unwrap
-from flip_flop.scoring.distributed import sharding_of
+from flip_flop.scoring.distributed import all_gather, sharding_of
 from flip_flop.scoring.models import LoadedModel, ModelGiven, as_loaded, load_model
 from flip_flop.training.config import F2CConfig, setting_errors
 
@@ -31,6 +33,8 @@ INIT_SETTINGS = ("revision", "dtype", "device", "quantization_config")
 STATE_SPACE = {"mamba", "mamba2", "falcon_mamba", "falcon_h1", "nemotron_h"}
 # Share of a model's matrices below which a warning says that the adapter leaves much of it unchanged.
 MIN_SHARE = 0.99
+# The relative difference of the same gradient in two processes, which bfloat16 may round.
+SAME_GRADIENT = 0.02
 
 
 def prepare_model(model: nn.Module, args: F2CConfig, peft_config: PeftConfig | None = None) -> PeftModel:
@@ -42,6 +46,9 @@ def prepare_model(model: nn.Module, args: F2CConfig, peft_config: PeftConfig | N
     if peft_config is not None and peft_config.peft_type not in ADAPTER_KINDS:
         raise InputError("E-ADAPTER", f"{type(peft_config).__name__} is not supported.")
     adapted = prepare_for_saving(model if isinstance(model, PeftModel) else _with_adapter(model, args, peft_config))
+    parts = [name for name, value in adapted.named_parameters() if value.requires_grad and isinstance(value, DTensor)]
+    if parts and sharding_of(adapted) == "fsdp":  # its gradient would be of the rows of all processes
+        raise InputError("E-ADAPTER", f"{parts[0]} is divided between the processes.", "Train an adapter with LoRA.")
     if adapted is not model:
         _try_step(adapted)
     if args.gradient_checkpointing:
@@ -52,17 +59,43 @@ def prepare_model(model: nn.Module, args: F2CConfig, peft_config: PeftConfig | N
 def _with_adapter(model: nn.Module, args: F2CConfig, peft_config: PeftConfig | None) -> PeftModel:
     config = peft_config or _lora(unwrap(model), args)
     what = f"PEFT cannot put the adapter on {type(model).__name__}"
+    hint = "Use --shard fsdp." if sharding_of(model) == "tp" else "Give another peft_config."
     with (
-        as_input_error("E-ADAPTER", what, "Give another peft_config.", ValueError),
+        as_input_error("E-ADAPTER", what, hint, (ValueError, UserWarning, AttributeError)),
         torch.random.fork_rng(devices=[]),
         warnings.catch_warnings(),
     ):
         warnings.filterwarnings("ignore", message=".*did not match any targeted module.*")  # of fused experts
+        warnings.filterwarnings("error", message=UNDIVIDED)
+        of_whole = copy.deepcopy(config)  # get_peft_model changes it
         torch.manual_seed(derive_seed(args.seed, "lora"))
         adapted = cast(PeftModel, get_peft_model(model, config))
+        if sharding_of(model) == "tp":
+            torch.manual_seed(derive_seed(args.seed, "lora"))
+            _initialize_as_whole(adapted, of_whole)
     if peft_config is None:
         _warn_of_share(adapted)
     return adapted
+
+
+def _initialize_as_whole(adapted: PeftModel, config: PeftConfig) -> None:
+    """Give each process its part of the adapter of one process. PEFT draws the parts separately."""
+    causal_lm = unwrap(adapted)
+    with torch.device("meta"):
+        skeleton = type(causal_lm)(causal_lm.config)
+    for module in skeleton.modules():  # on the CPU, as PEFT needs, and still without memory
+        for name, weight in module.named_parameters(recurse=False):
+            empty = torch.zeros((), dtype=causal_lm.dtype).expand(weight.shape)
+            setattr(module, name, nn.Parameter(empty, requires_grad=False))
+    values = dict(get_peft_model(skeleton, config).named_parameters())
+    with torch.no_grad():
+        for name, part in adapted.named_parameters():
+            if part.requires_grad and isinstance(part, DTensor):
+                linear = cast(nn.Linear, adapted.get_submodule(name.removesuffix(".weight")))
+                linear.out_features, linear.in_features = part.shape  # as transformers reads them
+                part.copy_(distribute_tensor(values[name].to(part.device), part.device_mesh, part.placements))
+            elif part.requires_grad:
+                part.copy_(values[name])
 
 
 def _checkpoint_activations(adapted: PeftModel, kwargs: Any) -> None:
@@ -98,9 +131,21 @@ def _try_step(adapted: PeftModel) -> None:
         with as_input_error("E-ADAPTER", what, hint, Exception), torch.random.fork_rng(devices=devices):  # of dropout
             ids = torch.zeros(1, 3, dtype=torch.long, device=next(adapted.parameters()).device)
             adapted(input_ids=ids, use_cache=False).logits.float().sum().backward()
+            _check_gradients(adapted)
     finally:
         adapted.zero_grad(set_to_none=True)
         adapted.train(was_training)
+
+
+def _check_gradients(adapted: PeftModel) -> None:
+    """Refuse weights that all processes of a model in parts hold whole, and of which one has a part of the gradient."""
+    if sharding_of(adapted) == "tp":
+        held = {name: value.grad for name, value in adapted.named_parameters() if value.grad is not None}
+        norms = {name: float(grad.norm()) for name, grad in held.items() if not isinstance(grad, DTensor)}
+        for others in all_gather(norms):
+            for name, norm in norms.items():
+                if abs(norm - others[name]) > SAME_GRADIENT * norm:
+                    raise InputError("E-ADAPTER", f"the gradient of {name} is divided.", "Use --shard fsdp.")
 
 
 def _lora(causal_lm: PreTrainedModel, args: F2CConfig) -> LoraConfig:
@@ -158,6 +203,29 @@ def sharded_state(adapted: nn.Module) -> dict[str, Tensor] | None:
 def whole(value: Tensor) -> Tensor:
     """Return a tensor without the parts in other processes as it is, and one with them whole."""
     return value.full_tensor() if isinstance(value, DTensor) else value
+
+
+def save_whole(optimizer: torch.optim.Optimizer) -> None:
+    """Let an optimizer save its state whole, by a call in all processes, and load the parts of each process."""
+
+    def of_parts(convert: Callable[[Tensor, DTensor], Tensor]) -> Callable[[Any, dict[str, Any]], dict[str, Any]]:
+        def converted(_: Any, saved: dict[str, Any]) -> dict[str, Any]:
+            parts = [part for group in optimizer.param_groups for part in group["params"]]
+            state = {
+                index: {key: convert(value, parts[index]) for key, value in entry.items()}
+                for index, entry in saved["state"].items()
+            }
+            return {**saved, "state": state}
+
+        return converted
+
+    def divide(value: Tensor, like: Tensor) -> Tensor:
+        if not isinstance(like, DTensor) or value.shape != like.shape:  # such as the number of steps
+            return value
+        return distribute_tensor(value.to(like.device), like.device_mesh, like.placements)
+
+    optimizer.register_state_dict_post_hook(of_parts(lambda value, _: whole(value)))
+    optimizer.register_load_state_dict_pre_hook(of_parts(divide))
 
 
 def weights_digest(adapted: nn.Module) -> str:

@@ -35,7 +35,7 @@ from flip_flop.scoring.models import ModelGiven
 from flip_flop.scoring.packed import AnswerStates, answer_states, packed_attention, pass_sizes, training_row_tokens
 from flip_flop.scoring.scores import check_backend, choose_backend, join_scores, score_instances
 from flip_flop.tasks import RenderedRows, Task, template_name
-from flip_flop.training.adapter import load_trained, prepare_model, sharded_state, weights_digest
+from flip_flop.training.adapter import load_trained, prepare_model, save_whole, sharded_state, weights_digest
 from flip_flop.training.card import CARD, change_on_validation, describe, model_card
 from flip_flop.training.checkpoints import Checkpoints
 from flip_flop.training.config import F2CConfig, setting_errors
@@ -169,8 +169,6 @@ class F2CTrainer(Trainer):
                 "fsdp, deepspeed and parallelism_config are not supported: each device holds the whole model.",
                 "Leave them out; LoRA's optimizer state is small.",
             )
-        if distributed.sharding_of(self.loaded.model) == "tp":
-            raise InputError("E-DISTRIBUTED", "--shard tp cannot be trained yet.", "Use --shard fsdp.")
         dtype = str(unwrap(self.loaded.model).dtype).removeprefix("torch.")
         if args.fp16 or (args.bf16 and dtype != "bfloat16"):
             raise InputError(
@@ -571,6 +569,17 @@ class F2CTrainer(Trainer):
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
         super()._save(output_dir, sharded_state(self.adapted) if state_dict is None else state_dict)
+
+    def create_optimizer(self, *args: Any) -> Any:
+        """Create the optimizer, which saves the state of an adapter in parts whole."""
+        if self.optimizer is None and distributed.sharding_of(self.adapted) == "tp":
+            save_whole(super().create_optimizer(*args))
+        return super().create_optimizer(*args)
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        if self.optimizer and not self.args.should_save and distributed.sharding_of(self.adapted) == "tp":
+            self.optimizer.state_dict()  # the part of this process
+        super()._save_optimizer_and_scheduler(output_dir)
 
     def create_model_card(
         self, language: Any = None, license: Any = None, tags: Any = None, model_name: str | None = None, *args: Any,
