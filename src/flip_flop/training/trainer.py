@@ -90,6 +90,7 @@ class F2CTrainer(Trainer):
     args: F2CConfig
     record: RunRecord | None = None  # of the run that this trainer is part of
     evaluation_seconds: float = 0.0
+    _has_gradient: bool = False  # in this step, of an instance with a loss
 
     def __init__(  # noqa: PLR0913  those of transformers' trainer
         self,
@@ -276,6 +277,7 @@ class F2CTrainer(Trainer):
         total = torch.stack([sum(terms.values(), zero) for terms in losses]).sum() / (num_items_in_batch or len(losses))
         total = total * inputs.get("weight", 1.0)
         # Without a consensus no term has a gradient. All processes of a sharded model compute the backward.
+        self._has_gradient |= total.requires_grad and inputs.get("weight", 1.0) > 0
         if not total.requires_grad and distributed.sharding_of(model) is not None:
             total = total + 0.0 * states.logits[:1].sum()
         return total if total.requires_grad else total.requires_grad_()
@@ -354,6 +356,10 @@ class F2CTrainer(Trainer):
             results, self._row_tokens = by_rows(run, sizes, self._row_tokens, parameters)
         self.statistics = StepStatistics.merged([before, *(statistics for _, statistics in results)])
         if self.accelerator.sync_gradients:
+            is_sharded = distributed.sharding_of(self.adapted) is not None
+            if is_sharded and not distributed.any_rank(self._has_gradient, self.args.device):
+                self.adapted.zero_grad(set_to_none=True)  # as in one process, where the optimizer skips such a step
+            self._has_gradient = False
             distributed.sum_gradients(parameters)
         # transformers logs the mean over the processes, but the step's loss is the sum.
         return sum((loss for loss, _ in results), torch.zeros((), device=self.args.device)) * distributed.num_parts()
