@@ -203,10 +203,13 @@ def test_the_workflow_for_ci_runs_with_the_demo_model(tmp_path, monkeypatch, fli
 @pytest.mark.slow
 def test_the_steps_of_the_tutorial_run(tmp_path, monkeypatch, flip_flop):
     monkeypatch.chdir(tmp_path)
+    movies = Path(shutil.copytree(ROOT / "examples/movies", "examples/movies"))
     reviews = csv.DictReader(read("examples/reviews/labelled.csv").splitlines())
     rows = [{"text": row["review"], "label": int(row["verdict"] == "positive")} for row in reviews]
-    rows += [{"text": row["text"] + " Fine.", "label": None} for row in rows]
-    Path("reviews.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    unlabelled = [{"text": row["text"] + " Fine.", "label": None} for row in rows]
+    for split, members in (("test", rows), ("validation", unlabelled[:20]), ("train", unlabelled[20:])):
+        lines = "".join(json.dumps(row) + "\n" for row in members)
+        (movies / f"{split}.jsonl").write_text(lines, encoding="utf-8")
     lines = [line for path, line in COMMANDS if path.name == "tutorial.md"]
     for line in sorted(lines, key=read("docs/tutorial.md").index):
         words = shlex.split(line.replace("models/SmolLM2-135M-Instruct", "demo"))
