@@ -133,12 +133,13 @@ class AuditComparison:
     @property
     def swing(self) -> list[str]:
         """A sentence if macro-F1 varies more over the templates of the baseline than it differs between the runs."""
-        others = [run for run in self.runs[1:] if run.has_gold and (self.compares_models or run.record.adapter)]
-        if not others or not self.base.has_gold:
-            return []
+        others = [run for run in self.runs[1:] if self.compares_models or run.record.adapter]
         data = self.base.data.labelled
         f1 = f1_per_template(data.predictions, data.gold, num_labels=data.num_labels, average="macro")
-        swing, gains = f1.max() - f1.min(), {run.name: run.metrics["macro_f1"] - f1.mean() for run in others}
+        values = {run.name: value for run in others if (value := run.value("macro_f1")) is not None}
+        if f1 is None:
+            return []
+        swing, gains = f1.max() - f1.min(), {name: value - f1.mean() for name, value in values.items()}
         listed = ", ".join(f"{points(gain)} ({name})" for name, gain in gains.items() if abs(gain) < swing)
         other = "the choice of model" if self.compares_models else "training"
         text = (
