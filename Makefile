@@ -52,7 +52,7 @@ test: check                         ## everything CI runs: style, types, tests, 
 	-XDG_CACHE_HOME=$(CACHE) $(BIN)/flip-flop templates fetch
 	OMP_NUM_THREADS=1 XDG_CACHE_HOME=$(CACHE) $(BIN)/pytest --quiet -n 3 --dist loadgroup
 
-quick: check                        ## for each change, two minutes on two cores: all but what is slow or needs Slurm
+quick: check                        ## for each change, four minutes on two cores: all but what is slow or needs Slurm
 	OMP_NUM_THREADS=1 XDG_CACHE_HOME=$(CACHE) $(BIN)/pytest --quiet -n 2 --dist loadgroup -m "not slow"
 
 check: $(VENV)/.installed-dev       ## style and types alone
