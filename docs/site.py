@@ -57,6 +57,10 @@ METRIC_DEFINITIONS = {
     "order_flips": ["metrics.agreement.factor_flips"],
     "cohen_kappa": ["metrics.f1._kappas"],
     "vote_kappa": ["metrics.agreement.majority_vote", "metrics.f1._kappas"],
+    "token_f1": ["prompts.answers.token_f1", "prompts.answers.text_key"],
+    "unmapped_share": ["prompts.answers.numbers"],
+    "distinct_answers": ["prompts.answers.text_key", "prompts.answers.numbers"],
+    "answer_length": ["scoring.open_answers.group_answers"],
 }
 METHOD_DEFINITIONS = {
     "swarm": ["method.swarm.swarm_loss", "method.swarm.swarm_teachers", "method.swarm.swarm_mixture_loss"],

@@ -31,7 +31,7 @@ STRICT = pydantic.ConfigDict(extra="forbid")
 OPTIONAL = {
     *("system", "assistant_prefix", "chat_template_kwargs", "num_validation", "num_dropped", "eval_limit"),
     *("num_too_long", "endpoint", "quantization", "chat_template", "chat", "flip_flop_version", "uses_labels"),
-    *("wording", "order", "scale"),
+    *("wording", "order", "scale", "answer"),
 }
 
 
@@ -88,6 +88,7 @@ class TaskRecord(Section):
     eval_limit: int | None = None
     num_too_long: int | None = None
     scale: bool | None = None
+    answer: Mapping[str, Any] | None = None
 
     def design(self, names: Sequence[str]) -> dict[str, Any]:
         """Return the arguments ``factors`` and ``is_scale`` of :class:`flip_flop.metrics.Scores` for templates."""

@@ -21,6 +21,7 @@ from flip_flop.cli.options import (
 from flip_flop.console import echo, is_first_process, percent
 from flip_flop.errors import InputError
 from flip_flop.hub import is_endpoint
+from flip_flop.prompts.answers import unsupported
 from flip_flop.scoring.options import ScoringOptions
 
 if TYPE_CHECKING:
@@ -99,6 +100,9 @@ def audit_command(
         check_out(out, overwrite=run.overwrite)
     # Errors in the data come before the model is loaded, and errors in options before torch is imported.
     opened = data.open(task.task, task.templates, data.protocol)
+    for name in ("vary", "dry_run") if opened.answer else ():
+        if getattr(run, name):
+            raise unsupported(f"--{name.replace('_', '-')}")
     prior = calibration.prior(opened)
     split = opened.render(run.split, limit=run.limit, seed=run.seed)
     checks.require_values(split, skips_rows=scoring.too_long == "skip")
@@ -185,7 +189,8 @@ def _show(runs: "Sequence[Audit]", run: AuditOptions, checks: gates.Checks) -> i
         if result.value("unmapped_share"):
             listed = (f"{name} {percent(part)}" for name, part in result.metrics["unmapped_share_per_template"].items())
             share = percent(result.value("unmapped_share"))
-            echo(f"\n{place}no label, in percent of the answers: {share} ({', '.join(listed)})")
+            kind = "unreadable" if result.data.answered else "no label"
+            echo(f"\n{place}{kind}, in percent of the answers: {share} ({', '.join(listed)})")
         if inside := result.metrics.get("label_inside_share"):
             echo(f"\n{place}label inside the text, not at its beginning: {percent(inside)} % of the answers")
         if result.unparsed:
@@ -197,7 +202,8 @@ def _show(runs: "Sequence[Audit]", run: AuditOptions, checks: gates.Checks) -> i
         blocks = [rows["audit"] for _, rows in frame.groupby("heading", sort=False)]
         notes = "\n".join([legend(frame), *(note for block in blocks for note in table_caveats(block))])
         folders = " ".join(str(result.path) for result in runs)
-        echo(f"\n{notes}\n\n{run.out}: next, flip-flop report {folders} --out report.html")
+        report = "" if runs[0].data.answered else f"\n\n{run.out}: next, flip-flop report {folders} --out report.html"
+        echo(f"\n{notes}{report}")
     results = checks.results(runs)
     for gate in results:
         if not (gate.passed and run.quiet):

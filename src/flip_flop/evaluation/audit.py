@@ -31,6 +31,7 @@ from flip_flop.metrics import (
 )
 from flip_flop.metrics.calibration import CalibrationChoice
 from flip_flop.prompts import RenderedInstance
+from flip_flop.prompts.answers import unsupported
 from flip_flop.record import AdapterRecord, RunRecord, TaskRecord, this_process
 from flip_flop.scoring import CausalLMScorer, EndpointScorer, ModelGiven, Scorer, as_scorer
 from flip_flop.scoring.adapters import stored_calibration
@@ -109,7 +110,8 @@ def audit(
     names = tuple(split.task.templates.names)
     design = record.task.design(names)
     scores = replace(scores, average=record.task.f1, **design)
-    metrics = summarise(scores.scores, scores.gold, names, f1=scores.average, seed=seed, **design)
+    answered: dict[str, Any] = {"answered": scores.answered}
+    metrics = summarise(scores.scores, scores.gold, names, f1=scores.average, seed=seed, **design, **answered)
     if scores.token_counts is not None and scores.token_counts.all():
         mass = scores.own_label_mass.mean(axis=0)
         low = np.flatnonzero(mass < LOW_MASS).tolist()
@@ -131,8 +133,9 @@ def audit(
             **summarise(after, scores.gold, names, f1=scores.average, seed=seed, **design),
         }
     scores = replace(scores, instances=scores.instances or split.instances)
-    if scoring.by == "generation":
+    if scoring.by == "generation" or scores.answered:
         metrics["unparsed_per_template"] = frequent_unparsed(scores, names)
+    if scoring.by == "generation" and not scores.answered:
         metrics["label_inside_share"] = label_inside_share(scores)
     result = Audit(record, metrics, scores, names)
     if result.low_mass:
@@ -148,8 +151,9 @@ def ask_again(
     asked: Any = copy.copy(scorer)
     with tempfile.TemporaryDirectory() as folder:
         asked.store = Path(folder) / "answers"  # instead of the stored answers
-        again = asked.scores(split.instances, scoring, names=run.template_names, label="again", quiet=quiet).predictions
-    flips = (again != run.predictions).mean(axis=1)
+        again = asked.scores(split.instances, scoring, names=run.template_names, label="again", quiet=quiet)
+    answers = [data.answered.get("key", data.predictions) for data in (run.data, again)]
+    flips = (answers[0] != answers[1]).mean(axis=1)
     rate = mean_statistic(lambda values: values, bounds=(0.0, 1.0))
     intervals = {**run.metrics["intervals"], "repeat_flips": list(bootstrap_interval(rate, flips))}
     return replace(run, metrics={**run.metrics, "repeat_flips": rate(flips), "intervals": intervals})
@@ -166,6 +170,8 @@ def score_calibrated(
     quiet: bool,
 ) -> ScoredRows:
     """Score a split and compute the offsets of its calibration. Inputs are checked before scoring, which takes long."""
+    if data.task.answer and (label_prior is not None or calibrate not in ("auto", "none")):
+        raise unsupported("Calibration")
     num_labels = len(data.instances[0].choices[0])
     check_calibration(calibrate, label_prior, num_labels)
     if label_prior is not None and calibrate == "auto":
@@ -186,7 +192,7 @@ def score_calibrated(
     if scorer.is_instruct and not scores.settings.get("chat_template") and scoring.chat_template != "off":
         hint = "Use --chat-template on, or for a served model its --tokenizer."
         log.warning("W-CHAT: %s is an instruct model, asked without its chat template. %s", scorer.record.name, hint)
-    if calibrate == "none":
+    if calibrate == "none" or scores.answered:
         return scores
     if calibrate == "auto":
         calibrate, offsets = "batch", offsets_that_change(scores.scores)

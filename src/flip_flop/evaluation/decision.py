@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 CONFIDENCE = 0.98
 # Threshold of low own-label mass; rows from which on a template is constant; templates in a sentence.
 LOW_MASS, MIN_ROWS, MAX_LISTED = 0.1, 10, 3
+UNREADABLE = 0.2  # share of the answers of a template to fix
 CAUSES = {
     "order_flips": "the order of the options",
     "wording_flips": "the wording",
@@ -95,6 +96,8 @@ def _choose(run: "Audit", forms: Sequence["Audit"]) -> Decision:
     clearly above that of answers that ignore the input. All intervals hold together, because the instances that
     compare the candidates also choose among them.
     """
+    if run.data.answered:
+        return _decide_open(run)
     templates = run.template_names
     names = [(name, form is not run) for form in forms for name in templates]
     number = len(run.data.labelled)
@@ -135,6 +138,23 @@ def _choose(run: "Audit", forms: Sequence["Audit"]) -> Decision:
         sentences.append(f"The {kind} over {len(templates)} templates, {len(templates)} passes per answer, has {vote}.")
     sentences += _fixes(run, ranking.faults[: len(templates)], used=names[best][0])
     return Decision(tuple(sentences), *names[best], value, interval, close)
+
+
+def _decide_open(run: "Audit") -> Decision:
+    """Choose the template with the highest accuracy of open answers, if there are 50 rows with references."""
+    ranking, names = run.template_ranking, run.template_names
+    shares = run.metrics["unmapped_share_per_template"].items()
+    fixes = [f"{name} ({percent(share)} % unreadable)" for name, share in shares if share > UNREADABLE]
+    fix = [f"Fix first: {_listed(fixes)}."] if fixes else []
+    best = ranking.order[0]
+    if not ranking.by_f1 or ranking.faults[best] == "constant":
+        return Decision((f"It takes {MIN_LABELLED} rows with right answers to choose a template.", *fix))
+    ends = [(names[index], gap[2]) for index, gap in enumerate(ranking.differences) if gap]
+    close = [name for name, end in ends if end >= 0]
+    accuracy, vote = (percent(value) for value in (float(ranking.values[best]), run.value("vote_accuracy")))
+    also = f", not clearly better than {_listed(close)}" if close else ""
+    words = f"{names[best]} has the highest accuracy, {accuracy}{also}. The vote of all templates has {vote}."
+    return Decision((words, *fix), names[best], close=tuple((name, False) for name in close))
 
 
 def _fixes(run: "Audit", faults: Sequence[str | None], used: str | None = None) -> list[str]:

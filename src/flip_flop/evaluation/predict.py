@@ -20,6 +20,7 @@ from flip_flop.evaluation.run_directory import check_target
 from flip_flop.files import write_bytes
 from flip_flop.metrics import calibrated, label_probs, majority_vote, predicted, vote_counts
 from flip_flop.metrics.calibration import CalibrationChoice
+from flip_flop.prompts.answers import unsupported
 from flip_flop.scoring import ModelGiven, Scorer
 from flip_flop.scoring.options import DEFAULT_SCORING, ScoringOptions
 from flip_flop.scoring.too_long import words
@@ -52,6 +53,8 @@ def predict(
     if not 0 <= abstain_below <= 1:
         raise InputError("E-CONFIG", f"abstain_below is {abstain_below}.", "Use a share from 0 to 1, such as 0.8.")
     scorer, split = resolve(model, data, need_labels=False)
+    if split.task.answer:
+        raise unsupported("Prediction")
     scored = score_calibrated(scorer, split, scoring, calibrate, label_prior, label="predict", quiet=quiet)
     offsets = None if scored.calibration is None else scored.calibration["offsets"]
     scores = scored.scores if offsets is None else calibrated(scored.scores, offsets)

@@ -44,7 +44,7 @@ Table = Literal["metrics", "scores", "flips", "templates", "instances", "coverag
 # Maximum templates and tokens to print.
 MAX_NAMED, MAX_TOKENS = 8, 3
 # The metrics of a notebook.
-SHOWN = ("observed_agreement", "mean_f1", "f1_std", "accuracy", "vote_f1", "fleiss_kappa")
+SHOWN = ("observed_agreement", "mean_f1", "f1_std", "accuracy", "token_f1", "vote_f1", "fleiss_kappa")
 NEAR = 0.8  # the coverage that the sentence on abstention is for, or the closest one
 
 
@@ -112,14 +112,21 @@ class Audit:
         """The labels' names, in the order of the scores."""
         return self.record.task.label_names or tuple(map(str, self.record.task.labels))
 
-    def label_name(self, label: int) -> str:
-        """A label's name, also that of -1, an answer that is none of them."""
-        return self.label_names[label] if label >= 0 else "no label"
+    @cached_property
+    def answer_words(self) -> Sequence[Sequence[str]]:
+        """The open answers of each instance, in the order of its labels."""
+        return [instance.choices[0] for instance in self.instances] if self.data.answered else ()
+
+    def label_name(self, label: int, row: int = 0) -> str:
+        """A label's name, or the open answer to an instance. -1 is an answer that is none of the labels."""
+        if label < 0:
+            return "unreadable" if self.data.answered else "no label"
+        return self.answer_words[row][label] if row < len(self.answer_words) else self.label_names[label]
 
     @property
     def has_gold(self) -> bool:
-        """Whether F1 could be computed."""
-        return self.value("mean_f1") is not None
+        """Whether accuracy could be computed."""
+        return self.value("accuracy") is not None
 
     @property
     def is_collapsed(self) -> bool:
@@ -185,6 +192,7 @@ class Audit:
             "gold": self.gold,
             "instance_ids": np.array(self.instance_ids),
             "template_names": np.array(self.template_names),
+            **{f"answer_{name}": values for name, values in self.data.answered.items()},
         }
         with new_folder(out) as folder:
             self.record.write(folder)
@@ -218,7 +226,8 @@ class Audit:
         return pandas.DataFrame(_TABLES[table](self))
 
     def __repr__(self) -> str:
-        values = [f"{METRICS[name].title} {percent(self.value(name))}" for name in SHOWN[:2] if name in self.metrics]
+        names = ("observed_agreement", "accuracy" if self.data.answered else "mean_f1")
+        values = [f"{METRICS[name].title} {percent(self.value(name))}" for name in names if name in self.metrics]
         return f"Audit({self.heading}: {', '.join(values)})"
 
     def _repr_html_(self) -> str:
@@ -319,14 +328,14 @@ def template_rows(run: Audit) -> list[dict[str, Any]]:
             "rank": rank,
             "fault": ranking.faults[index],
             "agreement": float(ranking.agreement[index]) if len(ranking.order) > 1 else None,
-            "f1": None if ranking.f1 is None else float(ranking.f1[index]),
+            "accuracy" if run.data.answered else "f1": None if ranking.f1 is None else float(ranking.f1[index]),
             "difference": difference,
             "low": low,
             "high": high,
             "label_preference": None if bias is None else float(np.abs(bias).sum() / 2),
             "preferred_label": None if bias is None else labels[int(bias.argmax())],
             "constancy": float(ranking.constancy[index]),
-            "top_label": labels[ranking.top_label[index]],
+            "top_label": None if run.data.answered else labels[ranking.top_label[index]],
             "ece": None if errors is None else float(errors[index]),
             "own_label_mass": mass.get(name),
             "prompt_tokens": tokens.get(name),
@@ -337,7 +346,10 @@ def template_rows(run: Audit) -> list[dict[str, Any]]:
 
 def instance_rows(run: Audit) -> dict[str, Any]:
     """Return the columns of a table with a row per instance."""
-    data, gold = run.data, [None if label < 0 else run.label_name(int(label)) for label in run.gold]
+    data, gold = (
+        run.data,
+        [None if label < 0 else run.label_name(int(label), row) for row, label in enumerate(run.gold)],
+    )
     probs = label_probs(data.scores)
     is_vote = data.votes[:, None, None] == np.arange(data.num_labels)
     lead = (probs * is_vote).sum(axis=2) - np.where(is_vote, -np.inf, probs).max(axis=2, initial=0.0)
@@ -345,7 +357,7 @@ def instance_rows(run: Audit) -> dict[str, Any]:
     answers = np.take_along_axis(data.predictions, worst[:, None], axis=1)[:, 0]
     return {
         "id": run.instance_ids,
-        "vote": [run.label_name(int(vote)) for vote in data.votes],
+        "vote": [run.label_name(int(vote), row) for row, vote in enumerate(data.votes)],
         "confidence": vote_share(data),
         "margin": None if data.is_generated else vote_margin(data),
         "changed_by": changed_by(data),
@@ -354,7 +366,8 @@ def instance_rows(run: Audit) -> dict[str, Any]:
             run.template_names[index] if differ else None for index, differ in zip(worst, differs, strict=True)
         ],
         "worst_label": [
-            run.label_name(int(label)) if differ else None for label, differ in zip(answers, differs, strict=True)
+            run.label_name(int(label), row) if differ else None
+            for row, (label, differ) in enumerate(zip(answers, differs, strict=True))
         ],
     }
 
@@ -379,7 +392,7 @@ def coverage_rows(run: Audit) -> list[dict[str, Any]]:
             "accuracy": 1 - risk if (data.gold >= 0).all() else None,
         }
         for by, measure in measures.items()
-        for threshold, coverage, risk in risk_coverage(measure(data), data.votes != data.gold).tolist()
+        for threshold, coverage, risk in risk_coverage(measure(data), ~data.voted.right[:, 0]).tolist()
     ]
 
 
@@ -387,7 +400,7 @@ def abstention_advice(run: Audit) -> str:
     """Return a sentence on the accuracy of the most confident votes, or an empty text for fewer than 50 gold labels."""
     voting = run.calibrated or run
     *thresholds, overall = [row for row in coverage_rows(voting) if row["by"] == "vote share"]
-    if len(voting.data.labelled) < MIN_LABELLED or not thresholds:
+    if len(voting.data.labelled) < MIN_LABELLED or not thresholds or run.data.answered:
         return ""
     point = min(thresholds, key=lambda row: abs(row["coverage"] - NEAR))
     share = math.floor(100 * point["threshold"] + 1e-9) / 100
@@ -442,8 +455,8 @@ def _flips(run: Audit) -> dict[str, list[Any]]:
         identifier, answer, vote = run.instance_ids[row], run.predictions[row, column], votes[row]
         text, scores = texts.get(identifier), run.scores[row, column]
         values = (
-            *(identifier, run.template_names[column], run.label_name(int(answer)), run.label_name(int(vote))),
-            run.label_name(int(run.gold[row])) if run.gold[row] >= 0 else None,
+            *(identifier, run.template_names[column], run.label_name(int(answer), row), run.label_name(int(vote), row)),
+            run.label_name(int(run.gold[row]), row) if run.gold[row] >= 0 else None,
             None if run.data.is_generated else float(scores[answer] - scores[vote]),
             None if text is None else text.prompts[column],
         )

@@ -20,6 +20,7 @@ from flip_flop.tasks.readers import import_openpyxl
 PREFERRED = "preferred_tokens_per_template"
 Number = pydantic.FiniteFloat
 ARRAYS = ("scores", "token_counts", "gold", "instance_ids", "template_names")
+ANSWERED = {"key": "i", "exact": "b", "token_f1": "f", "length": "i"}  # of open answers, with kinds of numbers
 PREDICTION_SUFFIXES = (".jsonl", ".csv", ".xlsx")
 MAX_NAMES = 2**18  # characters of the names of a run, its labels and templates, which a report repeats
 
@@ -85,8 +86,17 @@ def _read_scores(path: Path) -> tuple[ScoredRows, tuple[str, ...]]:
         raise broken(path, "holds arrays of lengths that do not fit together")
     if gold.max() >= scores.shape[2] or not scores.max() < np.inf:
         raise broken(path, "holds a score that is not a number, or a gold label that is none of the labels")
-    counts = token_counts.astype(np.int64)
-    data = ScoredRows(scores.astype(np.float32), gold.astype(np.int64), token_counts=counts, ids=tuple(ids.tolist()))
+    answered = {name: file[f"answer_{name}"] for name in ANSWERED if f"answer_{name}" in file}
+    kinds_of = {(name, array.dtype.kind, array.shape) for name, array in answered.items()}
+    if answered and kinds_of != {(name, kind, scores.shape[:2]) for name, kind in ANSWERED.items()}:
+        raise broken(path, "holds open answers that do not fit its scores")
+    data = ScoredRows(
+        scores.astype(np.float32),
+        gold.astype(np.int64),
+        token_counts=token_counts.astype(np.int64),
+        ids=tuple(ids.tolist()),
+        answered=answered,
+    )
     return data, tuple(names.tolist())
 
 

@@ -351,6 +351,19 @@ FLEISS_KAPPA = SumStatistic(
 )
 POSIX = mean_statistic(lambda data: instance_posix(data.scores))
 
+UNMAPPED = mean_statistic(
+    lambda data: (data.predictions < 0).mean(axis=1) if data.is_generated or data.predictions.min() < 0 else None,
+    bounds=(0.0, 1.0),
+)
+DISTINCT = mean_statistic(
+    lambda data: (vote_counts(data.predictions, data.num_labels) > 0).sum(axis=1) if data.answered else None
+)
+ANSWERED = {
+    name: mean_statistic(
+        lambda data, name=name: data.answered[name].mean(axis=1) if data.answered else None, bounds=bounds
+    )
+    for name, bounds in {"token_f1": (0.0, 1.0), "length": None}.items()
+}
 FACTORS = ("wording", "order")
 FLIP_RATE = {
     factor: mean_statistic(

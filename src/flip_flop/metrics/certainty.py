@@ -6,7 +6,14 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from flip_flop.metrics.agreement import label_probs, label_shares_per_template, majority_vote, vote_counts, vote_weights
+from flip_flop.metrics.agreement import (
+    constant_templates,
+    label_probs,
+    label_shares_per_template,
+    majority_vote,
+    vote_counts,
+    vote_weights,
+)
 from flip_flop.metrics.bootstrap import SumStatistic, ratio, simultaneous_width
 from flip_flop.metrics.data import Scores
 from flip_flop.metrics.f1 import F1_PER_TEMPLATE, f1_per_template
@@ -148,7 +155,7 @@ class TemplateRanking:
 
     Attributes:
         agreement: Share of instances on which a template agrees with the vote of the other templates.
-        f1: F1 of each template, None without gold labels.
+        f1: F1 of each template, or for open answers its accuracy. None without gold labels.
         by_f1: Whether F1 ranks the templates, and not agreement.
         bias: The label preference, see :func:`label_preference`. None for generated answers.
         constancy: Share of the most frequent label of each template, ``top_label``.
@@ -190,18 +197,25 @@ def rank_templates(data: Scores, calibrated: Scores | None = None, *, confidence
     """
     predictions, votes = data.predictions, peer_votes((calibrated or data).scores)
     agrees = ((predictions == votes) & (predictions >= 0)).astype(np.float64)
+    labelled, answers = data.labelled, data.answers
     f1 = f1_per_template(predictions, data.gold, num_labels=data.num_labels, average=data.average)
-    by_f1 = len(data.labelled) >= MIN_LABELLED
-    shares = label_shares_per_template(predictions, data.num_labels)
+    if data.answered and f1 is not None:
+        f1 = labelled.right.mean(axis=0)
+    by_f1 = len(labelled) >= MIN_LABELLED
+    shares = label_shares_per_template(answers, max(data.num_labels, int(answers.max()) + 1))
     constancy, top = shares.max(axis=1), shares.argmax(axis=1)
-    reference = (data.labelled.gold[:, None] if by_f1 else votes) == top
+    reference = (labelled.gold[:, None] if by_f1 else votes) == top
     constant = (constancy >= CONSTANT_SHARE) & (constancy - reference.mean(axis=0) >= CONSTANT_EXCESS)
     constant &= by_f1 | (predictions.shape[1] > 1)  # without labels, a single template has no reference
+    if data.answered:  # votes and gold labels are numbered in another way
+        constant = constant_templates(answers)
     values = f1 if by_f1 and f1 is not None else agrees.mean(axis=0)
     order = np.lexsort((-values, constant)).tolist()
     bias = None if data.is_generated else label_preference(data.scores)
     best = order[0]
-    measured = (F1_PER_TEMPLATE, data.labelled) if by_f1 else (_MEAN_PER_TEMPLATE, agrees)
+    measured = (F1_PER_TEMPLATE, labelled) if by_f1 else (_MEAN_PER_TEMPLATE, agrees)
+    if data.answered and by_f1:
+        measured = (_MEAN_PER_TEMPLATE, labelled.right.astype(np.float64))
     width = simultaneous_width(*measured, confidence=confidence)
     gaps = values - values[best]
     differences = [

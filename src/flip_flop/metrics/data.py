@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from flip_flop.metrics.agreement import label_probs, majority_vote, predicted
 from flip_flop.metrics.f1 import Average, resolve_average
@@ -29,6 +29,9 @@ class Scores:
         ids: The ids of the instances.
         factors: The ``wording`` and the ``order`` of each template, for flip rates.
         is_scale: Whether the labels are grades in order.
+        answered: Of open answers, ``[instances, templates]``: the ``key`` as a number, -1 for an answer that cannot be
+            read; ``exact`` and ``token_f1`` against the references; and the ``length`` in characters. The labels of an
+            instance are then its different keys, in the order of the templates.
         resampled: Values of statistics on the bootstrap's resamples.
 
     Raises:
@@ -47,6 +50,7 @@ class Scores:
     ids: tuple[str, ...] = ()
     factors: Mapping[str, Sequence[str | None]] = field(default_factory=dict, repr=False)
     is_scale: bool = False
+    answered: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
     resampled: dict[Any, np.ndarray] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -74,7 +78,9 @@ class Scores:
     def __getitem__(self, rows: Any) -> "Scores":
         counts = None if self.token_counts is None else self.token_counts[rows]
         ids = tuple(np.array(self.ids, dtype=object)[rows]) if self.ids else ()
-        return Scores(self.scores[rows], self.gold[rows], self.average, counts, ids, self.factors, self.is_scale)
+        answered = {name: values[rows] for name, values in self.answered.items()}
+        same = (self.average, counts, ids, self.factors, self.is_scale, answered)
+        return Scores(self.scores[rows], self.gold[rows], *same)
 
     @property
     def num_labels(self) -> int:
@@ -98,6 +104,19 @@ class Scores:
         return predicted(self.scores)
 
     @cached_property
+    def answers(self) -> Int[np.ndarray, "instances templates"]:
+        """Predictions that can be compared between instances: labels, or open answers by number."""
+        if not self.answered:
+            return self.predictions
+        keys, numbers = np.unique(self.answered["key"], return_inverse=True)
+        return numbers.reshape(self.predictions.shape) - (keys[:1] < 0)
+
+    @cached_property
+    def right(self) -> Bool[np.ndarray, "instances templates"]:
+        """Whether each prediction is the gold label, or each open answer one of the references."""
+        return self.answered["exact"] if self.answered else self.predictions == self.gold[:, None]
+
+    @cached_property
     def is_generated(self) -> bool:
         """Whether the scores are of generated answers, which have no probabilities."""
         return bool(((self.scores == 0) | (self.scores == -np.inf)).all())
@@ -114,7 +133,9 @@ class Scores:
 
     def single(self, template: int) -> "Scores":
         """One template."""
-        return Scores(self.scores[:, [template]], self.gold, self.average, is_scale=self.is_scale)
+        answered = {name: values[:, [template]] for name, values in self.answered.items()}
+        one = self.scores[:, [template]]
+        return Scores(one, self.gold, self.average, is_scale=self.is_scale, answered=answered)
 
     @cached_property
     def voted(self) -> "Scores":
@@ -128,7 +149,9 @@ class Scores:
 
     def _answered(self, answers: Int[np.ndarray, " instances"]) -> "Scores":
         certain = np.where(answers[:, None] == np.arange(self.num_labels), 0.0, -np.inf)
-        return Scores(certain[:, None], self.gold, self.average, is_scale=self.is_scale)
+        first = (self.predictions == answers[:, None]).argmax(axis=1)[:, None]  # a template with this answer
+        answered = {name: np.take_along_axis(values, first, axis=1) for name, values in self.answered.items()}
+        return Scores(certain[:, None], self.gold, self.average, is_scale=self.is_scale, answered=answered)
 
 
 @dataclass(frozen=True, eq=False)

@@ -107,8 +107,8 @@ F1_PER_TEMPLATE = SumStatistic(
 )
 MEAN_F1 = SumStatistic(F1_PER_TEMPLATE.contributions, lambda sums: _f1(sums).mean(axis=-1), extremes=_extremes)
 ACCURACY = mean_statistic(
-    lambda data: (data.predictions == data.gold[:, None]).mean(axis=1),
-    plain=lambda data: float((data.predictions == data.gold[:, None]).mean(axis=0).mean()),
+    lambda data: data.right.mean(axis=1),
+    plain=lambda data: float(data.right.mean(axis=0).mean()),
     bounds=(0.0, 1.0),
 )
 

@@ -12,10 +12,13 @@ from jaxtyping import Float, Int
 from flip_flop.errors import InputError
 from flip_flop.metrics.agreement import (
     AGREEMENT,
+    ANSWERED,
+    DISTINCT,
     FLEISS_KAPPA,
     FLIP_RATE,
     NO_CONSENSUS,
     POSIX,
+    UNMAPPED,
     constant_templates,
     is_collapsed,
     label_shares,
@@ -24,7 +27,7 @@ from flip_flop.metrics.agreement import (
 from flip_flop.metrics.bootstrap import Statistic, bootstrap_interval, paired_bootstrap_interval
 from flip_flop.metrics.certainty import mean_calibration_error
 from flip_flop.metrics.data import Scores
-from flip_flop.metrics.f1 import ACCURACY, COHEN_KAPPA, MEAN_F1, Average, accuracy_per_template, f1_per_template
+from flip_flop.metrics.f1 import ACCURACY, COHEN_KAPPA, MEAN_F1, Average, f1_per_template
 from flip_flop.plugins import PluginTable, import_object
 
 MIN_UNBOUNDED = 50  # instances; below, percentiles of resamples are too narrow
@@ -45,6 +48,7 @@ class Metric:
         needs_gold: Only instances with a gold label count. Without gold labels, the metric has no value.
         in_percent: The number is a fraction. Tables print it in percent.
         decimals: The number of decimals in tables of studies.
+        needs_labels: The metric depends on labels that all instances share. It has no value for open answers.
         needs_probabilities: The metric depends on scores, and not only on predictions. It has no value for generated
             answers.
         has_interval: The bootstrap interval is valid, from 50 instances on or with known extremes. It is not valid for
@@ -63,13 +67,14 @@ class Metric:
     decimals: int = 2
     has_interval: bool = True
     needs_probabilities: bool = False
+    needs_labels: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "label", self.label or self.title)
 
     def value(self, data: Scores) -> float | None:
         """Return the number, or None without a value."""
-        if self.needs_probabilities and data.is_generated:
+        if (self.needs_probabilities and data.is_generated) or (self.needs_labels and data.answered):
             return None
         data = self.judged(data)
         number = self.statistic(data) if len(data) else None
@@ -99,7 +104,9 @@ class Metric:
 
 
 NO_PROBABILITIES = "Answers were generated: they have no probabilities."
+NO_LABELS = "Answers are open: instances share no labels."
 _against_gold = partial(Metric, needs_gold=True)
+_of_labels = partial(_against_gold, needs_labels=True)
 
 
 def _spread(name: str, title: str, spread: Callable[[np.ndarray], np.floating], label: str, meaning: str) -> Metric:
@@ -113,7 +120,7 @@ def _spread(name: str, title: str, spread: Callable[[np.ndarray], np.floating], 
         f1 = f1_per_template(data.predictions, data.gold, num_labels=data.num_labels, average=data.average)
         return None if f1 is None or len(f1) < 2 else float(spread(f1))
 
-    return _against_gold(name, title, statistic, label, meaning, higher_is_better=False, has_interval=False)
+    return _of_labels(name, title, statistic, label, meaning, higher_is_better=False, has_interval=False)
 
 
 _voted = attrgetter("voted")
@@ -122,13 +129,13 @@ _METRICS = {
     metric.name: metric
     for metric in (
         Metric("observed_agreement", "P_o", AGREEMENT, "Agreement Pₒ", "How likely two templates give the same label."),
-        _against_gold("mean_f1", "mean F1", MEAN_F1, "Mean F1", "F1 of one template, averaged over templates."),
+        _of_labels("mean_f1", "mean F1", MEAN_F1, "Mean F1", "F1 of one template, averaged over templates."),
         _spread("f1_std", "sigma_F1", np.std, "σ of F1", "The population standard deviation of F1 over templates."),
-        _against_gold(
+        _of_labels(
             "macro_f1", "macro F1", MEAN_F1.of(_macro), "Macro-F1", "F1 averaged over all labels, then over templates."
         ),
         _against_gold("accuracy", "accuracy", ACCURACY, "Accuracy", "Right answers, averaged over templates."),
-        _against_gold("vote_f1", "vote F1", MEAN_F1.of(_voted), "Vote F1", "F1 of the templates' majority vote."),
+        _of_labels("vote_f1", "vote F1", MEAN_F1.of(_voted), "Vote F1", "F1 of the templates' majority vote."),
         _against_gold(
             "vote_accuracy",
             "vote accuracy",
@@ -151,6 +158,7 @@ _METRICS = {
             "Fleiss' κ",
             "Agreement beyond chance: 0 is what these label shares reach by chance, 100 is full agreement. No value "
             "where all answers are one label.",
+            needs_labels=True,
         ),
         Metric(
             "posix",
@@ -163,7 +171,7 @@ _METRICS = {
             needs_probabilities=True,
         ),
         _spread("f1_spread", "F1 spread", np.ptp, "F1 spread", "F1 of the best template minus F1 of the worst."),
-        _against_gold(
+        _of_labels(
             "ensemble_f1",
             "ensemble F1",
             MEAN_F1.of(attrgetter("ensembled")),
@@ -171,7 +179,7 @@ _METRICS = {
             "F1 of the label with the largest mean probability over templates.",
             needs_probabilities=True,
         ),
-        _against_gold(
+        _of_labels(
             "ece",
             "ECE",
             mean_calibration_error,
@@ -192,7 +200,7 @@ _METRICS = {
             )
             for factor, statistic in FLIP_RATE.items()
         ),
-        _against_gold(
+        _of_labels(
             "cohen_kappa",
             "Cohen kappa",
             COHEN_KAPPA,
@@ -200,12 +208,44 @@ _METRICS = {
             "Agreement of a template with the gold labels beyond chance, averaged over templates. On a scale, with "
             "quadratic weights.",
         ),
-        _against_gold(
+        _of_labels(
             "vote_kappa",
             "vote kappa",
             COHEN_KAPPA.of(_voted),
             "Vote κ",
             "Agreement of the templates' majority vote with the gold labels beyond chance.",
+        ),
+        _against_gold(
+            "token_f1",
+            "token F1",
+            ANSWERED["token_f1"],
+            "Token F1",
+            "Open answers: F1 of the words of an answer and of the nearest reference, averaged over templates.",
+        ),
+        Metric(
+            "unmapped_share",
+            "unreadable",
+            UNMAPPED,
+            "Unreadable",
+            "Generated answers that are no label, or cannot be read. They agree with nothing.",
+            higher_is_better=False,
+        ),
+        Metric(
+            "distinct_answers",
+            "distinct",
+            DISTINCT,
+            "Distinct answers",
+            "Open answers: different readable answers to an instance.",
+            higher_is_better=False,
+            in_percent=False,
+        ),
+        Metric(
+            "answer_length",
+            "length",
+            ANSWERED["length"],
+            "Answer length",
+            "Open answers: characters of a generated text.",
+            in_percent=False,
         ),
     )
 }
@@ -253,7 +293,7 @@ def summarise(
         f1: The F1 of the metrics that are not named macro.
         intervals: Add 95% bootstrap intervals over instances.
         seed: The seed of the bootstrap.
-        design: ``factors`` and ``is_scale`` of :class:`~flip_flop.metrics.Scores`.
+        design: ``factors``, ``is_scale`` and ``answered`` of :class:`~flip_flop.metrics.Scores`.
 
     Returns:
         Each of :data:`METRICS` by name, as a fraction or None; values per template and per label; for generated
@@ -276,6 +316,7 @@ def summarise(
         raise ValueError("The set of instances is empty.")
     data = Scores(scores, gold, f1, **design)
     predictions = data.predictions
+    answers, reference = data.answers, None if data.answered else gold
 
     def by_template(values: np.ndarray | None) -> dict[str, Any] | None:
         return None if values is None else dict(zip(names, values.tolist(), strict=True))
@@ -284,29 +325,35 @@ def summarise(
     ends_of = {metric.name: metric.interval(data, seed=seed) for metric in with_interval}
     return {
         **{name: metric.value(data) for name, metric in METRICS.items()},
-        "f1_per_template": by_template(f1_per_template(predictions, gold, num_labels=num_labels, average=f1)),
-        "accuracy_per_template": by_template(accuracy_per_template(predictions, gold)),
+        "f1_per_template": by_template(
+            None if data.answered else f1_per_template(predictions, gold, num_labels=num_labels, average=f1)
+        ),
+        "accuracy_per_template": by_template(data.labelled.right.mean(axis=0) if len(data.labelled) else None),
         "label_shares": label_shares(predictions, num_labels).tolist(),
         "label_shares_per_template": by_template(label_shares_per_template(predictions, num_labels)),
-        "collapsed": is_collapsed(predictions, num_labels, gold),
-        "constant_templates": np.array(names)[constant_templates(predictions, gold)].tolist(),
+        "collapsed": is_collapsed(answers, max(num_labels, int(answers.max()) + 1), reference),
+        "constant_templates": np.array(names)[constant_templates(answers, reference)].tolist(),
         "num_instances": num_instances,
         "num_templates": num_templates,
         "num_labels": num_labels,
         "intervals": {name: ends and list(ends) for name, ends in ends_of.items()},
         **(_without_label(predictions, names) if data.is_generated or predictions.min() < 0 else {}),
-        **(
-            {"absent": {metric.name: NO_PROBABILITIES for metric in METRICS.values() if metric.needs_probabilities}}
-            if data.is_generated
-            else {}
-        ),
+        **{
+            f"{name}_per_template": by_template(values.mean(axis=0) if len(values) else None)
+            for name, values in {**data.answered, **data.labelled.answered}.items()
+            if name in ANSWERED
+        },
+        **({"absent": _absent(data)} if data.is_generated else {}),
     }
 
 
 def _without_label(predictions: Int[np.ndarray, "instances templates"], names: Sequence[str]) -> dict[str, Any]:
-    """Return the share of answers that match no label."""
-    unmapped = predictions < 0
-    return {
-        "unmapped_share": float(unmapped.mean()),
-        "unmapped_share_per_template": dict(zip(names, unmapped.mean(axis=0).tolist(), strict=True)),
-    }
+    """Return the share of answers that match no label, per template."""
+    shares = (predictions < 0).mean(axis=0).tolist()
+    return {"unmapped_share_per_template": dict(zip(names, shares, strict=True))}
+
+
+def _absent(data: Scores) -> dict[str, str]:
+    """Return the metrics without a value for generated answers, and why."""
+    reasons = {metric.name: NO_PROBABILITIES for metric in METRICS.values() if metric.needs_probabilities}
+    return reasons | {metric.name: NO_LABELS for metric in METRICS.values() if metric.needs_labels and data.answered}

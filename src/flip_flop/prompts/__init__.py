@@ -1,5 +1,6 @@
 """Templates and rendered instances."""
 
+from flip_flop.prompts.answers import AnswerFormat
 from flip_flop.prompts.template import (
     CHAT_KEYS,
     Chat,
@@ -12,6 +13,7 @@ from flip_flop.prompts.template import (
 
 __all__ = [
     "CHAT_KEYS",
+    "AnswerFormat",
     "Chat",
     "RenderedInstance",
     "Template",

@@ -8,6 +8,7 @@ from typing import Any
 
 from flip_flop.errors import InputError, nearest
 from flip_flop.files import generator, sha256_json
+from flip_flop.prompts.answers import AnswerFormat
 from flip_flop.prompts.sandbox import SEPARATOR, check_characters, compile_source, render_text
 
 RESERVED_FIELD = "answer_choices"
@@ -82,6 +83,7 @@ class Template:
         seed: int = 0,
         row: str | None = None,
         value_limit: int | None = None,
+        has_choices: bool = True,
     ) -> tuple[str, tuple[str, ...]]:
         """Render the prompt and the answer choices of one row, without outer white space.
 
@@ -92,13 +94,14 @@ class Template:
             seed: The seed of random choices.
             row: The name of the row in an error.
             value_limit: The longest value that the prompt prints, in characters. Answers are not shortened.
+            has_choices: Whether the template has answer choices. Without them, none are returned.
 
         Raises:
             InputError: ``E-TPL-RENDER``, ``E-TPL-LABEL-LEAK``, ``E-TPL-LABELS``, and those of
                 :func:`flip_flop.prompts.sandbox.render_text`.
         """
         row = row or f"instance {instance_id!r}"
-        if self.answer_choices is None or not self.answer_choices.strip():
+        if has_choices and not (self.answer_choices or "").strip():
             raise InputError(
                 "E-TPL-LABELS",
                 f"{self._where} has no answer_choices, so no answer can be scored.",
@@ -111,15 +114,19 @@ class Template:
                 "Rename the field.",
             )
         visible = {key: value for key, value in fields.items() if key != label_field}
-        choices = self._plain_choices or render_text(
-            self.answer_choices,
-            visible,
-            is_prompt=False,
-            hidden=label_field,
-            where=f"{self._where}, answer_choices",
-            row=row,
-            make_generator=lambda: generator(seed, "answer choices", instance_id, self.name),
-        )
+        choices = self._plain_choices
+        if has_choices and not choices:
+            choices = tuple(
+                render_text(
+                    self.answer_choices or "",
+                    visible,
+                    is_prompt=False,
+                    hidden=label_field,
+                    where=f"{self._where}, answer_choices",
+                    row=row,
+                    make_generator=lambda: generator(seed, "answer choices", instance_id, self.name),
+                )
+            )
         (prompt,) = render_text(
             self.jinja,
             {**visible, RESERVED_FIELD: list(choices)},
@@ -130,7 +137,7 @@ class Template:
             make_generator=lambda: generator(seed, "prompt", instance_id, self.name),
             value_limit=value_limit,
         )
-        return prompt, tuple(choices)
+        return prompt, choices
 
     def target(self, fields: Mapping[str, Any], choices: Sequence[str], *, seed: int = 0, row: str = "") -> str | None:
         """Render the text after ``|||`` with the gold label. Return None for a template without a target."""
@@ -154,6 +161,7 @@ class TemplateSet:
         value_limit: The longest value that a prompt prints, in characters. A longer value ends at a space, with three
             dots. PromptSource's default is 2,048. None prints all of it. The digest does not depend on it: the record
             of the rows has it.
+        has_choices: Whether the templates have answer choices. Without them, the answers are open.
 
     Raises:
         InputError: ``E-TPL-DUP`` or ``E-TASK-KEY``.
@@ -161,6 +169,7 @@ class TemplateSet:
 
     templates: tuple[Template, ...]
     value_limit: int | None = None
+    has_choices: bool = True
 
     def __post_init__(self) -> None:
         if self.value_limit is not None and self.value_limit < MIN_VALUE_LIMIT:
@@ -260,6 +269,9 @@ class RenderedInstance:
         label: The gold label's index, or None.
         chat: Additions to the chat template.
         written: The generated answer under each template, if the model wrote answers.
+        answer: The format of open answers, or None for answer choices. Open answers have V + 1 ``choices``, which are
+            empty until the answers are generated.
+        references: The keys of right open answers.
     """
 
     id: str
@@ -268,6 +280,8 @@ class RenderedInstance:
     label: int | None
     chat: Chat = field(default=Chat(), repr=False)
     written: tuple[str, ...] = field(default=(), repr=False)
+    answer: AnswerFormat | None = None
+    references: tuple[str, ...] = ()
 
     @property
     def texts(self) -> str:
@@ -312,12 +326,12 @@ def render_instance(
     row = row or f"instance {id!r}"
     prompts, all_choices = [], []
     for template in templates:
-        limit = templates.value_limit
-        prompt, choices = template.render(fields, label_field, instance_id=id, seed=seed, row=row, value_limit=limit)
+        how: dict[str, Any] = {"value_limit": templates.value_limit, "has_choices": templates.has_choices}
+        prompt, choices = template.render(fields, label_field, instance_id=id, seed=seed, row=row, **how)
         num_labels = num_labels or len(choices)
-        check_rendering(template, prompt, choices, num_labels, row)
+        check_rendering(template, prompt, choices, num_labels if templates.has_choices else 0, row)
         prompts.append(prompt)
-        all_choices.append(choices)
+        all_choices.append(choices or ("",) * (len(templates) + 1))
     return RenderedInstance(id, tuple(prompts), tuple(all_choices), label)
 
 

@@ -15,6 +15,7 @@ from flip_flop.errors import InputError
 from flip_flop.evaluation.result import SHOWN, html_table
 from flip_flop.evaluation.run_directory import Audit, load_run
 from flip_flop.metrics import METRICS, f1_per_template
+from flip_flop.prompts.answers import unsupported
 from flip_flop.report.tables import metrics_frame, render_text
 
 
@@ -298,8 +299,10 @@ def require_comparable(groups: Sequence[AuditComparison]) -> None:
     """Refuse several runs if no two of them can be compared.
 
     Raises:
-        InputError: ``E-RUN-MISMATCH``, with the differences between the first two runs.
+        InputError: ``E-RUN-MISMATCH``, with the differences between the first two runs; ``E-OPEN-ANSWER``.
     """
+    if any(group.base.data.answered for group in groups):
+        raise unsupported("A report or comparison")
     if len(groups) > 1 and not any(group.is_comparison for group in groups):
         left, right = groups[0].base, groups[1].base
         raise InputError(

@@ -41,11 +41,25 @@ _TEXT_COLUMNS = {
     "vote_f1": "vote F1",
     "collapsed": "collapsed",
 }
+_OPEN_COLUMNS = {
+    **{name: _TEXT_COLUMNS[name] for name in ("run", "observed_agreement", "agreement_interval", "accuracy")},
+    "token_f1": "token F1",
+    "vote_accuracy": "vote accuracy",
+    "unmapped_share": "unreadable",
+    "distinct_answers": "distinct",
+    "answer_length": "length",
+    "collapsed": "collapsed",
+}
 _RARE_COLUMNS = {"constant_templates": "constant"}  # only if a run has some
 _LEGEND = (
     "In percent. P_o: how likely two templates give the same label, with its 95% interval over instances.",
     "sigma_F1: standard deviation of F1 over templates. min..max F1: F1 of the worst and of the best template.",
     "vote F1: F1 of the templates' majority vote. collapsed: one label dominates, or every template is constant.",
+)
+_OPEN_LEGEND = (
+    "In percent. P_o: how likely two templates give the same answer, with its 95% interval over instances.",
+    "accuracy: answers equal to a reference after normalization. vote accuracy: that of the most frequent answer.",
+    "unreadable answers agree with nothing. distinct: different answers to an instance. length: in characters.",
 )
 HEADLINE = ("observed_agreement", "mean_f1", "f1_std")
 HEADLINE_WITHOUT_GOLD = ("observed_agreement", "no_consensus_share")
@@ -262,7 +276,10 @@ def render_markdown(frame: pd.DataFrame) -> str:
 def _audit_tables(frame: pd.DataFrame) -> Iterator[tuple[Table, list[Audit]]]:
     """The table and the runs of each set of templates."""
     for heading, rows in frame.groupby("heading", sort=False):
-        titles = _TEXT_COLUMNS | {name: METRICS[name].label for name in _added_metrics(rows["audit"])}
+        is_open = any(run.data.answered for run in rows["audit"])
+        titles = (_OPEN_COLUMNS if is_open else _TEXT_COLUMNS) | {
+            name: METRICS[name].label for name in _added_metrics(rows["audit"])
+        }
         titles |= {name: title for name, title in _RARE_COLUMNS.items() if rows[name].any()}
         columns = [Column(title, is_text=name == "run") for name, title in titles.items()]
         cells = [
@@ -280,7 +297,7 @@ def render_csv(frame: pd.DataFrame) -> str:
 
 def legend(frame: pd.DataFrame) -> str:
     """The columns of :func:`render_text` explained, and the reasons for missing values."""
-    lines = list(_LEGEND)
+    lines = list(_OPEN_LEGEND if any(run.data.answered for run in frame["audit"]) else _LEGEND)
     if not all(run.has_gold for run in frame["audit"]):
         lines.append(f"{MISSING} of F1 and accuracy: they need gold labels, and the data have none.")
     if (frame["templates"] < 2).any():

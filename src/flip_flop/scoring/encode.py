@@ -37,6 +37,7 @@ from transformers import PreTrainedTokenizerBase
 from flip_flop.console import today, track
 from flip_flop.errors import InputError
 from flip_flop.prompts import Chat, RenderedInstance
+from flip_flop.prompts.answers import unsupported
 from flip_flop.prompts.sandbox import MAX_OUTPUT
 from flip_flop.scoring.causal_lm import as_input_error, unwrap
 from flip_flop.scoring.options import ChatTemplate
@@ -132,7 +133,7 @@ class Boundary:
         for prompt, answers in prompts:
             text = prompt.rstrip(" ")
             moved.append((text, tuple(prompt[len(text) :] + answer for answer in answers)))
-        prompt_ids = self._tokenize([text for text, _ in moved])
+        prompt_ids = self.tokenize([text for text, _ in moved])
         if self._tail_starts is None and moved:
             whole = self._rows(moved[:1], prompt_ids, None)
             starts = [start for start in (0, 1) if self._is_local and self._ends(prompt_ids, moved[0][0], start)]
@@ -142,7 +143,7 @@ class Boundary:
     def _ends(self, prompt_ids: Mapping[str, list[int]], prompt: str, start: int) -> bool:
         """Return whether the tokens of a prompt end with the tokens of the tail that begins at ``start``."""
         tail = _tail(prompt, start)
-        return _ends_with(prompt_ids[prompt], self._tokenize([tail])[tail])
+        return _ends_with(prompt_ids[prompt], self.tokenize([tail])[tail])
 
     @property
     def _is_local(self) -> bool:
@@ -176,7 +177,7 @@ class Boundary:
             prompt = tuple(_with_bos(prompt_ids[text], self.bos))
             contexts = {}  # answers share theirs
             for replaced in {replaced for _, replaced in cuts}:
-                contexts[replaced] = prompt[: len(prompt) - replaced] or (self._start(text),)
+                contexts[replaced] = prompt[: len(prompt) - replaced] or (self.start(text),)
             rows.append(tuple(EncodedAnswer(contexts[replaced], ids, replaced > 0) for ids, replaced in cuts))
         if len(self._kept) > KEPT_TAILS:
             self._kept.clear()
@@ -186,7 +187,7 @@ class Boundary:
         """Tokenize the answers after tails in one call, and cache them; None for a tail that is not exact."""
         keys = [key for key in dict.fromkeys(keys) if key not in self._kept]
         texts = [tail + answer for tail, answers, _ in keys for answer in ("", *answers)]
-        ids = self._tokenize(texts)
+        ids = self.tokenize(texts)
         for key in keys:
             self._kept[key] = (ids[key[0]], self._cut(ids[key[0]], ids, key))
 
@@ -214,7 +215,7 @@ class Boundary:
             cuts.append((tuple(text[cut:]), len(context) - cut))
         return cuts
 
-    def _start(self, prompt: str) -> int:
+    def start(self, prompt: str) -> int:
         """Return the context of an answer that replaces all tokens of the prompt, or whose prompt has none."""
         first = self.tokenizer.bos_token_id if self.tokenizer.bos_token_id is not None else self.tokenizer.eos_token_id
         if first is None:
@@ -225,7 +226,7 @@ class Boundary:
             )
         return first
 
-    def _tokenize(self, texts: Sequence[str]) -> dict[str, list[int]]:
+    def tokenize(self, texts: Sequence[str]) -> dict[str, list[int]]:
         """Return the tokens of each text without special tokens. Fast tokenizers release the interpreter lock."""
         texts = list(dict.fromkeys(texts))
         if not texts:
@@ -344,6 +345,8 @@ class PromptEncoder:
         too_long: list[TooLong] = []
         fitting: list[RenderedInstance] = []
         with track(label, len(instances), "instances", quiet=quiet) as advance:
+            if any(instance.answer for instance in instances):
+                raise unsupported("Scoring answer choices")
             for start in range(0, len(instances), CHUNK):
                 chunk = [self.as_read(instance) for instance in instances[start : start + CHUNK]]
                 for row, instance in zip(self._encode(chunk), chunk, strict=True):
@@ -355,6 +358,12 @@ class PromptEncoder:
                         fitting.append(instance)
                     advance(1)
         return encoded, too_long, fitting
+
+    def prompt_ids(self, instance: RenderedInstance) -> list[list[int]]:
+        """Return the tokens of each prompt of an instance as the model reads it, without an answer."""
+        texts = [prompt.rstrip(" ") for prompt in instance.prompts]
+        ids = self._boundary.tokenize(texts)
+        return [_with_bos(ids[text], self.bos) or [self._boundary.start(text)] for text in texts]
 
     def as_read(self, instance: RenderedInstance) -> RenderedInstance:
         """Return the instance with its prompts in the chat template, if it is used."""

@@ -12,6 +12,7 @@ from flip_flop.metrics import Scores
 from flip_flop.prompts import RenderedInstance
 from flip_flop.record import AdapterRecord, ModelRecord
 from flip_flop.scoring.models import LoadedModel, ModelGiven, as_loaded
+from flip_flop.scoring.open_answers import generate
 from flip_flop.scoring.options import DEFAULT_SCORING, ScoringOptions
 from flip_flop.scoring.scores import score
 
@@ -73,7 +74,9 @@ class CausalLMScorer(Scorer):
         label: str = "scoring",
         quiet: bool = True,
     ) -> Scores:
-        """:func:`~flip_flop.score`."""
+        """:func:`~flip_flop.score`, or open answers by :func:`~flip_flop.scoring.open_answers.generate`."""
+        if instances[0].answer is not None:
+            return generate(self.loaded, instances, options, names=names, label=label, quiet=quiet)
         if options.by == "generation":
             raise InputError(
                 "E-ENDPOINT",

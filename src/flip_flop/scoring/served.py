@@ -25,6 +25,7 @@ from flip_flop.prompts import RenderedInstance
 from flip_flop.record import ModelRecord
 from flip_flop.scoring.encode import PromptEncoder
 from flip_flop.scoring.models import load_tokenizer
+from flip_flop.scoring.open_answers import group_answers
 from flip_flop.scoring.options import DEFAULT_SCORING, ScoringOptions
 from flip_flop.scoring.scorer import Scorer
 from flip_flop.scoring.served_answers import (
@@ -49,6 +50,7 @@ from flip_flop.scoring.served_apis import (
 
 MAX_MASS = 1.05  # of all answers of a template together; half precision may round up
 CHECKED = 10  # stored answers to ask again
+SAME_LETTERS = 20  # of a repeated open answer
 SAME_NATS = 0.1  # tolerance of a repeated score, for servers in half precision
 # Words in the name of an instruction-tuned model, as in Llama-3.2-1B-Instruct, gemma-2-2b-it and zephyr-7b-chat.
 INSTRUCT = re.compile(r"(?i)(?<![a-z])(instruct|chat|it|sft|dpo)(?![a-z])")
@@ -122,8 +124,10 @@ class EndpointScorer(Scorer):
         """
         if options.too_long == "skip":
             raise InputError("E-ENDPOINT", "--too-long skip applies only to local models.", "Remove the option.")
-        encoder = self._encoder(options)
-        if options.by == "generation":
+        encoder, is_open = self._encoder(options), instances[0].answer is not None
+        if is_open:
+            options = replace(options, by="generation")
+        elif options.by == "generation":
             require_different(instances)
         read = [self._as_read(instance, encoder) for instance in instances]
         key, failures = (options.by, options.api, options.chat_template), []
@@ -279,6 +283,8 @@ def _meaning(question: Question, answer: Answer) -> Any:
         return first_token_scores(answer["top"], question.choices, question.place)
     if "score" in answer:
         return [answer["score"]]
+    if not question.choices:  # long texts may end in another way
+        return answer["text"][:SAME_LETTERS]
     label = label_of(answer["text"], question.choices)
     return label_inside(answer["text"], question.choices) if label is None else label
 
@@ -293,12 +299,15 @@ def _scores_of(
 ) -> ScoredRows:
     """Return the scores of instances from the answers to their questions."""
     shape = (len(read), len(read[0].choices), len(read[0].choices[0]))
+    if settings["by"] == "generation":
+        texts = np.array([answer["text"] for answer in answers], dtype=object).reshape(shape[:2]).tolist()
+        if read[0].answer is not None:
+            return group_answers(read, texts, settings)
+        read = [replace(instance, written=tuple(written)) for instance, written in zip(read, texts, strict=True)]
     meanings = [_meaning(question, answer) for question, answer in zip(questions, answers, strict=True)]
     if settings["by"] == "generation":
         is_given = np.array(meanings, dtype=object)[:, None] == np.arange(shape[2])
         scores, counts = np.where(is_given, 0.0, -np.inf), np.zeros(shape, dtype=np.int64)
-        texts = np.array([answer["text"] for answer in answers], dtype=object).reshape(shape[:2]).tolist()
-        read = [replace(instance, written=tuple(written)) for instance, written in zip(read, texts, strict=True)]
     else:
         scores = np.array(meanings)
         counts = np.array([answer.get("tokens", 1) for answer in answers], dtype=np.int64)
@@ -319,6 +328,8 @@ def _questions(
         prompt, place = text.removeprefix(str(bos)), _place(instance, template, names)
         if api not in EXACT:
             max_tokens = 16 + max(map(len, choices)) if api == "generation" else 1
+            if instance.answer is not None:
+                max_tokens, choices = instance.answer.max_tokens, ()
             yield Question(prompt, "", max_tokens, in_chat, api, choices, place)
             continue
         start = prompt if in_chat else prompt.rstrip(" ")

@@ -14,6 +14,7 @@ from flip_flop.console import count
 from flip_flop.errors import InputError, nearest
 from flip_flop.metrics import prior_of_labels
 from flip_flop.prompts import RenderedInstance, Template, TemplateSet
+from flip_flop.prompts.answers import unsupported
 from flip_flop.prompts.lint import LintRow, lines_of, lint_templates
 from flip_flop.tasks.embedded import EMBEDDED, embedded_task
 from flip_flop.tasks.readers import label_text
@@ -113,7 +114,9 @@ def _with_chosen_templates(task: Task, templates: str | None) -> Task:
 
 
 def require_templates_for_training(task: Task) -> None:
-    """Refuse to train on fewer than two templates (``E-NO-CONSENSUS``)."""
+    """Refuse open answers, and to train on fewer than two templates (``E-NO-CONSENSUS``)."""
+    if task.answer:
+        raise unsupported("Training")
     number = len(task.training_templates)
     if number < 2:
         held_out = f" ({len(task.held_out_templates)} held out)" if task.held_out_templates else ""
@@ -178,7 +181,8 @@ def log_findings(split: RenderedSplit) -> RenderedSplit:
     A finding is logged once in a process, also if several splits or models have it.
     """
     task, rows, labels = split.task, split.rows, [instance.label for instance in split.instances]
-    gold = labels if len(labels) == len(rows) else [None] * len(rows)  # the labels of a sample belong to other rows
+    is_known = len(labels) == len(rows) and not task.answer
+    gold = labels if is_known else [None] * len(rows)  # the labels of a sample belong to other rows
     linted = [LintRow(rows.location(row), row.fields, label) for row, label in zip(rows.rows, gold, strict=True)]
     for line in lines_of(lint_templates(task.templates, linted, label_field=task.label_field, limit=100)):
         log_finding(task.name, *line)

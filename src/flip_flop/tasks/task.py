@@ -6,7 +6,7 @@ Installed packages add names with the entry-point group ``flip_flop.tasks``.
 import functools
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import EntryPoint, entry_points
 from os import PathLike
 from pathlib import Path
@@ -18,7 +18,7 @@ from jaxtyping import Int64
 from flip_flop.errors import InputError, nearest
 from flip_flop.files import sha256_json
 from flip_flop.metrics import resolve_average
-from flip_flop.prompts import Chat, RenderedInstance, TemplateSet, render_instance
+from flip_flop.prompts import AnswerFormat, Chat, RenderedInstance, TemplateSet, render_instance
 from flip_flop.tasks.readers import label_text
 from flip_flop.tasks.sources import FileSource, Rows, Source, as_source, load_file, sample_ids
 
@@ -47,6 +47,8 @@ class Task:
         label_names: The names of the labels in reports, in their order; by default the values.
         f1: ``"binary"`` (F1 of label 1), ``"macro"``, or ``"auto"``: binary for two labels.
         scale: Whether the labels are grades in order: Cohen's kappa then has quadratic weights.
+        answer: The format of open answers, which a model writes: templates have no answer choices then. The
+            ``label_field`` holds a right answer or a list of them, if there are any.
         id_field: The field with the ids of instances; by default an id is the split and the number of the row.
         system, assistant_prefix, chat_template_kwargs: The fields of :class:`flip_flop.prompts.Chat`.
         dropped_templates: Name and reason of each template of the source that the task does not use.
@@ -78,13 +80,14 @@ class Task:
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     dropped_templates: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     scale: bool = False
+    answer: AnswerFormat | None = None
 
     def __post_init__(self) -> None:
         task = f"task {self.name!r}"
         if self.labels is not None:
             object.__setattr__(self, "labels", tuple(self.labels))
         templates = TemplateSet.of(self.templates, self.label_names or self.labels or ())
-        object.__setattr__(self, "templates", templates)
+        object.__setattr__(self, "templates", replace(templates, has_choices=self.answer is None))
         data = self.data if isinstance(self.data, Mapping) else {"test": self.data}
         sources = {split: as_source(rows, f"{self.name}, {split},") for split, rows in data.items()}
         object.__setattr__(self, "data", sources)
@@ -94,7 +97,8 @@ class Task:
             raise InputError("E-TASK-KEY", f"{task} has no templates.", "Add at least one.")
         if self.f1 not in F1_KINDS:
             raise InputError("E-TASK-KEY", f"{task}: f1 is {self.f1!r}.", f"Choose one of {', '.join(F1_KINDS)}.")
-        if self.label_field is not None and self.labels is None:
+        self._check_answer(task)
+        if self.label_field is not None and self.labels is None and self.answer is None:
             raise InputError(
                 "E-TASK-KEY",
                 f"{task} has a label_field but no labels.",
@@ -110,6 +114,12 @@ class Task:
             named = f"{task} has {len(texts)} labels and {len(set(self.label_names))} different label_names."
             raise InputError("E-TASK-KEY", named, "Give one name for each label, or none.")
         self.templates.select(self.held_out_templates)
+
+    def _check_answer(self, task: str) -> None:
+        labelled = [name for name in ("labels", "label_names", "scale") if getattr(self, name)]
+        labelled += [f"answer_choices in template {item.name!r}" for item in self.templates if item.answer_choices]
+        if self.answer is not None and labelled:
+            raise InputError("E-TASK-KEY", f"{task} has open answers and {labelled[0]}.", "Remove one of the two.")
 
     @property
     def training_templates(self) -> TemplateSet:
@@ -131,7 +141,8 @@ class Task:
     def digest(self) -> str:
         """Return the SHA-256 of the task without its data."""
         content = {key: getattr(self, key) for key in ("name", "labels", "label_field", "f1", "held_out_templates")}
-        return sha256_json(content | {"templates": self.templates.digest()} | self.chat.given)
+        answer = {} if self.answer is None else {"answer": asdict(self.answer)}
+        return sha256_json(content | answer | {"templates": self.templates.digest()} | self.chat.given)
 
     @property
     def chat(self) -> Chat:
@@ -169,7 +180,9 @@ class Task:
         rows = self.rows(split)
         if not len(rows):
             raise InputError("E-DATA-ROWS", f"split {split!r} of task {self.name!r} has no rows.")
-        gold = self.gold_labels(rows, split != "train" if need_labels is None else need_labels)
+        need_labels = split != "train" if need_labels is None else need_labels
+        references = self.references(rows, need_labels)
+        gold = self.gold_labels(rows, need_labels)
         ids = rows.ids or (
             rows.ids_from(self.id_field) if self.id_field else [f"{split}-{number + 1}" for number in range(len(rows))]
         )
@@ -189,7 +202,10 @@ class Task:
                 row=rows.location(rows.rows[index]),
             )
             num_labels = num_labels or len(instance.choices[0])
-            instances.append(replace(instance, chat=self.chat))
+            known = references[index]
+            label = len(self.templates) if known else gold[index]  # no open answer is generated yet: the last slot
+            more: dict[str, Any] = {"label": label, "references": known, "answer": self.answer}
+            instances.append(replace(instance, chat=self.chat, **more))
         return RenderedSplit(self, split, rows, instances)
 
     def instances(
@@ -239,6 +255,28 @@ class Task:
                 )
             gold.append(index)
         return gold
+
+    def references(self, rows: Rows, need_labels: bool = True) -> list[tuple[str, ...]]:
+        """Return the keys of each row's right open answers.
+
+        Raises:
+            InputError: ``E-DATA-COLUMN``, or ``E-LABEL`` for an answer that cannot be read.
+        """
+        if self.answer is None or self.label_field is None:
+            return [()] * len(rows)
+        if need_labels:
+            rows.require_columns([self.label_field], "the task's label_field")
+        references = []
+        for row in rows.rows:
+            value = row.fields.get(self.label_field)
+            values: Iterable[Any] = value if isinstance(value, list | tuple | np.ndarray) else [value]
+            keys = {text: self.answer.reference_key(text) for text in map(label_text, values) if text}
+            if None in keys.values():
+                unread = next(text for text, key in keys.items() if key is None)
+                what = f"{rows.location(row)}: {self.label_field!r} is {unread!r}, which is not a {self.answer.kind}."
+                raise InputError("E-LABEL", what, "Correct the row, or leave the cell empty.")
+            references.append(tuple(dict.fromkeys(key for key in keys.values() if key is not None)))
+        return references
 
 
 @dataclass(frozen=True)
@@ -309,6 +347,7 @@ class RenderedSplit:
             "f1": resolve_average(task.f1, num_labels),
             "held_out_templates": list(task.held_out_templates),
             "scale": task.scale or None,
+            "answer": task.answer and {**asdict(task.answer), "stop": list(task.answer.stop)},
             "templates": [template.entry | {"digest": template.digest()} for template in task.templates],
             "data": dict(self.rows.provenance),
             "instances_digest": instances_digest(self.instances),  # tells two samples of one file apart

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from flip_flop.errors import InputError, nearest_file
-from flip_flop.prompts import Template, TemplateSet
+from flip_flop.prompts import AnswerFormat, Template, TemplateSet
 from flip_flop.prompts.sandbox import SEPARATOR
 from flip_flop.prompts.template import MIN_VALUE_LIMIT
 from flip_flop.strict_yaml import StrictModel, read_yaml, validate
@@ -82,6 +82,12 @@ class TemplateEntry(StrictModel):
     reference: Any = None
 
 
+class OpenTemplateEntry(TemplateEntry):
+    """A template of a task with open answers."""
+
+    answer_choices: None = None  # type: ignore[assignment]
+
+
 class FileEntry(StrictModel):
     """A data file, relative to the task file."""
 
@@ -101,6 +107,19 @@ class HubEntry(StrictModel):
     revision: str | None = None
 
 
+class AnswerEntry(StrictModel):
+    """The format of open answers."""
+
+    kind: str
+    extract: str | None = None
+    stop: list[str] = Field(default=[])
+    max_tokens: int = Field(default=AnswerFormat.max_tokens, ge=1)
+
+
+def _read_answer(content: Any) -> AnswerFormat:
+    return AnswerFormat(**dict(validate(AnswerEntry, content, "answer", code="E-TASK-KEY")))
+
+
 class TaskFile(StrictModel):
     """The keys of a task file."""
 
@@ -112,6 +131,7 @@ class TaskFile(StrictModel):
     label_names: list[str] = Field(default=[])
     f1: str = "auto"
     scale: bool = False
+    answer: Annotated[AnswerFormat | None, BeforeValidator(_read_answer)] = None
     id_field: str | None = None
     templates: Annotated[Any, AfterValidator(_check_templates)]
     held_out_templates: list[str] = Field(default=[])
@@ -149,8 +169,9 @@ def read_task_file(path: Path, hub_mirror: Path | None = None) -> Task:
     }
     if isinstance(templates, dict):
         return _load_set(templates, TaskRequest(name="", value_limit=limit, fields=fields), where)
+    kind = OpenTemplateEntry if file.answer else TemplateEntry
     entries = (
-        validate(TemplateEntry, entry, f"{where}, template {number}{_name_of(entry)}", code="E-TASK-KEY")
+        validate(kind, entry, f"{where}, template {number}{_name_of(entry)}", code="E-TASK-KEY")
         for number, entry in enumerate(templates, 1)
     )
     members = tuple(

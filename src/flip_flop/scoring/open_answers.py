@@ -1,0 +1,134 @@
+"""Open answers: greedy answers of a local model, and the answers of an instance grouped by their keys."""
+
+import hashlib
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from transformers import GenerationConfig
+
+from flip_flop.console import track
+from flip_flop.metrics import ScoredRows
+from flip_flop.prompts import AnswerFormat, RenderedInstance
+from flip_flop.prompts.answers import token_f1
+from flip_flop.scoring.causal_lm import evaluation_mode, unwrap
+from flip_flop.scoring.models import LoadedModel
+from flip_flop.scoring.options import ScoringOptions
+from flip_flop.scoring.served_answers import after_reasoning
+from flip_flop.scoring.too_long import TooLong, refuse_or_skip
+
+log = logging.getLogger("flip_flop")
+
+
+def generate(
+    loaded: LoadedModel,
+    instances: Sequence[RenderedInstance],
+    options: ScoringOptions,
+    *,
+    names: Sequence[str],
+    label: str,
+    quiet: bool,
+) -> ScoredRows:
+    """Write the greedy answer to each prompt, in batches of about ``options.batch_tokens``, and group the answers.
+
+    Raises:
+        InputError: As :func:`~flip_flop.scoring.score`.
+    """
+    encoder, form = loaded.encoder(options.chat_template, options.prompt_date or ""), instances[0].answer
+    assert form is not None
+    limit, too_long, read, prompts = encoder.max_length, [], [], []
+    for instance in map(encoder.as_read, instances):
+        ids = encoder.prompt_ids(instance)
+        sizes = [len(tokens) + form.max_tokens for tokens in ids]
+        long = [TooLong(instance.id, place, size, limit) for place, size in enumerate(sizes) if limit and size > limit]
+        too_long += long
+        if not long:
+            read.append(instance)
+            prompts += ids
+    refuse_or_skip(too_long, len(instances), options.too_long, names)
+    order = sorted(range(len(prompts)), key=lambda place: len(prompts[place]))  # little padding
+    texts, num_cut = dict[int, str](), 0
+    with track(label, len(prompts), "answers", quiet=quiet) as advance, evaluation_mode(loaded.model):
+        while order:
+            size = max(1, options.batch_tokens // (len(prompts[order[-1]]) + form.max_tokens))
+            batch, order = order[-size:], order[:-size]
+            for place, (text, is_cut) in zip(batch, _write(loaded, [prompts[at] for at in batch], form), strict=True):
+                texts[place], num_cut = text, num_cut + is_cut
+            advance(len(batch))
+    if num_cut:
+        hint = "Raise max_tokens of the answer, or add stop texts."
+        log.warning("W-ANSWER-CUT: %d of %d answers end at max_tokens. %s", num_cut, len(prompts), hint)
+    settings = {
+        "chat_template": encoder.uses_chat_template,
+        "prompt_date": encoder.date,
+        "bos": encoder.bos is not None,
+        "by": "generation",
+        "batch_tokens": options.batch_tokens,
+        "num_cut": num_cut,
+    }
+    in_rows = np.array([texts[place] for place in range(len(prompts))], dtype=object).reshape(len(read), -1).tolist()
+    lengths = np.array([len(tokens) for tokens in prompts]).reshape(len(read), -1)
+    return replace(group_answers(read, in_rows, settings), prompt_tokens=lengths, too_long=tuple(too_long))
+
+
+@torch.no_grad()
+def _write(loaded: LoadedModel, prompts: Sequence[Sequence[int]], form: AnswerFormat) -> list[tuple[str, bool]]:
+    """Return the greedy answers of a batch, and whether each is cut at ``max_tokens``."""
+    model: Any = unwrap(loaded.model)
+    tokenizer, width = loaded.tokenizer, max(map(len, prompts))
+    ends = model.generation_config.eos_token_id if model.generation_config else None
+    ends = tokenizer.eos_token_id if ends is None else ends
+    ends = ends if isinstance(ends, list) else [0 if ends is None else ends]
+    padded = torch.tensor([[0] * (width - len(tokens)) + list(tokens) for tokens in prompts], device=model.device)
+    mask = torch.tensor([[0] * (width - len(tokens)) + [1] * len(tokens) for tokens in prompts], device=model.device)
+    # A model's own settings may sample, or penalize repeated words.
+    greedy = GenerationConfig(eos_token_id=ends, pad_token_id=ends[0])
+    stop = {"stop_strings": list(form.stop), "tokenizer": tokenizer} if form.stop else {}
+    with patch.object(model, "generation_config", greedy):
+        written = model.generate(padded, attention_mask=mask, max_new_tokens=form.max_tokens, **stop)[:, width:]
+    answers = []
+    for tokens in written.tolist():
+        end = next((place for place, token in enumerate(tokens) if token in ends), len(tokens))
+        text = str(tokenizer.decode(tokens[:end], skip_special_tokens=True))
+        answer = form.before_stop(text)
+        answers.append((answer.strip(), end == form.max_tokens and answer == text))
+    return answers
+
+
+def group_answers(
+    read: Sequence[RenderedInstance], texts: Sequence[Sequence[str]], settings: Mapping[str, Any]
+) -> ScoredRows:
+    """Return generated texts as predictions: an instance's different keys are its labels.
+
+    The labels have the order of the templates and not of the references, so that ties of a vote do not depend on the
+    references. An answer that cannot be read has no label.
+    """
+    rows, labels, answered = [], [], []
+    for instance, written in zip(read, texts, strict=True):
+        form, references = instance.answer, instance.references
+        assert form is not None
+        keys = [form.key(after_reasoning(text)[0]) for text in written]
+        distinct = list(dict.fromkeys(key for key in keys if key is not None))
+        matches = [place for place, key in enumerate(distinct) if key in references]
+        gold = (matches or [len(written)])[0] if references else None
+        missing = len(written) + 1 - len(distinct)
+        words = (*distinct, *[""] * (missing - 1), references[0] if references and not matches else "")
+        more: dict[str, Any] = {"choices": (words,) * len(written), "label": gold}
+        rows.append(replace(instance, written=tuple(written), **more))
+        labels.append([-1 if key is None else distinct.index(key) for key in keys])
+        f1 = [max((token_f1(key, reference) for reference in references), default=0.0) for key in keys]
+        exact = [key in references for key in keys]
+        answered.append((list(map(_number, keys)), exact, f1, list(map(len, written))))
+    arrays = dict(zip(("key", "exact", "token_f1", "length"), map(np.array, zip(*answered, strict=True)), strict=True))
+    is_given = np.array(labels)[:, :, None] == np.arange(len(texts[0]) + 1)
+    scores, counts = np.where(is_given, 0.0, -np.inf).astype(np.float32), np.zeros(is_given.shape, dtype=np.int64)
+    return ScoredRows.of(rows, scores, counts, instances=rows, settings=settings, answered=arrays)
+
+
+def _number(key: str | None) -> int:
+    """Return a key as a number that is the same in all runs."""
+    return -1 if key is None else int.from_bytes(hashlib.sha256(key.encode()).digest()[:7])

@@ -1,0 +1,191 @@
+"""Audits of tasks with open answers: generation, keys, votes, metrics and run directories."""
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from flip_flop import audit, compare, load_run, load_task, predict, write_report
+from flip_flop.errors import InputError
+from flip_flop.files import generator
+from flip_flop.metrics import METRICS, summarise
+from flip_flop.prompts import AnswerFormat, RenderedInstance, Template
+from flip_flop.scoring.open_answers import group_answers
+from flip_flop.tasks import Task, require_templates_for_training
+
+TEMPLATES = tuple(Template(name, f"{name}: {{{{ question }}}}", None) for name in ("one", "two", "three"))
+NUMBER = AnswerFormat("number", max_tokens=6)
+ROWS = [
+    {"question": "2+2", "answer": 4.0},
+    {"question": "one or two", "answer": ["1", "2"]},
+    {"question": "unknown", "answer": None},
+]
+TEXTS = {
+    "2+2": ("It is 4.0.", "So 4", "4 or 3,5"),
+    "one or two": ("1", "2", "Wait, 3"),
+    "unknown": ("<think>7", "no number", "?"),
+}
+
+
+def open_task(**changes):
+    return Task("sums", TEMPLATES, {"test": ROWS}, **({"label_field": "answer", "answer": NUMBER} | changes))
+
+
+def grouped(texts, references=(), form=NUMBER):
+    instances = [
+        RenderedInstance(f"{row}", ("x",) * len(written), (("",) * (len(written) + 1),) * len(written), None,
+                         answer=form, references=tuple(references))
+        for row, written in enumerate(texts)
+    ]  # fmt: skip
+    return group_answers(instances, texts, {})
+
+
+@pytest.fixture
+def served_audit(served, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    server, name = served
+    order = [template.name for template in TEMPLATES]
+    server.writes = lambda prompt: TEXTS[prompt.split(": ")[1]][order.index(prompt.split(": ")[0])]
+    return audit(name, open_task(), quiet=True)
+
+
+def test_served_answers_are_read_grouped_and_voted_on(served_audit, tmp_path):
+    run = served_audit
+    assert run.predictions.tolist() == [[0, 0, -1], [0, 1, 2], [-1, -1, -1]]
+    assert (run.gold.tolist(), run.data.votes.tolist()) == ([0, 0, -1], [0, 0, -1])
+    expected = {
+        "observed_agreement": (1 / 3 + 0 + 0) / 3,
+        "accuracy": (2 / 3 + 2 / 3) / 2,
+        "token_f1": (2 / 3 + 2 / 3) / 2,
+        "vote_accuracy": 1.0,
+        "unmapped_share": 4 / 9,
+        "distinct_answers": (1 + 3 + 0) / 3,
+        "answer_length": np.mean([len(text) for texts in TEXTS.values() for text in texts]),
+    }
+    for name, value in expected.items():
+        assert run.value(name) == pytest.approx(value), name
+    assert run.interval("unmapped_share")[0] < 4 / 9 < run.interval("unmapped_share")[1]
+    assert run.metrics["accuracy_per_template"] == {"one": 1.0, "two": 1.0, "three": 0.0}
+    labels = ("mean_f1", "macro_f1", "f1_std", "vote_f1", "fleiss_kappa", "cohen_kappa", "posix")
+    assert all(run.value(name) is None and name in run.metrics["absent"] for name in labels)
+    again = load_run(run.write(tmp_path / "run"))
+    assert again.metrics == json.loads(json.dumps(run.metrics))
+    assert again.data.right.tolist() == run.data.right.tolist()
+    flips = again.to_pandas("flips")
+    assert flips["label"].tolist() == ["unreadable", "2", "3"]
+    assert set(flips["gold"]) == {"4", "1"}
+    assert again.to_pandas("instances")["vote"].tolist() == ["4", "1", "unreadable"]
+    assert [row.written for row in again.instances] == [*TEXTS.values()]
+
+
+def test_agreement_is_the_consistency_of_pararel():
+    random, words = generator(0, "tests/open"), ["Paris", "the paris", "Rome", "?!", ""]
+    texts = [[words[index] for index in row] for row in random.integers(len(words), size=(60, 5)).tolist()]
+    data = grouped(texts, form=AnswerFormat("text"))
+    same, pairs = 0, 0
+    for written in texts:
+        for left, right in itertools.combinations(written, 2):
+            keys = [text.lower().removeprefix("the ").strip("?!") for text in (left, right)]
+            same, pairs = same + (keys[0] == keys[1] != ""), pairs + 1
+    agreement = audit_value(data, "observed_agreement")
+    assert agreement == pytest.approx(same / pairs)
+
+
+def audit_value(data, name):
+    return METRICS[name].value(data)
+
+
+def test_unreadable_answers_never_agree_and_references_do_not_decide_ties():
+    unreadable = grouped([["?", "?", "no"]] * 3, ["4"])
+    assert audit_value(unreadable, "observed_agreement") == audit_value(unreadable, "vote_accuracy") == 0.0
+    assert audit_value(unreadable, "unmapped_share") == 1.0
+    tie = [["3", "4"]]
+    assert (
+        grouped(tie, ["4"]).votes.tolist() == grouped(tie, ["3"]).votes.tolist() == grouped(tie).votes.tolist() == [0]
+    )
+
+
+@pytest.mark.parametrize(("answers", "is_constant"), [(["7", "7"], True), (["{row}", "{row}"], False)])
+def test_constant_answers_are_collapsed_although_they_agree(answers, is_constant):
+    data = grouped([[answer.format(row=row) for answer in answers] for row in range(60)], ["3"])
+    found = summarise(data.scores, data.gold, ["one", "two"], answered=data.answered)
+    assert found["observed_agreement"] == 1.0
+    assert found["collapsed"] == is_constant
+    assert bool(found["constant_templates"]) == is_constant
+
+
+def test_local_answers_are_greedy_and_independent_of_the_batch(loaded):
+    task = open_task(answer=AnswerFormat("text", max_tokens=6))
+    run = audit(loaded, task, quiet=True)
+    model, tokenizer = loaded.model, loaded.tokenizer
+    for row in run.instances:
+        for prompt, written in zip(row.prompts, row.written, strict=True):
+            ids = tokenizer(prompt)["input_ids"]
+            start = len(ids)
+            while len(ids) < start + 6 and (len(ids) == start or ids[-1] != tokenizer.eos_token_id):
+                with torch.no_grad():
+                    ids.append(int(model(torch.tensor([ids])).logits[0, -1].argmax()))
+            assert written == tokenizer.decode(ids[start:], skip_special_tokens=True).strip()
+    assert run.record.scoring["by"] == "generation"
+    assert run.data.prompt_tokens.shape == (3, 3)
+
+
+def test_stop_texts_end_local_answers(loaded):
+    first = audit(loaded, open_task(answer=AnswerFormat("text", max_tokens=6)), quiet=True)
+    written = next(iter(first.instances)).written[0]
+    stop = written[len(written) // 2]
+    short = audit(loaded, open_task(answer=AnswerFormat("text", stop=(stop,), max_tokens=6)), quiet=True)
+    assert next(iter(short.instances)).written[0] == written.partition(stop)[0].strip()
+
+
+def test_what_does_not_support_open_answers_is_refused_in_one_line(served_audit, tmp_path):
+    run = served_audit.write(tmp_path / "run")
+    task = open_task()
+    for use in (
+        lambda: require_templates_for_training(task),
+        lambda: predict("demo", task, quiet=True),
+        lambda: audit("demo", task, quiet=True, calibrate="contextual"),
+        lambda: compare(run, run),
+        lambda: write_report([run], tmp_path / "report.html"),
+    ):
+        with pytest.raises(InputError, match=r"does not support tasks with open answers") as error:
+            use()
+        assert error.value.code == "E-OPEN-ANSWER"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"labels": ("1", "2")}, "open answers and labels"),
+        ({"templates": (Template("one", "{{ question }}", "No ||| Yes"),)}, "answer_choices in template 'one'"),
+        ({"data": {"test": [{"question": "x", "answer": "many"}]}}, "'many', which is not a number"),
+    ],
+)
+def test_contradictory_task_is_refused(changes, words):
+    arguments = {"templates": TEMPLATES, "data": {"test": ROWS}, "label_field": "answer", "answer": NUMBER} | changes
+    with pytest.raises(InputError, match=words):
+        Task("sums", **arguments).render("test")
+
+
+def test_commands_read_open_answers_from_a_task_file(tmp_path, flip_flop):
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    text = "name: sums\ndata: {test: rows.jsonl}\nlabel_field: answer\nanswer: {kind: number, max_tokens: 4}\n"
+    text += 'templates:\n  - {name: one, jinja: "{{ question }}="}\n  - {name: two, jinja: "What is {{ question }}?"}\n'
+    task = tmp_path / "task.yaml"
+    task.write_text(text)
+    assert load_task(task).answer == AnswerFormat("number", max_tokens=4)
+    command = ("audit", "--model", "demo", "--task", str(task), "--out", str(tmp_path / "run"))
+    code, out, _ = flip_flop(*command)
+    assert code == 0
+    assert "unreadable" in out
+    assert "vote accuracy" in out
+    assert "F1:" not in out
+    code, _, err = flip_flop(*command, "--overwrite", "--vary", "2")
+    assert code == 2
+    assert "E-OPEN-ANSWER: --vary does not support" in err
+    task.write_text(text.replace('="}', '=", answer_choices: "No ||| Yes"}'))
+    code, _, err = flip_flop(*command, "--overwrite")
+    assert code == 2
+    assert "answer_choices" in err

@@ -1,0 +1,84 @@
+"""How open answers are read, and the keys that group them."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flip_flop.errors import InputError
+from flip_flop.prompts import AnswerFormat
+from flip_flop.prompts.answers import numbers, text_key
+
+TEXT, NUMBER = AnswerFormat("text"), AnswerFormat("number")
+PIECES = ["a", "The", "an", " ", "\n", ".", "-", "x", "É", "e\u0301", "İ", "1", "0", ",", "2e3", "$", "1/2", "−"]
+texts = st.one_of(st.text(), st.lists(st.sampled_from(PIECES), max_size=12).map("".join))
+
+
+@settings(max_examples=2000, deadline=None)
+@given(texts)
+def test_key_is_its_own_key_so_that_equal_keys_are_classes_of_answers(text):
+    for form in (TEXT, NUMBER):
+        key = form.key(text)
+        assert key is None or (key and form.key(key) == form.reference_key(key) == key)
+
+
+@given(st.decimals(allow_nan=False, allow_infinity=False, places=3, min_value=-(10**12), max_value=10**12))
+def test_equal_numbers_have_equal_keys(number):
+    assert NUMBER.key(f"so {number}.") == NUMBER.key(f"{number:,}00") == NUMBER.reference_key(str(number))
+    assert NUMBER.key(str(number + 1)) != NUMBER.key(str(number))
+
+
+@pytest.mark.parametrize(
+    ("text", "keys"),
+    [
+        ("10-12, (1)-2 and x2", ["10", "12", "1", "2"]),
+        ("-$5.50 or US$7 or 5kg or .5", ["-5.5", "7", "5", "0.5"]),
+        ("**51** \\boxed{1,250.0} −3 -0.0 1e3 1e-7", ["51", "1250", "-3", "0", "1000", "0.0000001"]),
+        ("3,5; 1/2; 1 000; 12:30; 1.2.3; 1,23,4", [None] * 6),
+        ("five, H2O, m2", []),
+    ],
+)
+def test_numbers_that_can_be_read_in_several_ways_have_no_key(text, keys):
+    assert numbers(text) == keys
+
+
+@pytest.mark.parametrize(
+    ("form", "text", "key"),
+    [
+        (NUMBER, "First 3 and then 4.", "4"),
+        (NUMBER, "It is 4, or 3,5.", None),
+        (AnswerFormat("number", "after ANSWER:"), "1 ANSWER: 2\nANSWER:\n 3 shells\n4", "3"),
+        (AnswerFormat("number", "after ANSWER:"), "It is 3.", None),
+        (AnswerFormat("number", "after ANSWER:"), "ANSWER: 3 of 4", None),
+        (AnswerFormat("text", r"is (\w+)|none"), "It is Paris, or is Rome.", "paris"),
+        (AnswerFormat("text", r"is (\w+)|none"), "none", None),
+        (AnswerFormat("text", r"^[^.,]+"), "The Hague, of course.", "hague"),
+        (AnswerFormat("text", stop=("\n", "Q:")), "Rome Q: next\nParis", "rome"),
+        (TEXT, "A.", "a"),
+        (TEXT, "?!", None),
+    ],
+)
+def test_answer_is_read_from_the_text(form, text, key):
+    assert form.key(text) == key
+
+
+def test_text_key_is_that_of_squad():
+    assert text_key("  The U.S.A., a\tland! ") == "usa land"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("latex",), "not supported yet"),
+        (("word",), "text or number"),
+        (("text", "last_number"), "kind number"),
+        (("text", "("), "regular expression"),
+        (("text", ""), "empty"),
+        (("text", None, ("",)), "empty"),
+        (("text", None, (), 0), "below 1"),
+    ],
+)
+def test_invalid_format_is_refused_in_one_line(arguments, words):
+    with pytest.raises(InputError, match=words) as error:
+        AnswerFormat(*arguments)
+    assert error.value.code == "E-TASK-KEY"
+    assert "\n" not in str(error.value)
