@@ -21,7 +21,6 @@ from flip_flop.cli.options import (
 from flip_flop.console import echo, is_first_process, percent
 from flip_flop.errors import InputError
 from flip_flop.hub import is_endpoint
-from flip_flop.prompts.answers import unsupported
 from flip_flop.scoring.options import ScoringOptions
 
 if TYPE_CHECKING:
@@ -100,9 +99,10 @@ def audit_command(
         check_out(out, overwrite=run.overwrite)
     # Errors in the data come before the model is loaded, and errors in options before torch is imported.
     opened = data.open(task.task, task.templates, data.protocol)
-    for name in ("vary", "dry_run") if opened.answer else ():
-        if getattr(run, name):
-            raise unsupported(f"--{name.replace('_', '-')}")
+    if opened.answer and (run.vary or run.dry_run):
+        from flip_flop.prompts.answers import unsupported
+
+        raise unsupported("--vary" if run.vary else "--dry-run")
     prior = calibration.prior(opened)
     split = opened.render(run.split, limit=run.limit, seed=run.seed)
     checks.require_values(split, skips_rows=scoring.too_long == "skip")

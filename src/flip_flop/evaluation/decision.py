@@ -66,7 +66,7 @@ def decide(run: "Audit") -> Decision:
     Templates are not used raw if their answers depend on the position of the options.
     """
     flips, forms = _flips(run), [run, run.calibrated] if run.calibrated else [run]
-    if not answers_by_position(run.data):
+    if not answers_by_position(run.interval("order_flips")):
         chosen = _choose(run, forms)
         return replace(chosen, sentences=(*chosen.sentences, *(f"{flip[0].upper()}{flip[1:]}." for flip in flips)))
     words = f"The model answers by position, not by content: {flips[0]}."

@@ -346,10 +346,8 @@ def template_rows(run: Audit) -> list[dict[str, Any]]:
 
 def instance_rows(run: Audit) -> dict[str, Any]:
     """Return the columns of a table with a row per instance."""
-    data, gold = (
-        run.data,
-        [None if label < 0 else run.label_name(int(label), row) for row, label in enumerate(run.gold)],
-    )
+    data = run.data
+    gold = [None if label < 0 else run.label_name(int(label), row) for row, label in enumerate(run.gold)]
     probs = label_probs(data.scores)
     is_vote = data.votes[:, None, None] == np.arange(data.num_labels)
     lead = (probs * is_vote).sum(axis=2) - np.where(is_vote, -np.inf, probs).max(axis=2, initial=0.0)

@@ -16,7 +16,7 @@ from flip_flop.metrics.agreement import (
 )
 from flip_flop.metrics.bootstrap import SumStatistic, ratio, simultaneous_width
 from flip_flop.metrics.data import Scores
-from flip_flop.metrics.f1 import F1_PER_TEMPLATE, f1_per_template
+from flip_flop.metrics.f1 import F1_PER_TEMPLATE, accuracy_per_template, f1_per_template
 
 BINS = 10
 MIN_LABELLED = 50  # Below, F1 does not rank the templates, and none is chosen.
@@ -199,10 +199,10 @@ def rank_templates(data: Scores, calibrated: Scores | None = None, *, confidence
     agrees = ((predictions == votes) & (predictions >= 0)).astype(np.float64)
     labelled, answers = data.labelled, data.answers
     f1 = f1_per_template(predictions, data.gold, num_labels=data.num_labels, average=data.average)
-    if data.answered and f1 is not None:
-        f1 = labelled.right.mean(axis=0)
+    if data.answered:
+        f1 = accuracy_per_template(data)
     by_f1 = len(labelled) >= MIN_LABELLED
-    shares = label_shares_per_template(answers, max(data.num_labels, int(answers.max()) + 1))
+    shares = label_shares_per_template(answers, data.num_answers)
     constancy, top = shares.max(axis=1), shares.argmax(axis=1)
     reference = (labelled.gold[:, None] if by_f1 else votes) == top
     constant = (constancy >= CONSTANT_SHARE) & (constancy - reference.mean(axis=0) >= CONSTANT_EXCESS)

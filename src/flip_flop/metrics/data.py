@@ -111,6 +111,11 @@ class Scores:
         keys, numbers = np.unique(self.answered["key"], return_inverse=True)
         return numbers.reshape(self.predictions.shape) - (keys[:1] < 0)
 
+    @property
+    def num_answers(self) -> int:
+        """The number of different ``answers``, or of labels if that is larger."""
+        return max(self.num_labels, int(self.answers.max()) + 1)
+
     @cached_property
     def right(self) -> Bool[np.ndarray, "instances templates"]:
         """Whether each prediction is the gold label, or each open answer one of the references."""

@@ -53,21 +53,17 @@ def f1_per_template(
     return _f1(counts) if (gold >= 0).any() else None
 
 
-def accuracy_per_template(
-    predictions: Int[np.ndarray, "instances templates"], gold: Int[np.ndarray, " instances"]
-) -> Float[np.ndarray, " templates"] | None:
+def accuracy_per_template(data: Any) -> Float[np.ndarray, " templates"] | None:
     r"""The share of instances on which each template predicts the gold label; None if no instance has one.
 
     .. math:: A_v = \frac{1}{N} \sum_i \mathbf 1[\hat y_{i,v} = y_i]
 
     Example:
-        >>> accuracy_per_template(np.array([[1, 1], [1, 0], [0, 1]]), np.array([1, 1, -1])).tolist()
+        >>> data = Scores(np.eye(2)[[[1, 1], [1, 0], [0, 1]]], np.array([1, 1, -1]))
+        >>> accuracy_per_template(data).tolist()
         [1.0, 0.5]
     """
-    labelled = gold >= 0
-    if not labelled.any():
-        return None
-    return (predictions[labelled] == gold[labelled, None]).mean(axis=0)
+    return data.labelled.right.mean(axis=0) if len(data.labelled) else None
 
 
 def _counts(
@@ -165,7 +161,6 @@ def chance_f1(data: Any) -> float:
     It is :math:`1/L` for macro-F1, and :math:`2g/(1+g)` for label 1 with the share g of the gold labels.
 
     Example:
-        >>> from flip_flop.metrics import Scores
         >>> chance_f1(Scores(np.zeros((4, 1, 5)), np.array([0, 0, 1, 2])))
         0.2
     """

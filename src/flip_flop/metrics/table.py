@@ -27,7 +27,7 @@ from flip_flop.metrics.agreement import (
 from flip_flop.metrics.bootstrap import Statistic, bootstrap_interval, paired_bootstrap_interval
 from flip_flop.metrics.certainty import mean_calibration_error
 from flip_flop.metrics.data import Scores
-from flip_flop.metrics.f1 import ACCURACY, COHEN_KAPPA, MEAN_F1, Average, f1_per_template
+from flip_flop.metrics.f1 import ACCURACY, COHEN_KAPPA, MEAN_F1, Average, accuracy_per_template, f1_per_template
 from flip_flop.plugins import PluginTable, import_object
 
 MIN_UNBOUNDED = 50  # instances; below, percentiles of resamples are too narrow
@@ -252,15 +252,17 @@ _METRICS = {
 METRICS = PluginTable("flip_flop.metrics", _METRICS)
 
 
-def answers_by_position(data: Scores, calibrated: Scores | None = None) -> bool:
+def answers_by_position(flips: tuple[float, float] | None, calibrated: tuple[float, float] | None = None) -> bool:
     """Return whether the answers depend on the position of the options rather than on their content.
 
     The order changes the answer on clearly more than half of the instances, and calibration does not reduce that to
     clearly less than half. False for templates without several orders.
+
+    Args:
+        flips: The interval of ``order_flips``.
+        calibrated: Its interval after calibration.
     """
-    flips = METRICS["order_flips"]
-    before, after = flips.interval(data), None if calibrated is None else flips.interval(calibrated)
-    return before is not None and before[0] > 0.5 and not (after and after[1] < 0.5)
+    return flips is not None and flips[0] > 0.5 and not (calibrated and calibrated[1] < 0.5)
 
 
 def add_metric(reference: str) -> None:
@@ -328,10 +330,10 @@ def summarise(
         "f1_per_template": by_template(
             None if data.answered else f1_per_template(predictions, gold, num_labels=num_labels, average=f1)
         ),
-        "accuracy_per_template": by_template(data.labelled.right.mean(axis=0) if len(data.labelled) else None),
+        "accuracy_per_template": by_template(accuracy_per_template(data)),
         "label_shares": label_shares(predictions, num_labels).tolist(),
         "label_shares_per_template": by_template(label_shares_per_template(predictions, num_labels)),
-        "collapsed": is_collapsed(answers, max(num_labels, int(answers.max()) + 1), reference),
+        "collapsed": is_collapsed(answers, data.num_answers, reference),
         "constant_templates": np.array(names)[constant_templates(answers, reference)].tolist(),
         "num_instances": num_instances,
         "num_templates": num_templates,

@@ -139,8 +139,14 @@ class _Lint:
         self.add(code or error.code, template.name, row.location, prefix + words)
 
     def text(self, template: Template, row: LintRow, seed: int) -> Rendering:
-        how: dict[str, Any] = {"row": row.location, "has_choices": self.templates.has_choices}
-        return template.render(row.fields, self.label_field, instance_id=row.location, seed=seed, **how)
+        return template.render(
+            row.fields,
+            self.label_field,
+            instance_id=row.location,
+            seed=seed,
+            row=row.location,
+            has_choices=self.templates.has_choices,
+        )
 
     def render(self, template: Template, row: LintRow) -> Rendering | None:
         try:

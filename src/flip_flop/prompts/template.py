@@ -326,8 +326,15 @@ def render_instance(
     row = row or f"instance {id!r}"
     prompts, all_choices = [], []
     for template in templates:
-        how: dict[str, Any] = {"value_limit": templates.value_limit, "has_choices": templates.has_choices}
-        prompt, choices = template.render(fields, label_field, instance_id=id, seed=seed, row=row, **how)
+        prompt, choices = template.render(
+            fields,
+            label_field,
+            instance_id=id,
+            seed=seed,
+            row=row,
+            value_limit=templates.value_limit,
+            has_choices=templates.has_choices,
+        )
         num_labels = num_labels or len(choices)
         check_rendering(template, prompt, choices, num_labels if templates.has_choices else 0, row)
         prompts.append(prompt)

@@ -134,12 +134,12 @@ class AuditComparison:
     @property
     def swing(self) -> list[str]:
         """A sentence if macro-F1 varies more over the templates of the baseline than it differs between the runs."""
-        others = [run for run in self.runs[1:] if self.compares_models or run.record.adapter]
         data = self.base.data.labelled
         f1 = f1_per_template(data.predictions, data.gold, num_labels=data.num_labels, average="macro")
-        values = {run.name: value for run in others if (value := run.value("macro_f1")) is not None}
         if f1 is None:
             return []
+        others = [run for run in self.runs[1:] if self.compares_models or run.record.adapter]
+        values = {run.name: value for run in others if (value := run.value("macro_f1")) is not None}
         swing, gains = f1.max() - f1.min(), {name: value - f1.mean() for name, value in values.items()}
         listed = ", ".join(f"{points(gain)} ({name})" for name, gain in gains.items() if abs(gain) < swing)
         other = "the choice of model" if self.compares_models else "training"

@@ -58,7 +58,7 @@ _LEGEND = (
 )
 _OPEN_LEGEND = (
     "In percent. P_o: how likely two templates give the same answer, with its 95% interval over instances.",
-    "accuracy: answers equal to a reference after normalization. vote accuracy: that of the most frequent answer.",
+    "accuracy: answers equal to a reference after normalization. vote accuracy: of the most frequent answer.",
     "unreadable answers agree with nothing. distinct: different answers to an instance. length: in characters.",
 )
 HEADLINE = ("observed_agreement", "mean_f1", "f1_std")

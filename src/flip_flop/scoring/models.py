@@ -271,11 +271,11 @@ def load_model(
         quantization = how["quantization_config"] = _quantization(quantization_config, dtype)
         if stored and isinstance(quantization, BitsAndBytesConfig):
             raise InputError("E-MODEL-DEVICE", f"The weights of {name} are quantized already.", "Leave --load-in out.")
-        if not stored:  # transformers does not check shapes while it quantizes
-            load_weights(source, config=config, device_map={"": "meta"})
     if shard is not None:
         how |= sharding_arguments(shard, name, config, device)
-        load_weights(source, config=config, device_map={"": "meta"})  # it does not check shapes of parts, too
+    if shard is not None or (quantization_config is not None and not stored):
+        # transformers does not check shapes while it divides or quantizes the weights.
+        load_weights(source, config=config, device_map={"": "meta"})
     model = load_weights(source, **how)
     if shard is not None:
         model._tp_size = None  # PEFT would gather all weights to read or write an adapter

@@ -5,7 +5,6 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -88,8 +87,11 @@ def _write(loaded: LoadedModel, prompts: Sequence[Sequence[int]], form: AnswerFo
     # A model's own settings may sample, or penalize repeated words.
     greedy = GenerationConfig(eos_token_id=ends, pad_token_id=ends[0])
     stop = {"stop_strings": list(form.stop), "tokenizer": tokenizer} if form.stop else {}
-    with patch.object(model, "generation_config", greedy):
+    of_model, model.generation_config = model.generation_config, greedy
+    try:
         written = model.generate(padded, attention_mask=mask, max_new_tokens=form.max_tokens, **stop)[:, width:]
+    finally:
+        model.generation_config = of_model
     answers = []
     for tokens in written.tolist():
         end = next((place for place, token in enumerate(tokens) if token in ends), len(tokens))

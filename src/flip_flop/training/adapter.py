@@ -201,7 +201,7 @@ def sharded_state(adapted: nn.Module) -> dict[str, Tensor] | None:
 
 
 def whole(value: Tensor) -> Tensor:
-    """Return a tensor without the parts in other processes as it is, and one with them whole."""
+    """Return a whole tensor: gather one whose parts are in several processes. Return any other unchanged."""
     return value.full_tensor() if isinstance(value, DTensor) else value
 
 
