@@ -70,6 +70,7 @@ MODELS = {
     "toy": ModelShape(hidden=512, layers=8, heads=8, key_heads=2, ff=2048, vocab=VOCAB),
     "0.5b": ModelShape(hidden=896, layers=24, heads=14, key_heads=2, ff=4864, vocab=151_936),
     "3b": ModelShape(hidden=2048, layers=36, heads=16, key_heads=2, ff=11_008, vocab=151_936),
+    "7b": ModelShape(hidden=3584, layers=28, heads=28, key_heads=4, ff=18_944, vocab=152_064),
 }
 
 

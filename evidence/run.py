@@ -40,6 +40,7 @@ SETTINGS = {"max_steps": 16, "per_device_train_batch_size": 16, "eval_steps": 4,
 VARIANTS = {
     "f2c_paper": {"method": "f2c", "protocol": "paper"},
     "f2c_labels": {"method": "f2c", "cce_space": "labels"},
+    "f2c_labels_4": {"method": "f2c", "cce_space": "labels", "max_steps": 4, "eval_steps": 1, "logging_steps": 1},
 }
 # The task's F1 is macro-F1. f1_std is its standard deviation over templates.
 SHOWN = ("observed_agreement", "accuracy", "macro_f1", "f1_std", "vote_accuracy", "vote_f1")

@@ -23,8 +23,16 @@ HEAD = """
 | task | templates, rows | model | P_o / accuracy / macro-F1 | std | vote | above the calibrated vote |
 |---|---|---|---|---|---|---|
 """
+TASKS = {
+    **{task: task.replace("_", " ").upper() for task in ("rte", "cb", "copa", "wsc", "anli_r1", "anli_r2", "anli_r3")},
+    **{"ag_news": "AG News", "wic": "WiC", "hellaswag": "HellaSwag", "winogrande": "Winogrande"},
+}
 _CLAIM = "Next to the base's calibrated vote, one template of F2C has {}."
-TITLES = {"f2c": "F2C", "cce": "CCE", "f2c_paper": "F2C, `paper`", "f2c_labels": "F2C, `cce_space: labels`"}
+TITLES = {
+    **{method: method.upper() for method in ("f2c", "cce", "bct", "opct", "ttrl")},
+    **{"cpc_grpo": "CPC-GRPO", "marginal_entropy": "marginal entropy", "f2c_paper": "F2C, `paper`"},
+    **{"f2c_labels": "F2C, `cce_space: labels`", "f2c_labels_4": "F2C, `cce_space: labels`, 4 steps"},
+}
 
 
 def with_tables(page: str, results: Path = RESULTS) -> str:
@@ -58,22 +66,26 @@ def _difference(runs: list[dict[str, Any]], view: str, vote: str) -> tuple[float
     return value, low, high
 
 
+def _words(name: str) -> str:
+    return TASKS.get(name, name.replace("_", " "))
+
+
 def _claim(task: str, part: str, runs: list[dict[str, Any]], vote: str) -> str:
     """Return where the accuracy of one template of F2C is, next to the calibrated vote."""
     value, low, high = _difference(runs, "raw", vote)
     place = ("a higher" if value > 0 else "a lower") if low > 0 or high < 0 else "no clearly different"
-    return f"{place} accuracy on {task} ({part} templates)".replace("_", " ")
+    return f"{place} accuracy on {_words(task)} ({_words(part)} templates)"
 
 
 def _line(task: str, part: str, method: str, view: str, runs: list[dict[str, Any]], vote: str) -> str:
     """Return the line of a method: means over its seeds, and their paired difference in accuracy from the vote."""
     value, *interval = _difference(runs, view, vote)
     means = [percent(np.mean([run[view]["metrics"][name] for run in runs])) for name in SHOWN]
-    words = f"{len(runs[0][view]['predictions'])} {part.replace('_', ' ')}, {len(runs[0]['gold']):,}"
+    words = f"{len(runs[0][view]['predictions'])} {_words(part)}, {len(runs[0]['gold']):,}"
     title = TITLES.get(method, method) + (f", {view}" if view == "calibrated" else "")
     seeds = f", {count(len(runs), 'seed')}" if method != "base" else ""
     return (
-        f"| {task.replace('_', ' ')} | {words} | {title}{seeds} | {' / '.join(means[:3])} | {means[3]} "
+        f"| {_words(task)} | {words} | {title}{seeds} | {' / '.join(means[:3])} | {means[3]} "
         f"| {' / '.join(means[4:])} | {points(value)} ({point_interval(interval)}) |\n"
     )
 
