@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from flip_flop import audit, compare, load_run, load_task, predict, write_report
+from flip_flop import audit, load_run, load_task, predict
 from flip_flop.errors import InputError
 from flip_flop.files import generator
 from flip_flop.metrics import METRICS, summarise
@@ -140,15 +140,12 @@ def test_stop_texts_end_local_answers(loaded):
     assert next(iter(short.instances)).written[0] == written.partition(stop)[0].strip()
 
 
-def test_what_does_not_support_open_answers_is_refused_in_one_line(served_audit, tmp_path):
-    run = served_audit.write(tmp_path / "run")
+def test_what_does_not_support_open_answers_is_refused_in_one_line():
     task = open_task()
     for use in (
         lambda: require_templates_for_training(task),
         lambda: predict("demo", task, quiet=True),
         lambda: audit("demo", task, quiet=True, calibrate="contextual"),
-        lambda: compare(run, run),
-        lambda: write_report([run], tmp_path / "report.html"),
     ):
         with pytest.raises(InputError, match=r"does not support tasks with open answers") as error:
             use()

@@ -4,8 +4,9 @@ import numpy as np
 
 from flip_flop.evaluation.run_directory import Audit
 from flip_flop.metrics import ScoredRows, summarise
-from flip_flop.prompts import RenderedInstance
+from flip_flop.prompts import AnswerFormat, RenderedInstance
 from flip_flop.record import RunRecord
+from flip_flop.scoring.open_answers import group_answers
 
 TEMPLATES = (
     ("plain", "Review: {{ text }}\nIs this review positive?", "No ||| Yes"),
@@ -17,6 +18,8 @@ TEMPLATES = (
     ("mood", "The writer of this is in a certain mood: {{ text }}\nMood:", "sad ||| happy"),
     ("verdict", "{{ text }}\nVerdict in one word:", "Terrible ||| Great"),
 )
+
+NAMES, FORM = ("plain", "formal", "terse", "long"), AnswerFormat("number")  # of open answers
 
 
 def make_scores(seed, num_instances, num_templates, num_labels, pull, shift=0.0):
@@ -124,3 +127,21 @@ def hostile_runs(root):
         options = {"task": HOSTILE, "model": HOSTILE, "text": HOSTILE, "is_demo": False, "digest": "1a" * 32}
         runs.append(write_run(root / f"hostile{pull}", name, scores, gold, templates, labels=labels, **options))
     return runs
+
+
+def open_run(folder, texts, references, name="base", sha="ab" * 32, **record):
+    """Write the audit of these generated texts."""
+    instances = [
+        RenderedInstance(f"row-{row:03d}", tuple(f"{template}: question {row}" for template in NAMES),
+                         (("",) * (1 + len(NAMES)),) * len(NAMES), None, answer=FORM, references=tuple(right))
+        for row, right in enumerate(references)
+    ]  # fmt: skip
+    data = group_answers(instances, texts, {})
+    task = {"name": "sums", "split": "test", "digest": "4d" * 32, "answer": {"kind": "number"}, "f1": "macro"}
+    task |= {"labels": list(range(5)), "data": {"source": "rows.jsonl", "sha256": sha}}
+    task["templates"] = [{"name": name, "jinja": f"{name}: {{{{ text }}}}"} for name in NAMES]
+    adapter = {"adapter": {"path": "x", "method": "f2c"}} if name == "f2c" else {}
+    content = {"kind": "audit", "name": name, "task": task, "model": {"name": "tiny"}, "scoring": {"by": "generation"}}
+    metrics = summarise(data.scores, data.gold, NAMES, answered=data.answered)
+    Audit(RunRecord.from_json(content | adapter | record), metrics, data, NAMES).write(folder)
+    return folder

@@ -9,7 +9,7 @@ import pytest
 from flip_flop.metrics import f1_per_template
 from flip_flop.report import load_run, write_report
 from tests.report.browser import PROGRAM, Browser
-from tests.report.made_runs import HOSTILE
+from tests.report.made_runs import HOSTILE, open_run
 
 pytestmark = [
     pytest.mark.slow,
@@ -165,3 +165,27 @@ def test_axe_finds_no_violation_in_the_page_and_in_the_dialog(browser, make_run,
         browser.run(f"{script};0")
         words = "({id, nodes}) => [id, nodes.length, nodes[0].html, nodes[0].failureSummary]"
         assert browser.run(f"axe.run({rules}).then((found) => found.violations.map({words}))") == []
+
+
+def test_rows_of_open_answers_are_filtered_by_all_right_answers(browser, tmp_path):
+    texts = [["It is 1", "2", "3", "no"], ["2", "2", "1", "1"], ["4", "4", "4", "4"], ["5", "5", "5", "5"]]
+    after = [["3", "2", "3", "2"], ["1", "1", "2", "2"], ["4", "4", "4", "4"], ["5", "6", "5", "5"]]
+    references = [["3"], ["1", "2"], ["4"], []]
+    runs = [open_run(tmp_path / name, written, references, name) for name, written in (("base", texts), ("f2c", after))]
+    browser.open(write_report(runs, tmp_path / "report.html"), "#show?g=1&run=0")
+    assert found(browser) == 4
+    names = ("all-right", "some-wrong", "vote-wrong", "fixed", "broken")
+    numbers = []
+    for name in names:
+        set_field(browser, "right", name)
+        numbers.append(found(browser))
+    assert dict(zip(names, numbers, strict=True)) == {
+        "all-right": 2, "some-wrong": 1, "vote-wrong": 1, "fixed": 1, "broken": 0,
+    }  # fmt: skip
+    assert browser.run("[...document.querySelectorAll('dialog label')].filter((each) => each.hidden).length") == 2
+    set_field(browser, "right", "some-wrong")
+    row = browser.run("document.querySelector('dialog li').textContent")
+    assert "gold 3" in row
+    assert "unreadable" in row
+    assert "margin" not in row
+    assert browser.said == []

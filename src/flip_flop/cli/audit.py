@@ -202,8 +202,7 @@ def _show(runs: "Sequence[Audit]", run: AuditOptions, checks: gates.Checks) -> i
         blocks = [rows["audit"] for _, rows in frame.groupby("heading", sort=False)]
         notes = "\n".join([legend(frame), *(note for block in blocks for note in table_caveats(block))])
         folders = " ".join(str(result.path) for result in runs)
-        report = "" if runs[0].data.answered else f"\n\n{run.out}: next, flip-flop report {folders} --out report.html"
-        echo(f"\n{notes}{report}")
+        echo(f"\n{notes}\n\n{run.out}: next, flip-flop report {folders} --out report.html")
     results = checks.results(runs)
     for gate in results:
         if not (gate.passed and run.quiet):

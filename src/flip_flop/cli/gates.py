@@ -32,7 +32,8 @@ class Gate:
 class Checks:
     """The gates of a command: metrics with their minimum, and the stored run of ``--fail-if-worse-than``.
 
-    ``metric`` compares the runs. By default, it is macro-F1, or without gold labels agreement.
+    ``metric`` compares the runs. By default, it is macro-F1, or the accuracy of
+    open answers, or without gold labels agreement.
     """
 
     thresholds: Sequence[tuple[str, float]]
@@ -115,6 +116,8 @@ def check_threshold(name: str, split: "RenderedSplit") -> None:
     from flip_flop.metrics import METRICS
 
     metric = METRICS[ALIASES.get(name, name)]
+    if split.task.answer and (metric.needs_labels or metric.needs_probabilities):
+        raise _no_value(name, "the answers are open", "Use agreement or accuracy.")
     labelled, number = int((split.gold >= 0).sum()), len(split.task.templates)
     if (metric.needs_gold and not labelled) or (metric.name in OF_PAIRS and number < 2):
         why = f"split {split.split!r} has {count(labelled, 'gold label')} and {count(number, 'template')}"
@@ -123,7 +126,9 @@ def check_threshold(name: str, split: "RenderedSplit") -> None:
 
 def compared(stored: "Audit", metric: str | None) -> str:
     """Return the metric that compares the runs."""
-    return metric or ("observed_agreement" if stored.value("macro_f1") is None else "macro_f1")
+    from flip_flop.report.compare import quality
+
+    return metric or ("observed_agreement" if stored.value(quality(stored)) is None else quality(stored))
 
 
 def check_stored(stored: "Audit", run: "Audit", metric: str | None) -> None:

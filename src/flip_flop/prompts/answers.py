@@ -137,5 +137,5 @@ def token_f1(key: str | None, reference: str) -> float:
 def unsupported(what: str) -> InputError:
     """Return the error of a command or an option for tasks with answer choices only."""
     return InputError(
-        "E-OPEN-ANSWER", f"{what} does not support tasks with open answers.", "Only `flip-flop audit` does."
+        "E-OPEN-ANSWER", f"{what} does not support tasks with open answers.", "Give the templates answer choices."
     )

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from jaxtyping import Float
 
 from flip_flop.console import MISSING, align_columns, count, percent, point_interval, points, visible
 from flip_flop.errors import InputError
 from flip_flop.evaluation.result import SHOWN, html_table
 from flip_flop.evaluation.run_directory import Audit, load_run
-from flip_flop.metrics import METRICS, f1_per_template
-from flip_flop.prompts.answers import unsupported
+from flip_flop.metrics import METRICS, accuracy_per_template, f1_per_template
 from flip_flop.report.tables import metrics_frame, render_text
 
 
@@ -65,10 +65,23 @@ def mean_difference(metric: str, before: Audit, after: Sequence[Audit]) -> Diffe
 
 
 def difference_from_vote(before: Audit, after: Audit) -> Difference:
-    """The mean macro-F1 of single templates after training minus the macro-F1 of the majority vote before it."""
-    metric = METRICS["macro_f1"]
+    """The mean :func:`quality` of single templates after training minus the quality of the majority vote before it."""
+    metric = METRICS[quality(before)]
     vote = metric.value(before.data.labelled.voted) or 0.0
-    return Difference(after.metrics["macro_f1"] - vote, metric.change_interval(before.data.voted, after.data))
+    return Difference(after.metrics[metric.name] - vote, metric.change_interval(before.data.voted, after.data))
+
+
+def quality(run: Audit) -> str:
+    """The metric of right answers in sentences and charts: macro-F1, or the accuracy of open answers."""
+    return "accuracy" if run.data.answered else "macro_f1"
+
+
+def quality_per_template(run: Audit) -> Float[np.ndarray, " templates"] | None:
+    """The :func:`quality` of each template; None without gold labels."""
+    data = run.data.labelled
+    if data.answered:
+        return accuracy_per_template(data)
+    return f1_per_template(data.predictions, data.gold, num_labels=data.num_labels, average="macro")
 
 
 @dataclass(frozen=True, repr=False)
@@ -132,19 +145,28 @@ class AuditComparison:
         return [visible(text, one_line=True)] if len(read) > len({*models}) else []
 
     @property
+    def is_open(self) -> bool:
+        """Whether the answers are open."""
+        return bool(self.base.data.answered)
+
+    @property
+    def quality_title(self) -> str:
+        """The name of :func:`quality` in sentences."""
+        return "accuracy" if self.is_open else "macro-F1"
+
+    @property
     def swing(self) -> list[str]:
         """A sentence if macro-F1 varies more over the templates of the baseline than it differs between the runs."""
-        data = self.base.data.labelled
-        f1 = f1_per_template(data.predictions, data.gold, num_labels=data.num_labels, average="macro")
+        f1 = quality_per_template(self.base)
         if f1 is None:
             return []
         others = [run for run in self.runs[1:] if self.compares_models or run.record.adapter]
-        values = {run.name: value for run in others if (value := run.value("macro_f1")) is not None}
+        values = {run.name: value for run in others if (value := run.value(quality(run))) is not None}
         swing, gains = f1.max() - f1.min(), {name: value - f1.mean() for name, value in values.items()}
         listed = ", ".join(f"{points(gain)} ({name})" for name, gain in gains.items() if abs(gain) < swing)
         other = "the choice of model" if self.compares_models else "training"
         text = (
-            f"The choice of template matters more than {other}: macro-F1 of {self.base.name} varies by "
+            f"The choice of template matters more than {other}: {self.quality_title} of {self.base.name} varies by "
             f"{percent(swing)} points over its templates, and its mean differs by {listed}."
         )
         return [visible(text, one_line=True)] if listed else []
@@ -158,23 +180,24 @@ class AuditComparison:
     def verdict(self) -> str:
         """Whether the best run is better than the calibrated baseline, or an empty text without gold labels."""
         free = self.base.calibrated or self.base
-        changes = [(run, mean_difference("macro_f1", free, [run])) for run in self.trained]
+        changes = [(run, mean_difference(quality(run), free, [run])) for run in self.trained]
         known = [(run, change) for run, change in changes if change]
         if not known:
             return ""
         run, change = max(known, key=lambda pair: pair[1].value)
         helped = {"above": "helped", "below": "did harm"}.get(change.place, "did not clearly help")
         how = "calibrated, without training" if free is not self.base else "without training"
-        start, end = percent(free.value("macro_f1")), percent(run.value("macro_f1"))
+        start, end = (percent(audit.value(quality(audit))) for audit in (free, run))
         best = f"at best {end}" if len(known) > 1 else end
-        text = f"Training {helped}: one template has macro-F1 {start} {how}, {best} with {run.name} ({change.words()})."
+        one = f"one template has {self.quality_title} {start} {how}"
+        text = f"Training {helped}: {one}, {best} with {run.name} ({change.words()})."
         return visible(text, one_line=True)
 
     @cached_property
     def decision(self) -> list[str]:
         """The verdict, and sentences on what training changed, next to the vote and the swing over templates."""
         free, size = self.base.calibrated or self.base, len(self.base.template_names)
-        words = {"observed_agreement": "agreement", "macro_f1": "macro-F1"}
+        words = {"observed_agreement": "agreement", quality(free): self.quality_title}
         metrics = [(name, title) for name, title in words.items() if self.base.value(name) is not None]
         sentences = []
         for run in self.trained:
@@ -189,11 +212,11 @@ class AuditComparison:
             agreement = percent(free.value("observed_agreement"))
             sentences.append(f"Without training, {free.name} has agreement {agreement}.")
         if self.verdict and size > 1:
-            vote = percent(METRICS["macro_f1"].value(free.data.labelled.voted))
+            vote = percent(METRICS[quality(free)].value(free.data.labelled.voted))
             differences = [(run.name, difference_from_vote(free, run)) for run in self.trained]
             places = [f"{name} is {change.place} it ({change.words()})" for name, change in differences]
             sentences.append(
-                f"The majority vote of {free.name} has macro-F1 {vote} for {size} passes per answer. "
+                f"The majority vote of {free.name} has {self.quality_title} {vote} for {size} passes per answer. "
                 f"With one pass, {'; '.join(places)}."
             )
         shown = [visible(sentence, one_line=True) for sentence in sentences]
@@ -201,8 +224,8 @@ class AuditComparison:
 
     @property
     def paired_metrics(self) -> list[str]:
-        """Agreement, and macro-F1 with gold labels, for runs of several models. A constant model has a low macro-F1."""
-        names = ("observed_agreement", "macro_f1") if self.compares_models else ()
+        """Agreement, and :func:`quality` with gold labels, for runs of several models."""
+        names = ("observed_agreement", quality(self.base)) if self.compares_models else ()
         return [name for name in names if self.base.value(name) is not None]
 
     def matrix(self, metric: str) -> list[list[Difference | None]]:
@@ -299,10 +322,8 @@ def require_comparable(groups: Sequence[AuditComparison]) -> None:
     """Refuse several runs if no two of them can be compared.
 
     Raises:
-        InputError: ``E-RUN-MISMATCH``, with the differences between the first two runs; ``E-OPEN-ANSWER``.
+        InputError: ``E-RUN-MISMATCH``, with the differences between the first two runs.
     """
-    if any(group.base.data.answered for group in groups):
-        raise unsupported("A report or comparison")
     if len(groups) > 1 and not any(group.is_comparison for group in groups):
         left, right = groups[0].base, groups[1].base
         raise InputError(
@@ -327,13 +348,16 @@ def what_differs(left: Audit, right: Audit) -> str:
 
 def _same_data(left: Audit, right: Audit) -> dict[str, bool]:
     one, other = left.record.task, right.record.task
+    # A run numbers its open answers, so that only the rows with a right answer can be compared.
+    gold: list[Any] = [run.gold >= 0 if one.answer else run.gold for run in (left, right)]
     return {
         "task": one.digest == other.digest,
         "split": one.split == other.split,
         "templates": left.template_names == right.template_names,
         "instances": left.instance_ids == right.instance_ids
         and _may_be_same(one.instances_digest, other.instances_digest),
-        "gold labels": np.array_equal(left.gold, right.gold),
+        "gold labels": np.array_equal(*gold),
+        "data file": not one.answer or _may_be_same(one.data.get("sha256"), other.data.get("sha256")),
     }
 
 

@@ -15,7 +15,7 @@ from flip_flop.console import visible
 from flip_flop.evaluation.instances import StoredInstances
 from flip_flop.evaluation.run_directory import Audit
 from flip_flop.files import compress
-from flip_flop.metrics import label_probs, vote_counts
+from flip_flop.metrics import Scores, label_probs, vote_counts
 from flip_flop.prompts import RenderedInstance
 from flip_flop.report.compare import AuditComparison
 
@@ -63,7 +63,7 @@ def states(run: Audit) -> Int[np.ndarray, " instances"]:
     The state is -1 if the run has gold labels but this instance lacks one.
     """
     num_templates = run.scores.shape[1]
-    sizes, right = _largest_groups(run), run.data.votes == run.gold
+    sizes, right = _largest_groups(run), run.data.voted.right[:, 0]
     agreed = sizes == num_templates
     if not run.has_gold:
         return np.where(agreed, 2, np.where(2 * sizes > num_templates, 1, 0))
@@ -87,8 +87,7 @@ def transition_counts(before: Audit, after: Audit) -> list[list[int]]:
 def answer_counts(before: Audit, after: Audit) -> list[list[int]]:
     """How many answers moved from wrong and right (rows) to wrong and right (columns)."""
     labelled = before.gold >= 0
-    gold = before.gold[labelled, None]
-    was, now = before.predictions[labelled] == gold, after.predictions[labelled] == gold
+    was, now = before.data.right[labelled], after.data.right[labelled]
     return [[int(((was == i) & (now == j)).sum()) for j in (False, True)] for i in (False, True)]
 
 
@@ -108,8 +107,8 @@ def find_changes(base: Audit, after: Audit | None) -> list[Change]:
             for index in np.flatnonzero((was >= 0) & (was < len(names) - 1)).tolist()
         ]
     now, no_majority = states(after), -1 if base.has_gold else names.index("no majority")
-    changed: Int[np.ndarray, " instances"] = (base.predictions != after.predictions).sum(axis=1)
-    other_label = (base.data.votes != after.data.votes) & (not base.has_gold)
+    changed: Int[np.ndarray, " instances"] = (_answers(base.data) != _answers(after.data)).sum(axis=1)
+    other_label = (_answers(base.data.voted) != _answers(after.data.voted))[:, 0] & (not base.has_gold)
     other_label &= (was != no_majority) & (now != no_majority)
     changes = []
     for index in np.flatnonzero((was >= 0) & (now >= 0) & (changed > 0)).tolist():
@@ -136,8 +135,57 @@ def select_examples(changes: Sequence[Change], limit: int = MAX_EXAMPLES) -> dic
     return {kind: by_kind[kind][: counts[kind]] for kind in order if counts[kind]}
 
 
+def _answers(data: Scores) -> Int[np.ndarray, "instances templates"]:
+    """Predictions that can be compared between runs."""
+    return data.answered.get("key", data.predictions)
+
+
 def _largest_groups(run: Audit) -> Int[np.ndarray, " instances"]:
     return vote_counts(run.predictions, run.scores.shape[2]).max(axis=1)
+
+
+@dataclass(frozen=True)
+class RowLabels:
+    """The answers of a group's runs by labels that the runs share.
+
+    Attributes:
+        predictions, votes: Of each run.
+        gold: The gold labels. An open answer may have other right answers too.
+        words: Of open answers, the different answers to each instance, and a right one.
+    """
+
+    predictions: Sequence[Int[np.ndarray, "instances templates"]]
+    votes: Sequence[Int[np.ndarray, " instances"]]
+    gold: Int[np.ndarray, " instances"]
+    words: Sequence[tuple[str, ...]] = ()
+
+    @classmethod
+    def of(cls, runs: Sequence[Audit]) -> "RowLabels":
+        """Number the open answers of each instance over all runs, by their keys."""
+        gold, size = runs[0].gold.copy(), runs[0].predictions.shape[1]
+        if not runs[0].data.answered:
+            return cls([run.predictions for run in runs], [run.data.votes for run in runs], gold)
+        keys, exact, voted = (
+            np.concatenate(values, axis=1).tolist()
+            for values in (
+                [run.data.answered["key"] for run in runs],
+                [run.data.answered["exact"] for run in runs],
+                [run.data.voted.answered["key"] for run in runs],
+            )
+        )
+        numbers, votes, all_words = [], [], []
+        for row, answers in enumerate(keys):
+            known = {key: number for number, key in enumerate(dict.fromkeys(key for key in answers if key >= 0))}
+            places = [divmod(answers.index(key), size) for key in known]
+            words = [runs[run].label_name(int(runs[run].predictions[row, column]), row) for run, column in places]
+            numbers.append([known.get(key, -1) for key in answers])
+            votes.append([known.get(key, -1) for key in voted[row]])
+            if gold[row] >= 0:
+                right = [number for number, is_right in zip(numbers[row], exact[row], strict=True) if is_right]
+                words += [] if right else [runs[0].label_name(int(gold[row]), row)]
+                gold[row] = right[0] if right else len(words) - 1
+            all_words.append(tuple(words))
+        return cls(np.split(np.array(numbers), len(runs), axis=1), [*np.array(votes).T], gold, all_words)
 
 
 @dataclass(frozen=True)
@@ -149,6 +197,7 @@ class Embedded:
         printed: The printed instances that have prompts, by position: the blocks of each template, and the choices.
         around: What all prompts of the first template begin with, and what they end with, reversed.
         held: The number of instances in the page; ``with_prompts`` of them have prompts.
+        labels: The answers of all instances.
     """
 
     content: str
@@ -156,6 +205,7 @@ class Embedded:
     around: list[str]
     held: int
     with_prompts: int
+    labels: RowLabels
 
     def preview(self, index: int) -> str:
         """The text of a printed instance: its prompt without what all prompts have in common."""
@@ -175,11 +225,11 @@ def embed(group: AuditComparison, order: list[int], printed: Collection[int], si
     sizes[: len(stored)] += np.array(stored, dtype=np.int64)
     ranked = np.concatenate([np.array(sorted(printed), dtype=np.int64), _by_interest(group)])
     ranked = ranked[np.sort(np.unique(ranked, return_index=True)[1])]
-    number = len(ranked)
+    number, labels = len(ranked), RowLabels.of(group.runs)
     if size is not None:
         number = max(len(printed), int(np.searchsorted(sizes[ranked].cumsum(), READ_SIZE, side="right")))
     while True:
-        packed = _pack(group, order, np.sort(ranked[:number]), printed)
+        packed = _pack(group, order, np.sort(ranked[:number]), printed, labels)
         if size is None or len(packed.content) <= size or number <= len(printed):
             return packed
         number = max(len(printed), int(0.95 * number * size / len(packed.content)))
@@ -190,9 +240,8 @@ def _sizes(run: Audit) -> list[int]:
 
 
 def _by_interest(group: AuditComparison) -> Int[np.ndarray, " instances"]:
-    base = group.base
-    others = [run.predictions for run in group.runs[1:]] or [base.predictions[:, :1]]
-    changed = np.any([(base.predictions != other).any(axis=1) for other in others], axis=0)
+    answers, *others = (_answers(run.data) for run in group.runs)
+    changed = np.any([(answers != other).any(axis=1) for other in others or [answers[:, :1]]], axis=0)
     lead = np.min([margins(run.scores).min(axis=1) for run in group.runs], axis=0)
     return np.lexsort((lead, ~changed))
 
@@ -202,6 +251,7 @@ def _pack(
     order: list[int],
     positions: Int[np.ndarray, " instances"],
     printed: Collection[int],
+    labels: RowLabels,
 ) -> Embedded:
     """Embed the instances at these positions. A table is a flat list, instance by instance."""
     kept: dict[int, tuple[dict[int, list[Block]], Choices]] = {}
@@ -219,31 +269,35 @@ def _pack(
             "states": state_names(group.base),
             "total": len(group.base.instance_ids),
             "ids": _names(group.base.instance_ids[index] for index in place),
-            "gold": group.base.gold[positions].tolist(),
-            "answers": [run.predictions[positions][:, order].ravel().tolist() for run in group.runs],
+            "gold": labels.gold[positions].tolist(),
+            "answers": [values[positions][:, order].ravel().tolist() for values in labels.predictions],
             "margins": [_per_mille(run, positions, order) for run in group.runs],
-            "votes": [run.data.votes[positions].tolist() for run in group.runs],
+            "votes": [votes[positions].tolist() for votes in labels.votes],
             "standing": [states(run)[positions].tolist() for run in group.runs],
         }
+        if group.is_open:  # several answers can be right
+            right = [run.data.right[positions][:, order].ravel().astype(int).tolist() for run in group.runs]
+            answers["right"] = right
         yield f'{_json(answers)[:-1]},"prompts":['
         names = ["the model"] if len(group.runs) == 1 else _names(run.name for run in group.runs)
         texts_of_runs = zip_longest(*(_read(run, place) for run in group.runs))  # a run may lack the last prompts
         for index, rows in zip(place, texts_of_runs, strict=False):
             read = [(name, row[1]) for name, row in zip(names, rows, strict=True) if row]
             blocks = {template: _blocks(read, template, len(names)) for template in order}
+            words = (labels.words[index],) * len(order) if labels.words else read[0][1].choices
             if index in printed:
-                kept[index] = blocks, read[0][1].choices
+                kept[index] = blocks, words
             prompt = blocks[order[0]][0][1]
             around[:] = map(_shared_words, around or (prompt, prompt[::-1]), (prompt, prompt[::-1]))
             yield ("," if prompts_of else "") + _json([*blocks.values()])
             prompts_of.append(place[index])
-            choice_of.append(choices.setdefault(read[0][1].choices, len(choices)))
+            choice_of.append(choices.setdefault(words, len(choices)))
         listed = [[_names(choice[template]) for template in order] for choice in choices]
         more = {"promptsOf": prompts_of, "choices": listed, "choiceOf": choice_of, "around": around}
         yield "]," + _json(more)[1:]
 
     content = base64.b64encode(b"".join(compress(texts()))).decode("ascii")
-    return Embedded(content, kept, around, len(positions), len(prompts_of))
+    return Embedded(content, kept, around, len(positions), len(prompts_of), labels)
 
 
 def _shared_words(one: str, other: str) -> str:

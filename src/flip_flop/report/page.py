@@ -89,7 +89,9 @@ def write_figures(groups: Sequence[AuditComparison], folder: Path) -> Path:
     with new_folder(folder) as out:
         for number, group in enumerate(groups, start=1):
             section = chart_section(group)
-            figures = {"templates": drawn.templates(section), "labels": drawn.labels(section)}
+            figures = {"templates": drawn.templates(section)}
+            if not group.is_open:
+                figures["labels"] = drawn.labels(section)
             for run in range(len(group.runs) if len(group.base.template_names) > 1 else 0):
                 figures[f"agreement-{run + 1}"] = drawn.agreement(section, run)
             for name, figure in figures.items():

@@ -11,10 +11,17 @@ from flip_flop.console import count, percent
 from flip_flop.evaluation.decision import CAUSES
 from flip_flop.evaluation.result import coverage_rows, template_rows
 from flip_flop.evaluation.run_directory import Audit
-from flip_flop.metrics import METRICS, Metric, chance_f1, f1_per_template, reliability, template_agreement_matrix
+from flip_flop.metrics import METRICS, Metric, chance_f1, reliability, template_agreement_matrix
 from flip_flop.report import instances
-from flip_flop.report.compare import AuditComparison, Difference, mean_difference
-from flip_flop.report.tables import HEADLINE, HEADLINE_WITHOUT_GOLD, metric_table, other_metrics, table_caveats
+from flip_flop.report.compare import AuditComparison, Difference, mean_difference, quality, quality_per_template
+from flip_flop.report.tables import (
+    HEADLINE,
+    HEADLINE_OPEN,
+    HEADLINE_WITHOUT_GOLD,
+    metric_table,
+    other_metrics,
+    table_caveats,
+)
 
 LEAST_COVERAGE = 0.05
 
@@ -111,6 +118,7 @@ def chart_section(group: AuditComparison) -> dict[str, Any]:
         "runs": group.runs,
         "forms": chart_forms(group),
         "base": group.base,
+        "open": group.is_open,
         "order": order,
         "names": names,
         "templates": template_scores(group),
@@ -128,8 +136,8 @@ def template_order(group: AuditComparison) -> list[int]:
 
 
 def template_values(run: Audit) -> list[float | None]:
-    """Each template's macro-F1, as in the decision; without gold labels, its agreement with the majority if any."""
-    f1 = f1_per_template(run.predictions, run.gold, num_labels=run.data.num_labels, average="macro")
+    """Each template's :func:`quality`; without gold labels, its agreement with the majority if any."""
+    f1 = quality_per_template(run)
     if f1 is not None:
         return [float(value) for value in f1]
     agrees = (run.predictions == run.data.votes[:, None]) & (run.predictions >= 0)
@@ -157,9 +165,10 @@ def template_scores(group: AuditComparison) -> dict[str, Any]:
     others = [*zip(*(template_values(other) if other else missing for _, other in pairs), strict=True)]
     lines: dict[str, float | None] = {}
     if base.has_gold:
-        lines["chance"] = chance_f1(replace(base.data.labelled, average="macro"))
+        if not group.is_open:
+            lines["chance"] = chance_f1(replace(base.data.labelled, average="macro"))
         for form in filter(None, (base, base.calibrated)):
-            lines[f"majority vote of {form.name}"] = METRICS["macro_f1"].value(form.data.labelled.voted)
+            lines[f"majority vote of {form.name}"] = METRICS[quality(form)].value(form.data.labelled.voted)
     known = [value for value in itertools.chain(*raw, *others, lines.values()) if value is not None]
     low = min(int(min(known, default=0.0) * 10 + 1e-9), 9)
     ticks = [tick / 10 for tick in sorted(range(10, low - 1, -1 if low > 4 else -2))]
@@ -168,9 +177,9 @@ def template_scores(group: AuditComparison) -> dict[str, Any]:
 
 
 def gold_shares(run: Audit) -> list[float] | None:
-    """The share of each gold label among the labelled instances; None without any."""
+    """The share of each gold label among the labelled instances; None without any, and for open answers."""
     labelled = run.gold[run.gold >= 0]
-    if not run.has_gold or not len(labelled):
+    if not run.has_gold or not len(labelled) or run.data.answered:
         return None
     shares: list[float] = (np.bincount(labelled, minlength=len(run.label_names)) / len(labelled)).tolist()
     return shares
@@ -199,8 +208,8 @@ class Headline:
 def headlines(group: AuditComparison) -> list[Headline]:
     """The headline metrics of the group."""
     base, after = group.base, group.after
-    lines = []
-    for name in HEADLINE if base.has_gold else HEADLINE_WITHOUT_GOLD:
+    lines, names = [], HEADLINE_OPEN if group.is_open else HEADLINE
+    for name in names if base.has_gold else HEADLINE_WITHOUT_GOLD:
         change = group.difference(name, after) if group.is_comparison else None
         before = base.value(name) if group.is_comparison else None
         lines.append(Headline(METRICS[name], after.value(name), after.interval(name), before, change))
@@ -211,7 +220,9 @@ def caveats(group: AuditComparison) -> list[str]:
     """Sentences on missing labels, skipped rows, prompts, constant templates, and other methods."""
     notes = []
     if not group.base.has_gold:
-        notes.append("F1 needs gold labels. Without them the report shows agreement only.")
+        notes.append(
+            f"{'Accuracy' if group.is_open else 'F1'} needs gold labels. Without them the report shows agreement only."
+        )
     if len(group.base.template_names) == 1:
         notes.append("Agreement and spread need at least two templates; this task has one.")
     notes += [
@@ -224,7 +235,8 @@ def caveats(group: AuditComparison) -> list[str]:
 
 
 def _method_caveats(group: AuditComparison) -> list[str]:
-    metric = "mean_f1" if group.base.has_gold else "observed_agreement"
+    metric = "accuracy" if group.is_open else "mean_f1"
+    metric = metric if group.base.has_gold else "observed_agreement"
     ours = [run for run in group.runs if run.method == "f2c"]
     others = [run for run in group.runs if run.method not in (None, "f2c")]
     pairs = [(f2c, other, mean_difference(metric, other, [f2c])) for f2c in ours for other in others]

@@ -62,6 +62,7 @@ _OPEN_LEGEND = (
     "unreadable answers agree with nothing. distinct: different answers to an instance. length: in characters.",
 )
 HEADLINE = ("observed_agreement", "mean_f1", "f1_std")
+HEADLINE_OPEN = ("observed_agreement", "accuracy", "unmapped_share")
 HEADLINE_WITHOUT_GOLD = ("observed_agreement", "no_consensus_share")
 _COLUMNS = (*HEADLINE, "f1_range", "macro_f1", "accuracy", "vote_f1", "vote_accuracy")
 _COLUMNS_WITHOUT_GOLD = (*HEADLINE_WITHOUT_GOLD, "label_shares")
@@ -356,7 +357,10 @@ def metric_table(group: "AuditComparison", columns: Sequence[str] | None = None)
 
 
 def _main_columns(group: "AuditComparison") -> list[str]:
-    return [*(_COLUMNS if group.base.has_gold else _COLUMNS_WITHOUT_GOLD), *_added_metrics(group.runs)]
+    columns: Sequence[str] = _COLUMNS if group.base.has_gold else _COLUMNS_WITHOUT_GOLD
+    if group.is_open:
+        columns = [name for name in _OPEN_COLUMNS if name in METRICS and group.base.value(name) is not None]
+    return [*columns, *_added_metrics(group.runs)]
 
 
 def _added_metrics(runs: Iterable[Audit]) -> list[str]:
@@ -393,7 +397,7 @@ def _best(name: str, frame: pd.DataFrame, words: pd.Series) -> list[int]:
     A collapsed run is excluded, and from metrics without gold labels a run with a constant template: its agreement
     says little.
     """
-    if name not in METRICS:
+    if name not in METRICS or name == "answer_length":  # a longer answer is no better
         return []
     excluded = frame["collapsed"].astype(bool)
     if not METRICS[name].needs_gold:
@@ -440,7 +444,9 @@ def table_caption(group: "AuditComparison") -> str:
     if group.is_comparison:
         caption += f" Differences from {group.base.name} are in percentage points, with 95% intervals."
         caption += " Bold marks the best value. It skips collapsed runs and, for agreement, constant templates."
-    if group.base.has_gold:
+    if group.is_open:
+        caption += " Distinct answers are numbers of answers, answer length is in characters."
+    elif group.base.has_gold:
         f1 = f"for label {group.base.label_name(1)!r}" if group.base.data.is_binary else "averaged over all labels"
         caption += f" F1 is {f1}; σ is its population standard deviation over templates."
     return caption

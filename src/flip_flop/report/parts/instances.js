@@ -53,6 +53,8 @@
       for (const name of ["was", "now"]) options(field[name], data.states, "any");
       const hasGold = data.gold.some((label) => label >= 0), pair = data.runs.length > 1;
       for (const name of ["gold", "right"]) field[name].closest("label").hidden = !hasGold;
+      for (const name of ["label", "gold"]) field[name].closest("label").hidden ||= Boolean(data.right);
+      for (const option of field.sort.options) if (/margin|widest/.test(option.value)) option.hidden = option.disabled = Boolean(data.right);
       for (const name of ["b", "run", "now"]) field[name].closest("label").hidden = !pair;
       for (const option of dialog.querySelectorAll("[data-two]")) option.hidden = option.disabled = !pair;
       const left = document.getElementById(`g${number}-left-out`);
@@ -85,7 +87,7 @@
     if (!document.getElementById(`g${number}-data`)) return;
     await enter(number);
     const last = data.runs.length - 1, given = Object.fromEntries(query), run = Number(given.run ?? given.b ?? last);
-    const usual = { a: 0, b: last, run: last, sort: "margin" }, start = { ...usual, b: run > 0 ? run : last, run, ...given };
+    const usual = { a: 0, b: last, run: last, sort: data.right ? "data" : "margin" }, start = { ...usual, b: run > 0 ? run : last, run, ...given };
     for (const [name, each] of Object.entries(field)) {
       each.value = start[name] ?? "";
       if (each.selectedIndex === -1) each.selectedIndex = 0;
@@ -94,6 +96,9 @@
     if (!dialog.open) dialog.showModal();
     update();
   }
+
+  // Several open answers to a row can be right.
+  const right = (run, at, t) => (data.right ? data.right[run][at * data.templates.length + t] === 1 : data.answers[run][at * data.templates.length + t] === data.gold[at]);
 
   // One template stands for itself and is compared with the vote, two with each other, none with all others.
   function select() {
@@ -104,7 +109,6 @@
       const first = scope.length > 1 ? answer(run, at, scope[0]) : data.votes[run][at];
       return scope.every((t) => answer(run, at, t) === first);
     };
-    const right = (run, at, t) => answer(run, at, t) === data.gold[at];
     const moved = (was, now) => (at) => scope.some((t) => right(view.a, at, t) === was && right(view.b, at, t) === now);
     const agreement = {
       no: (at) => !agrees(view.run, at), yes: (at) => agrees(view.run, at),
@@ -113,7 +117,7 @@
     };
     const verdict = {
       "all-right": (at) => scope.every((t) => right(view.run, at, t)), "some-wrong": (at) => scope.some((t) => !right(view.run, at, t)),
-      "vote-wrong": (at) => data.votes[view.run][at] !== data.gold[at],
+      "vote-wrong": (at) => data.standing[view.run][at] < 2,
       fixed: moved(false, true), broken: moved(true, false), wrong: moved(false, false), right: moved(true, true),
     };
     const contains = (at) => {
@@ -166,19 +170,19 @@
     const place = data.textAt.get(at), words = data.choices[data.choiceOf[place]], answers = make("span", "sides"), size = data.templates.length;
     button.type = "button";
     button.setAttribute("aria-expanded", "false");
-    if (data.gold[at] >= 0) facts.append(gold(data.gold[at]));
-    facts.append(make("span", "", ` margin ${(found.margin[at] / 10).toFixed(1)}`));
+    if (data.gold[at] >= 0) facts.append(gold(data.gold[at], data.right && words?.[0][data.gold[at]]));
+    if (!data.right) facts.append(make("span", "", ` margin ${(found.margin[at] / 10).toFixed(1)}`));
     about.append(facts);
     if (place !== undefined) about.append(make("span", "text", preview(place)));
     for (const run of sides()) {
       const side = make("span", "side");
       if (data.runs.length > 1) side.append(make("small", "", data.runs[run]));
       for (let t = 0; t < size; t++) {
-        const label = found.answer(run, at, t), lead = data.margins[run][at * size + t], word = words?.[t][label] ?? data.labels[label] ?? "no label";
-        const wrong = data.gold[at] >= 0 && label !== data.gold[at], out = found.scope.length < size && !found.scope.includes(t);
+        const label = found.answer(run, at, t), lead = data.margins[run][at * size + t], word = words?.[t][label] ?? data.labels[label] ?? (data.right ? "unreadable" : "no label");
+        const wrong = data.gold[at] >= 0 && !right(run, at, t), out = found.scope.length < size && !found.scope.includes(t);
         const answer = make("span", "answer" + (out ? " out" : "")), cell = make("i", `cell l${label % 7}${wrong ? " wrong" : ""}`);
         cell.style.setProperty("--m", lead / 1000);
-        answer.title = `${data.runs[run]}, ${data.templates[t]}: ${word}, margin ${(lead / 10).toFixed(1)}`;
+        answer.title = `${data.runs[run]}, ${data.templates[t]}: ${word}${data.right ? "" : `, margin ${(lead / 10).toFixed(1)}`}`;
         answer.append(cell, make("span", "word", word));
         side.append(answer);
       }
@@ -195,9 +199,9 @@
     return item;
   }
 
-  function gold(label) {
+  function gold(label, word) {
     const span = make("span", "gold");
-    span.append("gold ", make("i", `swatch l${label % 7}`), data.labels[label] ?? "no label");
+    span.append("gold ", make("i", `swatch l${label % 7}`), word || (data.labels[label] ?? "no label"));
     return span;
   }
 
@@ -220,12 +224,12 @@
       item.append(choices);
       data.choices[data.choiceOf[place]][t].forEach((text, label) => {
         const marks = sides().filter((run) => found.answer(run, at, t) === label)
-          .map((run) => `${data.runs[run]} ${(data.margins[run][at * size + t] / 10).toFixed(1)}`);
+          .map((run) => data.runs[run] + (data.right ? "" : ` ${(data.margins[run][at * size + t] / 10).toFixed(1)}`));
         const choice = make("span", marks.length ? "chosen" : "");
         choice.append(make("i", `swatch l${label % 7}`), text);
         if (label === data.gold[at]) marks.push("gold");
         for (const mark of marks) choice.append(" ", make("small", "", mark));
-        choices.append(choice);
+        if (marks.length || !data.right) choices.append(choice);
       });
       all.append(item);
     }
