@@ -13,7 +13,7 @@ from flip_flop.files import generator
 from flip_flop.metrics import METRICS, summarise
 from flip_flop.prompts import AnswerFormat, RenderedInstance, Template
 from flip_flop.scoring.open_answers import group_answers
-from flip_flop.tasks import Task, require_templates_for_training
+from flip_flop.tasks import Task
 
 TEMPLATES = tuple(Template(name, f"{name}: {{{{ question }}}}", None) for name in ("one", "two", "three"))
 NUMBER = AnswerFormat("number", max_tokens=6)
@@ -143,7 +143,6 @@ def test_stop_texts_end_local_answers(loaded):
 def test_what_does_not_support_open_answers_is_refused_in_one_line():
     task = open_task()
     for use in (
-        lambda: require_templates_for_training(task),
         lambda: predict("demo", task, quiet=True),
         lambda: audit("demo", task, quiet=True, calibrate="contextual"),
     ):

@@ -84,20 +84,22 @@ def consensus(scores):
     return predictions, counts, label, counts[label] > len(scores) / 2
 
 
-def algorithm_1(scores, *, tau, k_max, f_min, f_max, t, bound="templates"):
+def algorithm_1(scores, *, tau, k_max, f_min, f_max, t, bound="templates", predictions=None):
     """(case, T, S, w_flip), sets as sorted lists of template indices. Branch for branch as printed.
 
-    ``bound`` "group" is line 10 of the authors' release: k is below the number of majority voters.
+    ``bound`` "group" is line 10 of the authors' release: k is below the number of majority voters. ``predictions`` of
+    generated answers are -1 for one that cannot be read; with a single answer, margins are infinite.
     """
     num_templates = len(scores)
-    predictions, _, star, _ = consensus(scores)
+    predictions = consensus(scores)[0] if predictions is None else predictions
+    star = best([predictions.count(label) for label in range(len(scores[0]))])
     group = [v for v in range(num_templates) if predictions[v] == star]
     if len(group) <= num_templates / 2:
         return 1, [], [], 0.0
     margin = {}
     for v in group:
         others = [scores[v][c] for c in range(len(scores[v])) if c != star]
-        margin[v] = scores[v][star] - max(others)
+        margin[v] = scores[v][star] - max(others, default=-math.inf)
     in_order = sorted(margin.values())
     middle = len(in_order) // 2
     median = in_order[middle]

@@ -1,5 +1,6 @@
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -16,15 +17,16 @@ DEFAULTS = {
 }
 
 
-def split_of(scores, **changes):
-    return split_templates(torch.as_tensor(scores), SplitSettings(**{**DEFAULTS, **changes}))
+def split_of(scores, predictions=None, **changes):
+    written = None if predictions is None else torch.tensor(predictions)
+    return split_templates(torch.as_tensor(scores), SplitSettings(**{**DEFAULTS, **changes}), written)
 
 
 def members(mask):
     return mask.nonzero().flatten().tolist()
 
 
-def assert_as_printed(scores, **changes):
+def assert_as_printed(scores, predictions=None, **changes):
     """The split equals the oracle's, which follows the algorithm branch for branch."""
     values = {**DEFAULTS, **changes}
     case, cc, nc, weight = oracle.algorithm_1(
@@ -34,8 +36,9 @@ def assert_as_printed(scores, **changes):
         f_min=values["flip_weight_min"],
         f_max=values["flip_weight_max"],
         t=values["flip_temperature"],
+        predictions=predictions,
     )
-    split = split_of(scores, **changes)
+    split = split_of(scores, predictions, **changes)
     assert (split.case, members(split.cc_mask), members(split.nc_mask)) == (case, cc, nc)
     assert split.flip_weight == pytest.approx(weight, abs=1e-12)
     assert not set(cc) & set(nc)
@@ -76,6 +79,20 @@ def test_algorithm_1_holds_for_random_scores_and_settings():
         }
         cases.add(assert_as_printed(torch.tensor(scores), **settings_drawn).case)
     assert cases == {1, 2, 3}
+
+
+def test_algorithm_1_holds_for_generated_answers_of_any_number():
+    random = random_of("generated")
+    cases = set()
+    for number in range(400):
+        num_templates, num_answers = int(random.integers(2, 8)), 1 + number % 4
+        scores = random.normal(size=(num_templates, num_answers)) - 1.0
+        popular = int(random.integers(num_answers))
+        scores[:, popular] += random.choice([0.0, 3.0])
+        predictions = random.integers(-1, num_answers, size=num_templates)  # -1 cannot be read
+        predictions = np.where(random.random(num_templates) < 0.7, popular, predictions).tolist()
+        cases.add((assert_as_printed(torch.tensor(scores), predictions).case, num_answers))
+    assert cases == {(case, num_answers) for case in (1, 2, 3) for num_answers in (1, 2, 3, 4)}
 
 
 def test_a_worked_example():
@@ -189,7 +206,6 @@ UNSURE = [[-0.1, -0.2]] * 3
         ([*UNSURE, [-0.1, math.nan]], {}, "not finite"),
         ([*UNSURE, [-0.1, math.inf]], {}, "not finite"),
         ([*UNSURE, [-0.1, -math.inf]], {}, "not finite"),
-        ([[-0.1], [-0.2], [-0.3]], {}, "at least two labels"),
     ],
 )
 def test_invalid_settings_and_scores_are_refused(scores, changes, words):

@@ -1,12 +1,14 @@
 """The training step: gradients against separate passes, costs, and rows that fit into memory."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flip_flop.scoring import EncodedAnswer
 from flip_flop.scoring.packed import pack
 from flip_flop.training import F2CConfig
 from tests.exact import EXACT, float32_bound, in_float64
@@ -18,6 +20,7 @@ from tests.training.naive_step import (
     lora_gradients,
     made_instances,
     made_trainer,
+    slow_instance,
     slow_step,
     step,
 )
@@ -54,6 +57,28 @@ def test_gradients_match_separate_passes(tmp_path, dtype, kind):
             loss, gradients = step(trainer, instances)
             assert loss == pytest.approx(expected_loss, rel=of_loss)
             assert distance(gradients, expected) < of_gradients, (backend, row_tokens)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("kind", ["f2c over labels, cce over both", "f2c over both", "swarm"])
+def test_instances_with_different_numbers_of_answers_train_together(tmp_path, kind, backend):
+    slow = exact_trainer(tmp_path / "slow", **LOSSES[kind])
+    labels, places = [(0, 2), (1,), (0, 1, 2), (2, 0), (1, 2)], [(4, 1), (0,), (3, 0, 2), (1, 2), (2, 4)]
+    fewer, padded = [], []
+    for row, kept, where in zip(made_instances(), labels, places, strict=True):
+        fewer.append(replace(row, answers=[[template[label] for label in kept] for template in row.answers]))
+        answers = [[EncodedAnswer(template[0].context, ())] * 5 for template in row.answers]
+        for template, label, place in itertools.product(range(4), range(len(kept)), range(5)):
+            if where[label] == place:
+                answers[template][place] = fewer[-1].answers[template][label]
+        predictions = slow_instance(slow.adapted, fewer[-1], slow.args).consensus.predictions.tolist()
+        padded.append(replace(row, answers=answers, votes=tuple(where[label] for label in predictions)))
+    expected_loss, expected = slow_step(slow, fewer)
+    trainer = exact_trainer(tmp_path / "ours", backend=backend, **LOSSES[kind])
+    loss, gradients = step(trainer, padded)
+    assert loss == pytest.approx(expected_loss, rel=EXACT)
+    assert distance(gradients, expected) < EXACT
 
 
 @pytest.mark.slow

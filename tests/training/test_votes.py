@@ -12,7 +12,7 @@ import torch
 from flip_flop import audit, load_model
 from flip_flop.errors import InputError
 from flip_flop.metrics import batch_offsets, label_shares_per_template
-from flip_flop.scoring import score
+from flip_flop.scoring import EncodedInstance, score
 from flip_flop.tasks import RowsSource
 from flip_flop.training.data import KeyedSampler, VoteTable, initial_vote_stats
 from tests.exact import ROUNDED, in_float64
@@ -209,4 +209,4 @@ def test_answers_by_position_do_not_train_unless_calibration_or_labels_help(pull
     offsets = None if config.vote_calibration == "none" else batch_offsets(scores)
     votes = VoteTable(tuple(map(str, range(60))), scores).with_offsets(offsets)
     with pytest.raises(InputError, match="E-POSITION") if is_refused else nullcontext():
-        initial_vote_stats(votes, config, ORDERS)
+        initial_vote_stats(votes, config, ORDERS, [EncodedInstance(row, ()) for row in votes.ids])

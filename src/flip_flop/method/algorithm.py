@@ -4,7 +4,7 @@ import math
 import statistics
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional
 
@@ -13,7 +13,9 @@ from flip_flop.method.settings import SplitSettings
 from flip_flop.method.types import Consensus, TemplateSplit
 
 
-def find_consensus(scores: Float[Tensor, "*batch templates labels"]) -> Consensus:
+def find_consensus(
+    scores: Float[Tensor, "*batch templates labels"], predictions: Int[Tensor, "*batch templates"] | None = None
+) -> Consensus:
     r"""Let each template vote for its best label, and find the label of the strict majority.
 
     .. math::
@@ -23,7 +25,8 @@ def find_consensus(scores: Float[Tensor, "*batch templates labels"]) -> Consensu
 
     Eqs. 3, 4 and 5 of the F2C paper. Equal scores within a template go to the lowest label index. A tie of votes has
     no consensus, nor has an exact half. The argmax is taken of the scores themselves (mean log-probabilities, where
-    ``-inf`` is a probability of zero): the softmax keeps their order, but its rounding can tie two.
+    ``-inf`` is a probability of zero): the softmax keeps their order, but its rounding can tie two. ``predictions`` of
+    generated answers replace it, with -1 for an answer that cannot be read.
 
     Raises:
         ValueError: A score is NaN: it would win every argmax.
@@ -36,8 +39,8 @@ def find_consensus(scores: Float[Tensor, "*batch templates labels"]) -> Consensu
     scores = scores.detach()
     if scores.isnan().any():
         raise ValueError("A score is NaN: no vote can be taken from the model's output.")
-    predictions = scores.argmax(dim=-1)
-    vote_counts = functional.one_hot(predictions, scores.shape[-1]).sum(dim=-2)
+    predictions = scores.argmax(dim=-1) if predictions is None else predictions
+    vote_counts = (predictions[..., None] == torch.arange(scores.shape[-1], device=predictions.device)).sum(dim=-2)
     label = vote_counts.argmax(dim=-1)
     exists = 2 * vote_counts.amax(dim=-1) > scores.shape[-2]
     return Consensus(predictions, vote_counts, label, exists)
@@ -57,7 +60,11 @@ def label_log_probs(scores: Float[Tensor, "*batch labels"]) -> Float[Tensor, "*b
     return functional.log_softmax(at_least_float32(scores), dim=-1)
 
 
-def split_templates(scores: Float[Tensor, "templates labels"], settings: SplitSettings) -> TemplateSplit:
+def split_templates(
+    scores: Float[Tensor, "templates labels"],
+    settings: SplitSettings,
+    predictions: Int[Tensor, " templates"] | None = None,
+) -> TemplateSplit:
     r"""Algorithm 1: split one instance's templates into the CC and the NC set, and weigh the flip term.
 
     .. math::
@@ -67,11 +74,12 @@ def split_templates(scores: Float[Tensor, "templates labels"], settings: SplitSe
 
     ``scores`` are :math:`\mathrm{LL}_i`, mean log-probabilities of each answer's tokens in nats. The median of an even
     count is the mean of the middle two. Templates of equal margin enter the CC set in the order of their index; where
-    fewer than ``max_cc_size`` templates voted for the consensus, all of them enter. Everything is decided on the CPU
+    fewer than ``max_cc_size`` templates voted for the consensus, all of them enter. ``predictions``: as in
+    :func:`find_consensus`. Everything is decided on the CPU
     in float64, so the same scores give the same sets on every device; the masks are there, too.
 
     Raises:
-        ValueError: A score is not finite, or there is only one label.
+        ValueError: A score is not finite.
 
     Example:
         >>> scores = torch.tensor([[-0.1, -3.0], [-0.2, -2.0], [-0.6, -0.8], [-1.5, -0.3]])
@@ -83,13 +91,11 @@ def split_templates(scores: Float[Tensor, "templates labels"], settings: SplitSe
         (3, [True, True, False, False], [False, False, True, True], 0.7109)
     """
     num_templates, num_labels = scores.shape
-    if num_labels < 2:
-        raise ValueError("A margin needs at least two labels.")
     scores = scores.detach().to("cpu", torch.float64)
     if not scores.isfinite().all():
         raise ValueError("A score is not finite: its margin, and so the split, is not defined.")
 
-    consensus = find_consensus(scores)
+    consensus = find_consensus(scores, predictions)
     majority_mask = consensus.predictions == consensus.label
     majority_size = int(majority_mask.sum())
     empty = torch.zeros_like(majority_mask)
@@ -98,7 +104,8 @@ def split_templates(scores: Float[Tensor, "templates labels"], settings: SplitSe
 
     consensus_scores = scores[:, consensus.label]
     other_labels = torch.arange(num_labels) != consensus.label
-    margins = consensus_scores - scores[:, other_labels].amax(dim=1)  # lines 3, 4
+    rivals = functional.pad(scores[:, other_labels], (1, 0), value=-math.inf)  # with one label, margins are infinite
+    margins = consensus_scores - rivals.amax(dim=1)  # lines 3, 4
     median_margin = statistics.median(margins[majority_mask].tolist())  # line 5
     if majority_size == num_templates and median_margin >= settings.unanimous_margin:  # line 6
         return TemplateSplit(2, majority_mask, empty, 0.0)  # line 7

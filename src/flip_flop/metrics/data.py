@@ -96,7 +96,7 @@ class Scores:
     def own_label_mass(self) -> Float[np.ndarray, "instances templates"]:
         """Probability of all labels of a template together: sum over labels of p(y_c | x)."""
         assert self.token_counts is not None
-        return np.exp(self.scores.astype(np.float64) * self.token_counts).sum(axis=-1)
+        return np.exp(self.scores.astype(np.float64) * np.maximum(self.token_counts, 1)).sum(axis=-1)
 
     @cached_property
     def predictions(self) -> Int[np.ndarray, "instances templates"]:

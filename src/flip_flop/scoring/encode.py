@@ -54,7 +54,7 @@ LOCAL_MODELS = ("BPE", "WordPiece", "WordLevel")
 class EncodedAnswer:
     """The token ids of one answer and of its context, at least one each.
 
-    ``merged``: a token spans both texts.
+    ``merged``: a token spans both texts. The place of a label that an instance lacks has no tokens.
     """
 
     context: tuple[int, ...]
@@ -74,11 +74,13 @@ class EncodedInstance:
     Attributes:
         answers: ``[templates][labels]``.
         label: The index of the gold label, if known. Evaluation and logs read it, losses do not.
+        votes: The label that each template has written, if answers were generated. -1: the answer cannot be read.
     """
 
     id: str
     answers: Sequence[Sequence[EncodedAnswer]]
     label: int | None = None
+    votes: tuple[int, ...] = ()
 
     @functools.cached_property
     def trie(self) -> TokenTrie:
@@ -387,17 +389,23 @@ class PromptEncoder:
     def _encode(self, instances: Sequence[RenderedInstance]) -> list[EncodedInstance]:
         rows = self._boundary.encode(
             [
-                (prompt, [delimiter + choice for choice in choices])
+                (prompt, [delimiter + choice for choice in choices if choice or not instance.written])
                 for instance in instances
                 for delimiter in [self.delimiter_of(instance.chat)]
                 for prompt, choices in zip(instance.prompts, instance.choices, strict=True)
             ]
         )
         left = iter(rows)
-        return [
-            EncodedInstance(rendered.id, tuple(next(left) for _ in rendered.prompts), rendered.label)
-            for rendered in instances
-        ]
+        encoded = []
+        for rendered in instances:
+            answers: list[tuple[EncodedAnswer, ...]] = [next(left) for _ in rendered.prompts]
+            votes: tuple[int, ...] = ()
+            if rendered.written:
+                choices = rendered.choices[0]
+                answers = [_in_places(template, choices) for template in answers]
+                votes = tuple(choices.index(text) if text else -1 for text in rendered.written)
+            encoded.append(EncodedInstance(rendered.id, tuple(answers), rendered.label, votes))
+        return encoded
 
     def _too_long(self, instance: EncodedInstance) -> list[TooLong]:
         if self.max_length is None:
@@ -413,7 +421,7 @@ class PromptEncoder:
             where = f"Instance {instance.id!r}, template number {index + 1}"
             # The contexts of a template are beginnings of the same prompt.
             prompt = max((answer.context for answer in answers), key=len)
-            largest = max(max(prompt), *(max(answer.tokens) for answer in answers))
+            largest = max(*prompt, *(token for answer in answers for token in answer.tokens))
             if self.vocab_size is not None and largest >= self.vocab_size:
                 raise InputError(
                     "E-MODEL-FILE",
@@ -423,13 +431,19 @@ class PromptEncoder:
             labels: dict[tuple[int, tuple[int, ...]], int] = {}
             for label, answer in enumerate(answers):
                 first = labels.setdefault((len(answer.context), answer.tokens), label)
-                if first != label:
+                if first != label and answer.tokens:
                     raise InputError(
                         "E-LABEL",
                         f"{where}: the answers {choices[index][first]!r} and {choices[index][label]!r} are the same "
                         "tokens.",
                         "Write them in characters that the model's tokenizer knows.",
                     )
+
+
+def _in_places(answers: Sequence[EncodedAnswer], choices: Sequence[str]) -> tuple[EncodedAnswer, ...]:
+    """Return the answers of a template in the places of their texts, and one without tokens for each empty text."""
+    left, blank = iter(answers), EncodedAnswer(answers[0].context, ())
+    return tuple(next(left) if text else blank for text in choices)
 
 
 _LIBRARY_NAMES = set(inspect.signature(PreTrainedTokenizerBase.apply_chat_template).parameters) - {"tools", "documents"}

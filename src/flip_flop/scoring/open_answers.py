@@ -1,4 +1,4 @@
-"""Open answers: greedy answers of a local model, and the answers of an instance grouped by their keys."""
+"""Open answers: greedy answers of a local model, grouped by their keys, and as answer choices for training."""
 
 import hashlib
 import logging
@@ -11,6 +11,8 @@ import torch
 from transformers import GenerationConfig
 
 from flip_flop.console import track
+from flip_flop.errors import InputError
+from flip_flop.files import generator
 from flip_flop.metrics import ScoredRows
 from flip_flop.prompts import AnswerFormat, RenderedInstance
 from flip_flop.prompts.answers import token_f1
@@ -129,6 +131,43 @@ def group_answers(
     is_given = np.array(labels)[:, :, None] == np.arange(len(texts[0]) + 1)
     scores, counts = np.where(is_given, 0.0, -np.inf).astype(np.float32), np.zeros(is_given.shape, dtype=np.int64)
     return ScoredRows.of(rows, scores, counts, instances=rows, settings=settings, answered=arrays)
+
+
+def as_choices(answered: ScoredRows, seed: int) -> list[RenderedInstance]:
+    """Return generated answers as answer choices for training: the shortest text of each key, under all templates.
+
+    An instance has V + 1 choices in a random order. Those without a text are empty: no template can answer with them.
+    ``written`` is the choice of each template, empty for an answer that cannot be read. The gold label is the choice
+    with a reference's key, otherwise an empty one. It skips instances without a readable answer.
+
+    Raises:
+        InputError: ``E-DATA-ROWS`` if no answer can be read.
+    """
+    rows = []
+    for instance in answered.instances:
+        assert instance.answer is not None
+        keys = [instance.answer.key(after_reasoning(text)[0]) for text in instance.written]
+        shortest: dict[str, str] = {}
+        for key, text in sorted(zip(keys, instance.written, strict=True), key=lambda pair: len(pair[1])):
+            if key is not None:
+                shortest.setdefault(key, text)
+        places = generator(seed, "choices", instance.id).permutation(len(instance.written) + 1).tolist()
+        choices, label = [""] * len(places), places[-1] if instance.references else None
+        for place, (key, text) in zip(places, shortest.items(), strict=False):
+            choices[place] = text
+            label = place if key in instance.references else label
+        same = (tuple(choices),) * len(instance.prompts)
+        if shortest:
+            written = tuple("" if key is None else shortest[key] for key in keys)
+            rows.append(replace(instance, choices=same, label=label, written=written, answer=None))
+    if not rows:
+        raise InputError(
+            "E-DATA-ROWS", "No generated answer can be read.", "Change `answer` in the task, or its prompts."
+        )
+    num_skipped = len(answered) - len(rows)
+    if num_skipped:
+        log.warning("W-TRAINING: skipped %d of %d rows: none of their answers can be read.", num_skipped, len(answered))
+    return rows
 
 
 def _number(key: str | None) -> int:

@@ -70,27 +70,32 @@ class AnswerStates:
         return torch.repeat_interleave(torch.arange(counts.numel()), counts)
 
     def of(self, instance: int, label: int | None = None) -> "AnswerStates":
-        """Return only the answers of one instance, or only its answers with one label."""
+        """Return only the answers of one instance with tokens, or only its answers with one label."""
         labels = slice(None) if label is None else slice(label, label + 1)
         wanted = torch.zeros_like(self.token_counts, dtype=torch.bool)
         wanted[instance, :, labels] = True
         is_wanted = wanted.flatten()[self.token_owner]
+        counts = self.token_counts[instance : instance + 1, :, labels]
         return replace(
             self,
             token_row=self.token_row[is_wanted],
             token_target=self.token_target[is_wanted],
-            token_counts=self.token_counts[instance : instance + 1, :, labels],
+            token_counts=counts[..., counts[0].any(dim=0)],
         )
 
     def scores(self) -> Float[Tensor, "instances templates labels"]:
-        """Return the mean log-probability of each answer's tokens (Eq. 13), with gradient if enabled."""
+        """Return the mean log-probability of each answer's tokens (Eq. 13), with gradient if enabled.
+
+        It is ``-inf`` for an answer without tokens.
+        """
         logits, row = self._used_logits()
         target, owner, counts = (
             to_device(part, logits.device) for part in (self.token_target, self.token_owner, self.token_counts)
         )
         log_probs = logits[row, target] - logits.logsumexp(dim=-1)[row]
         sums = torch.zeros(counts.numel(), dtype=log_probs.dtype, device=log_probs.device)
-        return sums.index_add(0, owner, log_probs).view(counts.shape) / counts
+        means = sums.index_add(0, owner, log_probs).view(counts.shape) / counts.clamp(min=1)
+        return means.masked_fill(counts == 0, -math.inf)
 
     def token_log_softmax(self) -> Float[Tensor, "tokens vocab"]:
         """Return the log-probabilities of the vocabulary at each answer token."""

@@ -231,7 +231,8 @@ def score_instances(
                 advance(len(indices))
             # One copy per window: while a device computes a forward pass, the CPU prepares the next one.
             batch, batch_counts = (torch.cat(parts) for parts in zip(*results, strict=True))
-            batch = require_finite(batch.float().cpu(), [window[index].id for index in order])
+            batch, ids = batch.float().cpu(), [window[index].id for index in order]
+            require_finite(batch.masked_fill(batch_counts == 0, 0.0), ids)
             place = np.argsort(order)
             scores.append(batch.numpy()[place])
             counts.append(batch_counts.numpy()[place])
@@ -308,7 +309,7 @@ def check_scores(
             templates = draw.permutation(scores.scores.shape[1])[:MAX_TEMPLATES]
             first = scores.scores[row, templates].astype(np.float64)
             again = _scores_alone(model, instances[row], templates.tolist())
-            differences.append(np.abs(first - again))
+            differences.append(np.abs(np.subtract(first, again, out=np.zeros_like(first), where=first != again)))
             wrong = np.argwhere(~(differences[-1] <= allowed + SAME_SHARE * np.abs(again)))
             if len(wrong):
                 cell = template, label = tuple(wrong[0].tolist())

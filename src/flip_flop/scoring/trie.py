@@ -73,8 +73,8 @@ def build_trie(answers: Sequence[Sequence[Pair]]) -> TokenTrie:
     """Build the trie of one instance.
 
     Args:
-        answers: ``[templates][labels]`` pairs of prompt and answer, with at least one token each. The last token of an
-            answer is only a target, so that it has no node.
+        answers: ``[templates][labels]`` pairs of prompt and answer. A prompt has at least one token, an answer has
+            none if the instance lacks its label. The last token of an answer is only a target, without a node.
     """
     pairs = [pair for template in answers for pair in template]
     prompts = {id(prompt): prompt for prompt, _ in pairs}  # labels share theirs
@@ -106,7 +106,11 @@ def build_trie(answers: Sequence[Sequence[Pair]]) -> TokenTrie:
         depth=np.array(depth, dtype=STORED),
         leave=np.array(leave, dtype=STORED),
         token_node=np.array(
-            [node for (prompt, _), read in zip(pairs, reads, strict=True) for node in paths[read][len(prompt) - 1 :]],
+            [
+                node
+                for (prompt, answer), read in zip(pairs, reads, strict=True)
+                for node in paths[read][len(prompt) - 1 :][: len(answer)]
+            ],
             dtype=STORED,
         ),
         token_target=np.array([token for _, answer in pairs for token in answer], dtype=np.int64),

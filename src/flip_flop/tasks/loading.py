@@ -14,7 +14,6 @@ from flip_flop.console import count
 from flip_flop.errors import InputError, nearest
 from flip_flop.metrics import prior_of_labels
 from flip_flop.prompts import RenderedInstance, Template, TemplateSet
-from flip_flop.prompts.answers import unsupported
 from flip_flop.prompts.lint import LintRow, lines_of, lint_templates
 from flip_flop.tasks.embedded import EMBEDDED, embedded_task
 from flip_flop.tasks.readers import label_text
@@ -114,9 +113,7 @@ def _with_chosen_templates(task: Task, templates: str | None) -> Task:
 
 
 def require_templates_for_training(task: Task) -> None:
-    """Refuse open answers, and to train on fewer than two templates (``E-NO-CONSENSUS``)."""
-    if task.answer:
-        raise unsupported("Training")
+    """Refuse to train on fewer than two templates (``E-NO-CONSENSUS``)."""
     number = len(task.training_templates)
     if number < 2:
         held_out = f" ({len(task.held_out_templates)} held out)" if task.held_out_templates else ""

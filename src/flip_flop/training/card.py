@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+import numpy as np
 from huggingface_hub import EvalResult, ModelCardData
 from torch import Tensor, nn
 
 from flip_flop.console import DEMO_NOTE, count, markdown_cell, percent, point_interval, points, versions, visible
 from flip_flop.hub import gguf_name, is_local_name
 from flip_flop.method import METHODS
-from flip_flop.metrics import METRICS, Scores
+from flip_flop.metrics import METRICS, Scores, is_collapsed
 from flip_flop.record import ModelRecord, RunRecord, TaskRecord
 from flip_flop.scoring.distributed import world_size
 from flip_flop.training.checkpoints import recorded_settings
@@ -28,6 +29,7 @@ CARD = "README.md"
 PROJECT = "flip-flop-consistency"
 # Metrics before and after training.
 SHOWN = ("observed_agreement", "mean_f1", "f1_std", "vote_f1")
+SHOWN_OPEN = ("observed_agreement", "accuracy", "vote_accuracy", "unmapped_share", "answer_length")
 # Recorded settings that the card shows.
 SETTINGS = (
     *("protocol", "votes", "vote_calibration", "label_prior", "divergence_space", "cce_weight", "jsd_weight"),
@@ -86,15 +88,21 @@ def change_on_validation(trainer: Any) -> dict[str, Any] | None:
     """Compare the base and the trained model on the validation split; ``None`` without evaluations.
 
     By name: ``before`` and ``after``, fractions, and ``interval``, the paired 95% interval of their difference. All
-    processes take part in the scoring.
+    processes take part in the scoring. Open answers are generated for a few rows.
     """
     dataset = trainer.eval_instances
-    if dataset is None or trainer.args.eval_strategy == "no":
+    if trainer.open_validation:
+        before, after = trainer.answers_before_and_after()
+    elif dataset is None or trainer.args.eval_strategy == "no":
         return None
-    tables = (trainer.validation_votes.uncalibrated, trainer.validation_scores())
-    before, after = (Scores(table.scores, dataset.gold, trainer.task_record.f1) for table in tables)
-    change: dict[str, Any] = {"num_instances": len(dataset)}
-    for name in SHOWN:
+    else:
+        tables = (trainer.validation_votes.uncalibrated, trainer.validation_scores())
+        before, after = (Scores(table.scores, dataset.gold, trainer.task_record.f1) for table in tables)
+    change: dict[str, Any] = {"num_instances": len(after)}
+    if trainer.open_validation:
+        is_read = len(np.unique(after.answers)) > 1
+        change["collapsed"] = is_collapsed(after.answers, after.num_answers) or not is_read
+    for name in SHOWN_OPEN if trainer.open_validation else SHOWN:
         metric = METRICS[name]
         interval = metric.change_interval(before, after)
         values = {"before": metric.value(before), "after": metric.value(after)}
@@ -174,7 +182,8 @@ def model_card(
         training=training,
         labels=task.label_names or task.labels,
         validation=validation,
-        changes=[(METRICS[name], values) for name, values in changes.items()],
+        changes=[(METRICS[name], values) for name, values in changes.items() if METRICS[name].in_percent],
+        is_open=(training.get("survey") or {}).get("vote_label_shares") == [],
         selected_by=SELECTED_BY.get(by := str(training.get("selected_by", "last")), f"by {by}"),
         source=_source(str(task.data.get("source", "rows in memory"))),
         seen=math.prod(training.get(name) or 0 for name in sizes),

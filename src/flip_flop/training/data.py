@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Int, Int64
 from torch import Tensor
 from torch.utils.data import Dataset, Sampler
 
@@ -32,6 +32,7 @@ from flip_flop.metrics import (
     vote_changes,
 )
 from flip_flop.prompts import Chat, RenderedInstance, templates_differ_in_answer_words
+from flip_flop.prompts.answers import unsupported
 from flip_flop.record import TaskRecord
 from flip_flop.scoring.distributed import num_parts, world_size
 from flip_flop.scoring.encode import EncodedInstance, PromptEncoder
@@ -101,13 +102,15 @@ def load_training_data(
 
     Raises:
         InputError: ``E-DATA-ROWS``, also for a labelled row that is not in ``train``, or an error
-            of the task's data.
+            of the task's data; ``E-OPEN-ANSWER`` for contextual calibration.
     """
     seed, by_labels = config.seed, config.select_by in ("auto", "mean_f1", "macro_f1")
     task = task.with_templates(task.training_templates.names)
     rendered = log_label_counts(log_findings(task.render("train", limit=limit, seed=seed)))
     if config.label_prior is not None:
         check_prior(config.label_prior, len(rendered.instances[0].choices[0]))
+    if task.answer and config.vote_calibration == "contextual":
+        raise unsupported("Contextual calibration")
     content_free = rendered.content_free() if config.vote_calibration == "contextual" else ()
     few = None if few_labels is None else labelled_file(task, few_labels)
     instances = rendered.instances if few is None else _with_few_labels(rendered.instances, few)
@@ -340,6 +343,21 @@ def draw_sample(instances: Sequence[EncodedInstance], seed: int) -> list[Encoded
     return [instances[number] for number in sorted(drawn)]
 
 
+def votes_of(
+    row: EncodedInstance, scores: Float[Tensor, "templates labels"]
+) -> tuple[Float[Tensor, "templates present"], Int[Tensor, " templates"] | None, int | None]:
+    """Return an instance's scores, generated predictions and gold label among the labels that it has.
+
+    Without open answers it has all labels, and its scores predict. A gold label that it lacks is -1.
+    """
+    if not row.votes:
+        return scores, None, row.label
+    has_label = scores.isfinite().any(dim=0)
+    places = [*torch.where(has_label, has_label.cumsum(0) - 1, -1).tolist(), -1]  # the last for a vote of -1
+    label = None if row.label is None else places[row.label]
+    return scores[:, has_label], torch.tensor([places[vote] for vote in row.votes]), label
+
+
 # ---- votes of the base model ----
 
 
@@ -369,10 +387,16 @@ class VoteTable:
         """The scores without calibration."""
         return self if self.offsets is None else VoteTable(self.ids, self.scores - self.offsets)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the labels are open answers, which no offset calibrates. Each instance lacks some of them."""
+        return bool(np.isinf(self.scores).any())
+
     @cached_property
     def batch_calibrated(self) -> "VoteTable":
-        """These scores if they are calibrated, otherwise with batch calibration."""
-        return self if self.offsets is not None else self.with_offsets(batch_offsets(self.scores))
+        """These scores if they are calibrated or of open answers, otherwise with batch calibration."""
+        is_final = self.offsets is not None or self.is_open
+        return self if is_final else self.with_offsets(batch_offsets(self.scores))
 
     def with_offsets(self, offsets: Float[np.ndarray, "templates labels"] | None) -> "VoteTable":
         """Calibrate raw scores with these offsets, if any."""
@@ -429,7 +453,9 @@ def check_frozen_votes(instances: Sequence[EncodedInstance], config: F2CConfig, 
         )
 
 
-def initial_vote_stats(votes: VoteTable, config: F2CConfig, design: Mapping[str, Any]) -> dict[str, Any]:
+def initial_vote_stats(
+    votes: VoteTable, config: F2CConfig, design: Mapping[str, Any], voters: Sequence[EncodedInstance]
+) -> dict[str, Any]:
     """Compute and log shares of the first votes: of a consensus, of each case, and of each label.
 
     Without labels, a label bias that all templates share cannot be distinguished from class imbalance, so the user sees
@@ -450,25 +476,25 @@ def initial_vote_stats(votes: VoteTable, config: F2CConfig, design: Mapping[str,
             "its answers.",
             "Use a stronger model, or a method with labels, such as supervised.",
         )
-    scores = torch.from_numpy(votes.scores)
-    num_with_consensus = int(find_consensus(scores).exists.sum())
+    scores = [votes_of(row, table)[:2] for row, table in zip(voters, torch.from_numpy(votes.scores), strict=True)]
+    num_with_consensus = sum(bool(find_consensus(*row).exists) for row in scores)
     if num_with_consensus == 0 and find_method(config.method).needs_consensus:
         hint = "Run an audit first: look for reversed answer choices, or use a stronger model."
         raise InputError("E-NO-CONSENSUS", f"none of the {len(scores)} instances has a strict majority.", hint)
-    cases = [split_templates(votes, config.split_settings).case for votes in scores]
+    cases = [split_templates(table, config.split_settings, written).case for table, written in scores]
     consensus_share = num_with_consensus / len(scores)
     case_shares = [cases.count(case) / len(cases) for case in (1, 2, 3)]
-    shares = votes.shares.tolist()
+    shares = [] if votes.is_open else votes.shares.tolist()
     log.info(
-        "first votes over %d instances: consensus on %.0f %%, unanimous and confident on %.0f %%, labels %s",
+        "first votes over %d instances: consensus on %.0f %%, unanimous and confident on %.0f %%%s",
         len(scores),
         100 * consensus_share,
         100 * case_shares[1],
-        " / ".join(f"{100 * share:.0f} %" for share in shares),
+        ", labels " * bool(shares) + " / ".join(f"{100 * share:.0f} %" for share in shares),
     )
     if case_shares[1] == 1.0:
         log.warning("W-TRAINING: every instance is unanimous and confident, so training has almost no effect.")
-    if max(shares) > 0.9:
+    if max(shares, default=0.0) > 0.9:
         log.warning(
             "W-COLLAPSE: one label has %.0f %% of the votes. If the data are not that imbalanced, training amplifies "
             "the bias.",

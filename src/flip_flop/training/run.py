@@ -57,7 +57,7 @@ from flip_flop.training.checkpoints import (
 )
 from flip_flop.training.config import F2CConfig, optimizer_errors
 from flip_flop.training.data import VOTES, TrainingData, VoteTable, initial_vote_stats, rows_for_task, warn_of_templates
-from flip_flop.training.selection import reason_to_withhold
+from flip_flop.training.selection import reason_against_answers, reason_to_withhold
 from flip_flop.training.trainer import F2CTrainer
 
 log = logging.getLogger("flip_flop")
@@ -149,7 +149,8 @@ def train(
         if trainer.is_frozen and checkpoint and not plan["allowed_changes"]:
             stored = VoteTable.read(out / VOTES, [instance.id for instance in trainer.voters]) if rank() == 0 else None
             trainer.first_votes = all_gather(stored)[0] or trainer.first_votes
-        survey = initial_vote_stats(trainer.first_votes, config, data.record.design(trainer.template_names))
+        design = data.record.design(trainer.template_names)
+        survey = initial_vote_stats(trainer.first_votes, config, design, trainer.voters)
         # All mistakes of the user have been found.
         if rank() == 0:
             _write_start(out, plan, survey, trainer)
@@ -177,12 +178,14 @@ def _finish(
         None if trainer.eval_instances is None else trainer.eval_instances.gold,
         len(trainer.train_instances[0].answers[0]),
     )
+    change = change_on_validation(trainer)
+    if trainer.open_validation and change is not None:
+        reason = reason_against_answers(change)
     if reason is not None and not keep_worse:
         log.warning("%s The adapter is not saved. --resume --keep-worse saves it without training again.", reason)
         return TrainingRun(out, None, withheld=True)
     if reason is not None and rank() == 0:
         log.warning("%s", reason)
-    change = change_on_validation(trainer)
     table = None if trainer.args.vote_calibration == "none" else _calibration_scores(trainer)
     state = sharded_state(trainer.adapted)
     if rank() == 0:

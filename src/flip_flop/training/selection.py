@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
@@ -272,3 +272,19 @@ def reason_to_withhold(
     values = f"{100 * selected:.1f}, {rival} {100 * rivals[rival]:.1f}"
     comparison = f"the selected checkpoint's {criterion.by} on validation is {values}."
     return f"W-COLLAPSE: {comparison} {guard.hint}" if stopped else f"W-WORSE: {comparison}"
+
+
+def reason_against_answers(change: Mapping[str, Any]) -> str | None:
+    """Log the change of open answers on validation rows, and return the reason against saving the adapter, if any."""
+    numbers = {name: change[name] for name in METRICS if name in change and change[name]["after"] is not None}
+    shown = []
+    for name, values in numbers.items():
+        factor, unit = (100, " %") if METRICS[name].in_percent else (1, "")
+        shown.append(f"{METRICS[name].title} {factor * values['before']:.1f} to {factor * values['after']:.1f}{unit}")
+    log.info("open answers to %d validation rows: %s", change["num_instances"], ", ".join(shown))
+    if change["collapsed"]:
+        return "W-COLLAPSE: after training, most answers are the same or cannot be read."
+    agreement = numbers["observed_agreement"]
+    if agreement["after"] < agreement["before"]:
+        return "W-WORSE: after training, the answers to validation rows agree less."
+    return None

@@ -17,7 +17,6 @@ from flip_flop.method import Consensus, TemplateSplit
 from flip_flop.method.divergences import to_device
 from flip_flop.method.settings import Reduction
 from flip_flop.metrics import majority_vote
-from flip_flop.scoring.encode import EncodedInstance
 from flip_flop.scoring.packed import AnswerStates, pack
 
 Result = TypeVar("Result")
@@ -149,18 +148,18 @@ class StepStatistics:
 
     def add(
         self,
-        encoded: Sequence[EncodedInstance],
         instances: Sequence[TrainingInstance],
+        labels: Sequence[int | None],
         scores: Float[Tensor, "instances templates labels"],
         token_counts: Int[Tensor, "instances templates labels"],
         losses: Sequence[dict[str, Tensor]],
         *,
         uses_labels: bool = False,
     ) -> None:
-        """Add a micro-batch, with scores and token counts on the CPU."""
-        self._masses.append((scores * token_counts).exp().sum(dim=-1))
+        """Add a micro-batch with its gold labels, and with scores and token counts on the CPU."""
+        self._masses.append((scores * token_counts.clamp(min=1)).exp().sum(dim=-1))
         self._votes.append(majority_vote(scores.float().numpy()))
-        for source, instance, terms in zip(encoded, instances, losses, strict=True):
+        for instance, label, terms in zip(instances, labels, losses, strict=True):
             consensus, split = instance.consensus, instance.split
             for case in (1, 2, 3):
                 self._values[f"case_{case}"].append(float(split.case == case))
@@ -168,11 +167,11 @@ class StepStatistics:
                 self._terms.add(name)
                 self._unread.append((name, value.detach()))
             if uses_labels:
-                self._values["no_gold"].append(float(source.label is None))
+                self._values["no_gold"].append(float(label is None))
             if split.case == 3:
                 self._values["flip_weight"].append(split.flip_weight)
-            if source.label is not None and bool(consensus.exists):
-                self._values["pseudo_label_accuracy"].append(float(int(consensus.label) == source.label))
+            if label is not None and bool(consensus.exists):
+                self._values["pseudo_label_accuracy"].append(float(int(consensus.label) == label))
 
     def read(self) -> "StepStatistics":
         """Copy the loss terms from their device, all at once to wait for it only once; return itself."""

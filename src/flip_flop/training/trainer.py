@@ -26,12 +26,15 @@ from flip_flop.files import write_text
 from flip_flop.hub import hub_answers, unreachable
 from flip_flop.method import find_consensus, find_method, split_templates
 from flip_flop.method.others import few_label_terms
-from flip_flop.metrics import Scores, find_offsets
+from flip_flop.metrics import ScoredRows, Scores, find_offsets
+from flip_flop.prompts import RenderedInstance
 from flip_flop.record import RunRecord, TaskRecord, TemplateRecord
 from flip_flop.scoring import distributed
 from flip_flop.scoring.causal_lm import evaluation_mode, require_finite, unwrap
 from flip_flop.scoring.encode import EncodedInstance, PromptEncoder
-from flip_flop.scoring.models import ModelGiven
+from flip_flop.scoring.models import LoadedModel, ModelGiven
+from flip_flop.scoring.open_answers import as_choices, generate
+from flip_flop.scoring.options import ScoringOptions
 from flip_flop.scoring.packed import AnswerStates, answer_states, packed_attention, pass_sizes, training_row_tokens
 from flip_flop.scoring.scores import check_backend, choose_backend, join_scores, score_instances
 from flip_flop.tasks import RenderedRows, Task, template_name
@@ -52,11 +55,13 @@ from flip_flop.training.data import (
     log_passes,
     require_data,
     rows_for_task,
+    votes_of,
 )
 from flip_flop.training.selection import CheckpointCriterion, StopEarly, StopOnCollapse, evaluation_metrics
 from flip_flop.training.step import StepStatistics, TrainingInstance, by_rows, drawn_for, mean_loss
 
 BASE = "base"  # the key of the base model's scores
+OPEN_ROWS = 32  # validation rows of which open answers are generated
 
 
 class F2CTrainer(Trainer):
@@ -89,6 +94,7 @@ class F2CTrainer(Trainer):
 
     args: F2CConfig
     record: RunRecord | None = None  # of the run that this trainer is part of
+    open_validation: Sequence[RenderedInstance] = ()  # rows that ask for open answers
     evaluation_seconds: float = 0.0
     _has_gradient: bool = False  # in this step, of an instance with a loss
 
@@ -115,6 +121,8 @@ class F2CTrainer(Trainer):
         if task is not None:
             data = rows_for_task(task, args, train_dataset, eval_dataset)
             train_dataset, eval_dataset, content_free = data.train, data.validation, data.content_free
+            if train_dataset[0].answer:  # measured once, at the end, because answers have to be generated
+                self.open_validation, eval_dataset = eval_dataset[:OPEN_ROWS], None
             record = data.record
         self.loaded = load_trained(model, processing_class, args, quantization_config)
         if is_default:
@@ -187,12 +195,43 @@ class F2CTrainer(Trainer):
             self.loaded.model, self.loaded.tokenizer, args.chat_template, args.prompt_date or ""
         )
         by_name = eval_dataset if isinstance(eval_dataset, Mapping) else {"validation": eval_dataset}
-        splits = ("train", train_dataset), *by_name.items()
+        rows_of = {"train": train_dataset, **by_name}
+        splits = [(split, self._with_answers(args, split, rows)) for split, rows in rows_of.items()]
         quiet = bool(args.disable_tqdm)
         self.train_instances, *evaluated = encode_rows(self.encoder, args.too_long, *splits, quiet=quiet)
         self.eval_instances = None if eval_dataset is None else evaluated[0]
         self.eval_by_name = dict(zip(by_name, evaluated, strict=True)) if by_name is eval_dataset else {}
         require_data(self.train_instances.instances, args)
+
+    def _with_answers(self, args: F2CConfig, split: str, rows: Any) -> Any:
+        """Return the rows of a task with open answers with those of the base model, which are not calibrated.
+
+        Raises:
+            InputError: ``E-OPEN-ANSWER`` if votes are online.
+        """
+        first = next(iter(rows), None) if isinstance(rows, Sequence) else None
+        if not isinstance(first, RenderedInstance) or first.answer is None:
+            return rows
+        if args.votes != "frozen":
+            message = "votes are online, but answers are generated once, by the base model."
+            raise InputError("E-OPEN-ANSWER", message, "Use --votes frozen.")
+        args.vote_calibration = "none"
+        answers = as_choices(self._generate(self.loaded, args, rows, f"answers, {split}"), args.seed)
+        return distributed.all_gather(answers)[0]  # the processes may round differently
+
+    def _generate(
+        self, loaded: LoadedModel, args: F2CConfig, rows: Sequence[RenderedInstance], label: str
+    ) -> ScoredRows:
+        names = ("chat_template", "batch_tokens", "too_long", "prompt_date")
+        options = ScoringOptions(**{name: getattr(args, name) for name in names})
+        return generate(loaded, rows, options, names=(), label=label, quiet=bool(args.disable_tqdm))
+
+    def answers_before_and_after(self) -> tuple[Scores, Scores]:
+        """Generate the open answers to a few validation rows, without and with the adapter."""
+        adapted = replace(self.loaded, model=self.adapted)
+        with self.adapted.disable_adapter():
+            before = self._generate(adapted, self.args, self.open_validation, "answers, base")
+        return before, self._generate(adapted, self.args, self.open_validation, "answers, trained")
 
     @property
     def datasets(self) -> list[InstanceDataset]:
@@ -270,9 +309,10 @@ class F2CTrainer(Trainer):
         scores = self._scores(model, states, encoded)
         votes = self.first_votes.scores_for(encoded) if self.is_frozen else scores
         instances = self._instances(encoded, states, votes, epoch=self._sampler.epoch)
-        losses = [self._loss_terms(instance, row.label) for instance, row in zip(instances, encoded, strict=True)]
+        labels = [votes_of(row, table)[2] for row, table in zip(encoded, votes, strict=True)]
+        losses = [self._loss_terms(instance, _known(label)) for instance, label in zip(instances, labels, strict=True)]
         uses_labels = self.args.uses_labels
-        self.statistics.add(encoded, instances, scores, states.token_counts, losses, uses_labels=uses_labels)
+        self.statistics.add(instances, labels, scores, states.token_counts, losses, uses_labels=uses_labels)
         zero = torch.zeros((), device=states.logits.device)
         total = torch.stack([sum(terms.values(), zero) for terms in losses]).sum() / (num_items_in_batch or len(losses))
         total = total * inputs.get("weight", 1.0)
@@ -286,19 +326,20 @@ class F2CTrainer(Trainer):
         self, encoded: Sequence[EncodedInstance], states: AnswerStates, votes: Tensor, *, epoch: int
     ) -> list[TrainingInstance]:
         """Return the instances of a forward pass as the method reads them."""
-        consensus, keys = find_consensus(votes), (self.args.seed, epoch)
-        return [
-            TrainingInstance(
+        instances = []
+        for number, row in enumerate(encoded):
+            scores, written, label = votes_of(row, votes[number])
+            instance = TrainingInstance(
                 id=row.id,
-                consensus=consensus[number],
-                split=split_templates(votes[number], self.args.split_settings),
-                vote_scores=votes[number],
-                gold=row.label if self.method.uses_labels else None,
+                consensus=find_consensus(scores, written),
+                split=split_templates(scores, self.args.split_settings, written),
+                vote_scores=scores,
+                gold=_known(label) if self.method.uses_labels else None,
                 states=states.of(number),
-                keys=keys,
+                keys=(self.args.seed, epoch),
             )
-            for number, row in enumerate(encoded)
-        ]
+            instances.append(instance)
+        return instances
 
     def _loss_terms(self, instance: TrainingInstance, gold: int | None = None) -> dict[str, Tensor]:
         assert self.method.loss is not None
@@ -316,7 +357,10 @@ class F2CTrainer(Trainer):
         else:
             scores = states.scores()
         ids = [instance.id for instance in encoded]
-        return require_finite(scores.cpu(), ids, f"Step {self.state.global_step + 1}: the scores")
+        scores = scores.cpu()
+        step = f"Step {self.state.global_step + 1}: the scores"
+        require_finite(scores.masked_fill(states.token_counts == 0, 0.0), ids, step)
+        return scores
 
     def _answer_states(self, model: nn.Module, encoded: Sequence[EncodedInstance]) -> AnswerStates:
         return answer_states(model, encoded, backend=self.backend, batch_tokens=self.args.batch_tokens)
@@ -484,7 +528,7 @@ class F2CTrainer(Trainer):
         """The base model's votes on the training instances, calibrated; all processes take part."""
         scores, method = self.score_base(self.voters, "base votes").scores, self.args.vote_calibration
         votes = VoteTable(tuple(row.id for row in self.voters), scores)
-        if method == "none":
+        if method == "none" or votes.is_open:
             return votes
 
         def score_content_free() -> np.ndarray:
@@ -531,8 +575,7 @@ class F2CTrainer(Trainer):
             part_losses: list[float] = []
 
             def note_losses(encoded: Sequence[EncodedInstance], states: AnswerStates, scores: Tensor) -> None:
-                scores = require_finite(scores.cpu(), [instance.id for instance in encoded])
-                votes = frozen.scores_for(encoded) if frozen else scores
+                votes = frozen.scores_for(encoded) if frozen else scores.cpu()
                 part_losses.extend(self._unsupervised_losses(encoded, states, votes))
 
             table = score_instances(
@@ -602,6 +645,11 @@ class F2CTrainer(Trainer):
         if distributed.rank() == 0:
             folder.mkdir(parents=True, exist_ok=True)
             write_text(folder / CARD, model_card(record, **metadata))
+
+
+def _known(label: int | None) -> int | None:
+    """Return a gold label that losses can read: no template has written an answer with the label -1."""
+    return None if label == -1 else label
 
 
 def _joined(named: Mapping[str, dict[str, float]]) -> dict[str, float]:
