@@ -118,3 +118,18 @@ def test_pairs_of_answers_are_converted_to_the_judges_task(tmp_path, monkeypatch
             assert "Answer A: It is 1.\nAnswer B: It is 2." in given
             assert "Answer A: It is 2.\nAnswer B: It is 1." in swapped
         assert instance.choices[0] == tuple(reversed(instance.choices[1]))
+
+
+def test_the_capitals_are_read_as_open_answers(tmp_path):
+    facts = [{"uuid": f"{n}", "sub_label": f"place {n}", "obj_label": f"Town {n}"} for n in range(220)]
+    script = runpy.run_path(str(EXAMPLES / "capitals" / "fetch.py"))
+    script["write_splits"]("\n".join(map(json.dumps, facts)).encode(), tmp_path)
+    shutil.copy(EXAMPLES / "capitals" / "task.yaml", tmp_path)
+    task = load_task(tmp_path / "task.yaml", templates="all")
+    rows = {split: task.render(split).instances for split in ("train", "validation", "test")}
+    assert {split: len(part) for split, part in rows.items()} == {"train": 10, "validation": 60, "test": 150}
+    assert len({row.id for part in rows.values() for row in part}) == 220
+    row = rows["test"][0]
+    assert row.references == (f"town {row.id}",)
+    assert row.prompts[0] == f"The capital of place {row.id} is"
+    assert not any(row.references for row in rows["train"])

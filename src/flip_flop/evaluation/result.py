@@ -404,11 +404,11 @@ def abstention_advice(run: Audit) -> str:
     share = math.floor(100 * point["threshold"] + 1e-9) / 100
     calibrate = f"--calibrate {voting.metrics['method']} " if run.calibrated else ""
     kind = "calibrated " if run.calibrated or "offsets" in run.metrics else ""
-    words = (
-        f"Abstain on {percent(1 - point['coverage'])} % (predict {calibrate}--abstain-below {share:g}): accuracy of "
-        f"the {kind}vote {percent(point['accuracy'])} instead of {percent(overall['accuracy'])}"
-    )
-    return f"{words}{'' if point['accuracy'] > overall['accuracy'] else ', so that abstaining does not help'}."
+    part, after, before = map(percent, (1 - point["coverage"], point["accuracy"], overall["accuracy"]))
+    change = f"accuracy of the {kind}vote {after} instead of {before}."
+    if point["accuracy"] > overall["accuracy"]:
+        return f"Abstain on {part} % (predict {calibrate}--abstain-below {share:g}): {change}"
+    return f"Abstaining on {part} % does not help: {change}"
 
 
 def html_table(caption: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
