@@ -395,9 +395,48 @@ def test_new_formats_and_paraphrases_keep_the_order(flip_flop, folder):
         assert template.name.startswith(template.wording)
 
 
+def asked(*rows):
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+# name: (rows of JSONL, arguments, texts, label_field, kind)
+OPEN = {
+    "numbers": (
+        asked({"id": 7, "body": "Two and two.", "question": "How many?", "answer": 4.0},
+              {"id": 8, "body": "Ten less one.", "question": "How much?", "answer": ["9", "$9"]}),
+        (),
+        *(["body", "question"], "answer", "number"),
+    ),
+    "texts": (
+        asked({"query": "Capital of Peru?", "object": "Lima"}, {"query": "Founded?", "object": "1535"}),
+        ("--label", "object"),
+        *(["query"], "object", "text"),
+    ),
+    "a number of several readings": (asked({"question": "Half?", "answer": "1,5"}), (), ["question"], "answer", "text"),
+    "no answers": (asked({"x": "Why?", "answer": "?"}), ("--text", "x", "--label", "none"), ["x"], None, "text"),
+    "the answer is the text": (asked({"answer": "Why not?"}), ("--text", "answer"), ["answer"], None, "text"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("content", "arguments", "texts", "label", "kind"), OPEN.values(), ids=OPEN)
+def test_open_answers_get_wordings_without_choices(content, arguments, texts, label, kind, flip_flop, folder):
+    (folder / "a.jsonl").write_text(content)
+    result = flip_flop("init", "a.jsonl", "--kind", "open", *arguments)
+    assert (result.code, result.err) == (0, "")
+    assert result.out.startswith("task.yaml: open, 4 templates in English, 0 warnings")
+    assert f"{label or 'without a column'}: open answers of the kind {kind}" in result.out
+    task = load_task("task.yaml")
+    assert (task.answer.kind, task.label_field, task.labels) == (kind, label, None)
+    for instance, line in zip(task.render("test").instances, content.splitlines(), strict=True):
+        assert len(set(instance.prompts)) == 4
+        assert all("\n".join(json.loads(line)[name] for name in texts) in prompt for prompt in instance.prompts)
+        assert bool(instance.references) == (label is not None)
+    assert flip_flop("templates", "lint", "task.yaml").out.splitlines()[0].endswith("0 errors, 0 warnings")
+
+
 def test_every_entry_of_the_library_is_tried_by_a_file_above():
     tried = {expected[0] for *_, expected in FILES.values()}
-    assert tried | {"judge"} == set(KINDS) == {each.kind for each in library()}
+    assert tried | {"judge", "open"} == set(KINDS) == {each.kind for each in library()}
     assert all(len(each.phrasings) == (3 if each.needs == "pair" else 4) for each in library())
     for each in library():
         if each.roles:
@@ -493,6 +532,8 @@ MISTAKES = {
     ),
     "a judge of one text": (PLAIN, ("--kind", "judge", "--text", "text"), "E-INIT", ["one or two of answers"]),
     "a judge of four": (PLAIN, ("--kind", "judge", *("--text", "text") * 4), "E-INIT", ["4 columns"]),
+    "open answers of no question": (PLAIN, ("--kind", "open"), "E-INIT", ["no column of questions", "--text"]),
+    "open answers with labels": (PLAIN, ("--kind", "open", "--labels", "a,b"), "E-INIT", ["--labels", "Leave it out"]),
     "numbers of a pair": (
         JUDGES["a pair of numbers"][0],
         ("--kind", "judge"),

@@ -3,4 +3,4 @@
 from typing import Literal
 
 NUM_TEMPLATES = 4  # of a drafted task
-TaskKind = Literal["sentiment", "topic", "yes_no", "entailment", "choice", "judge"]
+TaskKind = Literal["sentiment", "topic", "yes_no", "entailment", "choice", "judge", "open"]

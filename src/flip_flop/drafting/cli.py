@@ -94,14 +94,14 @@ def _show(draft: "Draft", out: Path) -> None:
     templates = count(len(draft.templates), "template") + (draft.language and f" in {draft.language}")
     unlabelled = f" ({', '.join(columns.missing)}: unlabelled unless --labels has them)" if columns.missing else ""
     echo(f"{out}: {draft.kind}, {templates}, {count(len(draft.findings), 'warning')} of lint")
+    labels = f"{columns.label}: {', '.join(meant)}{unlabelled}"
+    if draft.answer:
+        labels = f"{columns.label or 'without a column'}: open answers of the kind {draft.answer.kind}"
+    elif not columns.label:
+        labels = f"without a column: {', '.join(draft.words)}"
     rows = [
         ["text", ", ".join([*columns.texts, *columns.options])],
-        [
-            "labels",
-            f"{columns.label}: {', '.join(meant)}{unlabelled}"
-            if columns.label
-            else f"without a column: {', '.join(draft.words)}",
-        ],
+        ["labels", labels],
         ["rows", parts or "test: all; too few to divide"],
         ["ids", ", ".join(columns.ids) or "numbers of the rows"],
     ]

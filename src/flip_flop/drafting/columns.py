@@ -52,6 +52,8 @@ _ID_WORDS = frozenset(
     )
 )
 _QUESTION_NAMES = ("question", "instruction", "prompt", "query", "input")
+_CONTEXT_NAMES = ("context", "passage", "body", "story")
+_REFERENCE_NAMES = ("answer", "answers", "reference", "references", "target", "gold", "solution", "output", "response")
 _ANSWER_NAME = re.compile("(?i)(answer|response|output|completion|reply)(_?[ab12])?")
 _OPTION_NAME = re.compile(r"((?i:choice|option|ending|alternative|candidate|answer))_?([0-9A-Za-z])|[A-E]")
 
@@ -78,11 +80,17 @@ class Columns:
 
 
 def find_columns(
-    rows: Rows, *, texts: Sequence[str] = (), label: str | None = None, labels: Sequence[str] = (), ask: Ask = None
+    rows: Rows,
+    *,
+    texts: Sequence[str] = (),
+    label: str | None = None,
+    labels: Sequence[str] = (),
+    ask: Ask = None,
+    is_open: bool = False,
 ) -> Columns:
     """Find the columns of a file, except the given ``texts`` and ``label``.
 
-    A column that holds only the given ``labels`` is the label column.
+    A column that holds only the given ``labels`` is the label column. With ``is_open``, the label is an open answer.
 
     Raises:
         InputError: ``E-INIT`` for an unknown column, several candidates, or a label column of one value or too many.
@@ -95,10 +103,10 @@ def find_columns(
             raise InputError("E-INIT", f"{rows.source} has no column {name!r}.", nearest(name, names))
     if label in texts:
         raise InputError("E-INIT", f"{label!r} cannot be both a text and the label.", "Give one of the two.")
-    options = () if texts and set(texts) & set(_options(names)) else _options(names)
-    if label is None and not has_none:
+    options = () if is_open or (texts and set(texts) & set(_options(names))) else _options(names)
+    if label is None and not has_none and not is_open:
         label = _label_column(rows, [name for name in names if name not in (*texts, *options)], labels, ask)
-    values = {} if label is None else _label_values(rows, label, labels)
+    values = {} if label is None or is_open else _label_values(rows, label, labels)
     if not texts:
         texts = _text_columns(rows, [name for name in names if name not in (label, *options)], ask)
     ids = [name for name in names if name not in (*texts, label, *options) and _names_rows(rows, name)]
@@ -112,14 +120,34 @@ def judged_columns(rows: Rows) -> tuple[str, ...]:
     Raises:
         InputError: ``E-INIT`` without them.
     """
-    by_name = {name.strip().lower(): name for name in rows.columns()}
-    question = next((by_name[name] for name in _QUESTION_NAMES if name in by_name), None)
+    question = _named(rows, _QUESTION_NAMES)
     answers = [name for name in rows.columns() if _ANSWER_NAME.fullmatch(name.strip())]
     if question is None or not 1 <= len(answers) <= 2:
         what = "no column of questions" if question is None else f"{len(answers)} columns of answers"
         hint = "Give --text QUESTION --text ANSWER, and for pairs another --text ANSWER."
         raise InputError("E-INIT", f"{rows.source}: {what} by name.", hint)
     return question, *answers
+
+
+def asked_columns(rows: Rows, texts: Sequence[str], label: str | None) -> tuple[Sequence[str], str | None]:
+    """Return the columns of texts and the column of right answers or None, for the kind ``open``.
+
+    By default, the texts are a column of questions, after a column of context if there is one.
+
+    Raises:
+        InputError: ``E-INIT`` without questions.
+    """
+    question, context = _named(rows, _QUESTION_NAMES), _named(rows, _CONTEXT_NAMES)
+    if not texts and question is None:
+        raise InputError("E-INIT", f"{rows.source}: no column of questions by name.", "Give --text COLUMN.")
+    texts = texts or tuple(filter(None, (context, question)))
+    reference = _named(rows, _REFERENCE_NAMES)
+    return texts, label or (None if reference in texts else reference)
+
+
+def _named(rows: Rows, names: Sequence[str]) -> str | None:
+    by_name = {name.strip().lower(): name for name in rows.columns()}
+    return next((by_name[name] for name in names if name in by_name), None)
 
 
 def _names_rows(rows: Rows, name: str) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import yaml
 
 from flip_flop.console import count, visible
@@ -19,6 +20,7 @@ from flip_flop.drafting.columns import (
     SENTIMENT_NAMES,
     Ask,
     Columns,
+    asked_columns,
     find_columns,
     judged_columns,
 )
@@ -32,10 +34,11 @@ from flip_flop.drafting.library import (
     read_prompt,
 )
 from flip_flop.errors import InputError
-from flip_flop.prompts import Template, TemplateSet
+from flip_flop.prompts import AnswerFormat, Template, TemplateSet
+from flip_flop.prompts.answers import NUMBER
 from flip_flop.prompts.lint import Finding, LintRow, lint_templates
 from flip_flop.tasks import Rows, Task
-from flip_flop.tasks.readers import cell_text
+from flip_flop.tasks.readers import cell_text, label_text
 from flip_flop.tasks.sources import PARTS, holdout_size, parts_of
 
 log = logging.getLogger("flip_flop")
@@ -55,6 +58,7 @@ class Draft:
         parts: The numbers of rows and of rows with a blank label in each part of the file. Empty if the file is too
             small to be divided.
         findings: The warnings of lint.
+        answer: The format of open answers.
     """
 
     source: Path
@@ -67,6 +71,7 @@ class Draft:
     parts: dict[str, tuple[int, int]]
     form: dict[str, str]
     findings: tuple[Finding, ...] = field(repr=False)
+    answer: AnswerFormat | None = None
 
     @property
     def is_scale(self) -> bool:
@@ -103,20 +108,29 @@ class Draft:
         else:
             hint = "# To train, name a file of other rows, which need no labels: train: more.csv"
             lines += [hint, "data:", f"  test: {{{source}}}"]
+        no_label = "# No column of labels: there is agreement, but no F1."
+        answer, hint = [], "# Each has an answer for every label, in the labels' order. Three or more can out-vote one."
+        if self.answer:
+            no_label = "# No column of right answers: there is agreement, but no accuracy."
+            stop = ", ".join(map(_quoted, self.answer.stop))
+            answer = ["# How to extract and end an answer: docs/how-to/open-answers.md."]
+            answer += [f"answer: {{kind: {self.answer.kind}, stop: [{stop}], max_tokens: {self.answer.max_tokens}}}"]
+            hint = "# Each asks the same in other words. Three or more can out-vote one."
         lines += [
-            f"label_field: {_scalar(label)}" if label else "# No column of labels: there is agreement, but no F1.",
+            f"label_field: {_scalar(label)}" if label else no_label,
+            *answer,
             *(f"id_field: {_scalar(name)}" for name in self.columns.ids),
             *([f"labels: [{', '.join(map(_label, self.labels))}]"] if self.labels else []),
             *(["scale: true    # the labels are grades in order"] if self.is_scale else []),
             *([f"label_names: [{names}]    # what reports call them"] if self.words != self.labels else []),
-            "# Each has an answer for every label, in the labels' order. Three or more can out-vote one.",
+            hint,
             "templates:",
         ]
         for template in self.templates:
             lines += [
                 f"  - name: {_scalar(template.name)}",
                 f"    jinja: {_quoted(template.jinja)}",
-                f"    answer_choices: {_quoted(template.answer_choices or '')}",
+                *([f"    answer_choices: {_quoted(template.answer_choices)}"] if template.answer_choices else []),
                 *([f"    wording: {_scalar(template.wording)}"] if template.wording else []),
                 *([f"    order: {_scalar(template.order)}"] if template.order else []),
             ]
@@ -140,7 +154,7 @@ def draft_task(
         rows: The rows.
         texts: One or two columns of text; by default found. Two columns are joined, unless ``kind``, their names or
             the labels suggest a pair.
-        label: The column of gold labels; by default found, if the file has one.
+        label: The column of gold labels or right answers; by default found, if the file has one.
         labels: The values of the label column in the order of the answers, or the words for numbers.
         kind: One of ``KINDS``; by default guessed.
         question: The question about a text, for ``yes_no``.
@@ -163,8 +177,13 @@ def draft_task(
         kind = entries[0].kind
     if kind == "judge" and not texts:
         texts = judged_columns(rows)
-    columns = find_columns(rows, texts=texts, label=label, labels=labels, ask=ask)
-    values, words = _labels(rows, columns, tuple(labels), kind, ask)
+    is_open = kind == "open"
+    if is_open and labels:
+        raise InputError("E-INIT", "--labels are of answer choices, and open answers have none.", "Leave it out.")
+    if is_open:
+        texts, label = asked_columns(rows, texts, label)
+    columns = find_columns(rows, texts=texts, label=label, labels=labels, ask=ask, is_open=is_open)
+    values, words = ((), ()) if is_open else _labels(rows, columns, tuple(labels), kind, ask)
     has_options, has_question = bool(columns.options), [*map(str.lower, columns.texts[1:])] == ["question"]
     of_a_pair = kind in ("entailment", "yes_no") or "entail" in " ".join(words).lower()
     is_known_pair = tuple(name.strip().lower() for name in columns.texts) in PAIR_NAMES
@@ -196,7 +215,7 @@ def draft_task(
     }
     printed = [str(row.fields.get(name)) for row in rows.rows[:LINTED_ROWS] for name in columns.texts]
     phrasings, order = choose_phrasings(kind, words, given, by_place=bool(labels), texts=printed, among=entries)
-    is_known = prompt or phrasings.order(words, by_place=False)
+    is_known = prompt or is_open or phrasings.order(words, by_place=False)
     language = phrasings.language + ("" if is_known else " (the language of the labels is unknown)")
     if phrasings.question and (word or kind == "judge"):
         question = question or string.Template(phrasings.question).substitute(word=word)
@@ -215,11 +234,14 @@ def draft_task(
         task = Task(prompt.stem, TemplateSet(tuple(templates)), {}, values, columns.label)
         templates += kept_templates(vary_templates(task, linted, number=NUM_TEMPLATES))
     findings = _lint(linted, templates, columns.label, len(options) or len(words))
+    answer = _answer_format(rows, columns.label) if is_open else None
     by, is_divided = (*columns.texts, *columns.options), len(rows) >= MIN_ROWS_TO_DIVIDE
     found = parts_of([row.fields for row in rows.rows], by, columns.label, values) if is_divided else []
     parts = {part: ([name for name, _ in found].count(part), found.count((part, True))) for part in PARTS if found}
     form = {key: rows.provenance[key] for key in ("delimiter", "encoding") if key in rows.provenance}
-    return Draft(Path(rows.source), kind, columns, values, words, tuple(templates), language, parts, form, findings)
+    return Draft(
+        Path(rows.source), kind, columns, values, words, tuple(templates), language, parts, form, findings, answer
+    )
 
 
 def _labels(
@@ -264,6 +286,15 @@ def _labels(
         f"{rows.source}: {columns.label!r} holds {', '.join(map(repr, values))}, not {', '.join(map(repr, given))}.",
         "Give --labels all of its values, or a word for each number. Add --label none if it has no gold labels.",
     )
+
+
+def _answer_format(rows: Rows, label: str | None) -> AnswerFormat:
+    """Return the format of numbers if all right answers are numbers, and otherwise the format of texts."""
+    cells = [row.fields.get(label or "") for row in rows.rows]
+    values = [value for cell in cells for value in (cell if isinstance(cell, list | tuple | np.ndarray) else [cell])]
+    known, form = list(filter(None, map(label_text, values))), AnswerFormat("number", stop=("\nQ",), max_tokens=256)
+    are_numbers = all(NUMBER.fullmatch(text.strip()) and form.reference_key(text) for text in known)
+    return form if known and are_numbers else AnswerFormat("text", stop=("\n",))
 
 
 def split_labels(text: str) -> tuple[str, ...]:
@@ -332,7 +363,8 @@ def _lint(
     Raises:
         InputError: The first error.
     """
-    found = lint_templates(TemplateSet(tuple(templates)), rows, label_field=label, num_labels=num_labels)
+    asked = TemplateSet(tuple(templates), has_choices=num_labels > 0)
+    found = lint_templates(asked, rows, label_field=label, num_labels=num_labels)
     for finding in found:
         if finding.is_error:
             where, hint = (f"{finding.row}: ", " ") if finding.row else ("", "")  # an error in a row has its hint

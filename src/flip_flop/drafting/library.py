@@ -198,10 +198,10 @@ def make_templates(
     answers = {"$names": listed, "$options": listed, "$letters": list(letters)}
     templates = []
     for entry in phrasings.phrasings:
-        name, chosen = entry["name"], entry["answers"]
+        name, chosen = entry["name"], entry.get("answers", ())
         chosen = answers[chosen] if isinstance(chosen, str) else chosen
         jinja, wording = string.Template(entry["jinja"]), name if phrasings.kind == "judge" else None
-        template = Template(name, jinja.substitute(values), f" {SEPARATOR} ".join(chosen), wording)
+        template = Template(name, jinja.substitute(values), f" {SEPARATOR} ".join(chosen) or None, wording)
         if second:
             reverse = f" {SEPARATOR} ".join([chosen[1], chosen[0], *chosen[2:]])
             exchanged = jinja.substitute(values, other=second, second=other)
