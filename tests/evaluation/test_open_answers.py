@@ -2,13 +2,16 @@
 
 import itertools
 import json
+import re
 
 import numpy as np
+import pandas
 import pytest
 import torch
 
 from flip_flop import audit, load_run, load_task, predict
 from flip_flop.errors import InputError
+from flip_flop.evaluation.predict import write_predictions
 from flip_flop.files import generator
 from flip_flop.metrics import METRICS, summarise
 from flip_flop.prompts import AnswerFormat, RenderedInstance, Template
@@ -43,12 +46,17 @@ def grouped(texts, references=(), form=NUMBER):
 
 
 @pytest.fixture
-def served_audit(served, tmp_path, monkeypatch):
+def served_name(served, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     server, name = served
     order = [template.name for template in TEMPLATES]
     server.writes = lambda prompt: TEXTS[prompt.split(": ")[1]][order.index(prompt.split(": ")[0])]
-    return audit(name, open_task(), quiet=True)
+    return name
+
+
+@pytest.fixture
+def served_audit(served_name):
+    return audit(served_name, open_task(), quiet=True)
 
 
 def test_served_answers_are_read_grouped_and_voted_on(served_audit, tmp_path):
@@ -78,6 +86,24 @@ def test_served_answers_are_read_grouped_and_voted_on(served_audit, tmp_path):
     assert set(flips["gold"]) == {"4", "1"}
     assert again.to_pandas("instances")["vote"].tolist() == ["4", "1", "unreadable"]
     assert [row.written for row in again.instances] == [*TEXTS.values()]
+
+
+def test_predictions_have_texts_keys_and_the_shortest_text_of_the_vote(served_name, tmp_path):
+    task = open_task()
+    rows = task.rows("test")
+    found = predict(served_name, task, quiet=True)
+    assert [row["vote"] for row in found] == ["So 4", "1", None]
+    assert [row["confidence"] for row in found] == pytest.approx([2 / 3, 1 / 3, 0])
+    assert [row["consensus"] for row in found] == [True, False, False]
+    assert [answer["label"] for row in found for answer in row["templates"].values()] == [
+        "4", "4", None, "1", "2", "3", None, None, None,
+    ]  # fmt: skip
+    assert [answer["text"] for answer in found[0]["templates"].values()] == [*TEXTS["2+2"]]
+    assert all(answer["probs"] is None for row in found for answer in row["templates"].values())
+    write_predictions(found, task.label_values(4), tmp_path / "out.csv", rows)
+    table = pandas.read_csv(tmp_path / "out.csv")
+    assert table[["one: label", "one: text"]].iloc[0].tolist() == [4, "It is 4.0."]
+    assert [row["vote"] for row in predict(served_name, task, quiet=True, abstain_below=0.5)] == ["So 4", None, None]
 
 
 def test_agreement_is_the_consistency_of_pararel():
@@ -143,7 +169,7 @@ def test_stop_texts_end_local_answers(loaded):
 def test_what_does_not_support_open_answers_is_refused_in_one_line():
     task = open_task()
     for use in (
-        lambda: predict("demo", task, quiet=True),
+        lambda: predict("demo", task, quiet=True, calibrate="batch"),
         lambda: audit("demo", task, quiet=True, calibrate="contextual"),
     ):
         with pytest.raises(InputError, match=r"does not support tasks with open answers") as error:
@@ -178,6 +204,10 @@ def test_commands_read_open_answers_from_a_task_file(tmp_path, flip_flop):
     assert "unreadable" in out
     assert "vote accuracy" in out
     assert "F1:" not in out
+    predicting = ("--input", str(tmp_path / "rows.jsonl"), "--out", str(tmp_path / "out.jsonl"))
+    code, out, _ = flip_flop("predict", "--model", "demo", "--task", str(task), *predicting, "--quiet")
+    assert (code, len((tmp_path / "out.jsonl").read_text().splitlines())) == (0, 3)
+    assert re.search(r"3 rows \(\d different votes?; \d without a strict majority", out)
     code, _, err = flip_flop(*command, "--overwrite", "--vary", "2")
     assert code == 2
     assert "E-OPEN-ANSWER: --vary does not support" in err

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from flip_flop.cli.options import CalibrationOptions, ModelOptions, RowOptions, TaskOptions, option, options, out_file
-from flip_flop.console import echo, is_first_process
+from flip_flop.console import count, echo, is_first_process
 from flip_flop.scoring.options import ScoringOptions
 
 
@@ -72,12 +72,15 @@ def predict_command(
     write_predictions(predictions, labels, run.out, rows.rows)
     votes = Counter(row["vote"] for row in predictions)
     shares = ", ".join(f"{label}: {votes[label]}" for label in labels)
+    if opened.answer:
+        shares = count(len(votes.keys() - {None}), "different vote")
     undecided = sum(row["consensus"] is False for row in predictions)
     notes = f"; {undecided} without a strict majority of the templates"
     abstained = sum(row["vote"] is None and 0 < (row["confidence"] or 0) < run.abstain_below for row in predictions)
     if run.abstain_below:
         notes += f"; {abstained} abstained"
+    none = "without a readable answer" if opened.answer else "without an answer that is a label"
     if unanswered := sum(row["vote"] is None for row in predictions) - abstained:
-        notes += f"; {unanswered} {'too long' if scoring.too_long == 'skip' else 'without an answer that is a label'}"
+        notes += f"; {unanswered} {'too long' if scoring.too_long == 'skip' else none}"
     echo(f"{run.out}: {len(predictions)} rows ({shares}{notes})")
     return 0

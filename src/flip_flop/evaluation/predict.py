@@ -20,9 +20,10 @@ from flip_flop.evaluation.run_directory import check_target
 from flip_flop.files import write_bytes
 from flip_flop.metrics import calibrated, label_probs, majority_vote, predicted, vote_counts
 from flip_flop.metrics.calibration import CalibrationChoice
-from flip_flop.prompts.answers import unsupported
+from flip_flop.prompts import RenderedInstance
 from flip_flop.scoring import ModelGiven, Scorer
 from flip_flop.scoring.options import DEFAULT_SCORING, ScoringOptions
+from flip_flop.scoring.served_answers import after_reasoning
 from flip_flop.scoring.too_long import words
 from flip_flop.tasks import Data, Rows
 
@@ -46,20 +47,19 @@ def predict(
         A row for each instance, with ``id``, ``vote``, ``confidence``, ``consensus`` and ``templates``. ``vote`` is the
         label that most templates predict, ``confidence`` the share of the templates that predict it, and ``consensus``
         whether that is a strict majority. ``templates`` maps names to ``{"label", "probs": [L]}``. Generated answers
-        have no ``probs``, and their ``label`` and ``vote`` are None if no label matches. If rows that are too long are
-        skipped, each row also has a ``note``. In a skipped row ``vote``, ``confidence`` and ``consensus`` are None, and
-        ``templates`` is empty.
+        have no ``probs``, and their ``label`` and ``vote`` are None if no label matches. Open answers have a ``text``,
+        their ``label`` is its key, and ``vote`` is the shortest text with the most frequent key. If rows that are too
+        long are skipped, each row also has a ``note``. In a skipped row ``vote``, ``confidence`` and ``consensus`` are
+        None, and ``templates`` is empty.
     """
     if not 0 <= abstain_below <= 1:
         raise InputError("E-CONFIG", f"abstain_below is {abstain_below}.", "Use a share from 0 to 1, such as 0.8.")
     scorer, split = resolve(model, data, need_labels=False)
-    if split.task.answer:
-        raise unsupported("Prediction")
     scored = score_calibrated(scorer, split, scoring, calibrate, label_prior, label="predict", quiet=quiet)
     offsets = None if scored.calibration is None else scored.calibration["offsets"]
     scores = scored.scores if offsets is None else calibrated(scored.scores, offsets)
     labels, names = split.task.label_values(scores.shape[-1]), split.task.templates.names
-    probs = None if scoring.by == "generation" else label_probs(scores).round(6).tolist()
+    probs = None if scored.answered or scoring.by == "generation" else label_probs(scores).round(6).tolist()
     predictions = predicted(scores)
     counts = vote_counts(predictions, len(labels))
     shares = (counts.max(axis=1) / len(names)).tolist()
@@ -77,6 +77,8 @@ def predict(
         }
         for row, (identifier, vote) in enumerate(zip(scored.ids, majority_vote(scores), strict=True))
     }
+    for instance in scored.instances if scored.answered else ():
+        _add_texts(answered[instance.id], instance)
     if scoring.too_long == "refuse":
         return [*answered.values()]
     notes: dict[str, str] = {}
@@ -87,6 +89,17 @@ def predict(
         {"id": instance.id, **answered.get(instance.id, empty), "note": notes.get(instance.id, "")}
         for instance in split.instances
     ]
+
+
+def _add_texts(row: dict[str, Any], instance: RenderedInstance) -> None:
+    """Add the texts of open answers, and name answers by their keys and the vote by a text."""
+    keys = [*instance.choices[0], None]
+    for answer, written in zip(row["templates"].values(), instance.written, strict=True):
+        answer |= {"label": keys[-1 if answer["label"] is None else answer["label"]]}
+        answer["text"] = after_reasoning(written)[0]
+    if row["vote"] is not None:
+        texts = [each["text"] for each in row["templates"].values() if each["label"] == keys[row["vote"]]]
+        row["vote"] = min(texts, key=len)
 
 
 VOTE = ("id", "vote", "confidence")
@@ -140,7 +153,8 @@ def _sheet_cell(value: Any) -> Any:
 def _table(predictions: Sequence[Mapping[str, Any]], labels: Sequence[Any], rows: Rows | None) -> Iterator[list[Any]]:
     first: Mapping[str, Any] = next((row["templates"] for row in predictions if row["templates"]), {})
     generated = any(answer["probs"] is None for answer in first.values())
-    suffixes = ["label"] if generated else [f"p({label})" for label in labels]
+    fields = ["label", *(["text"] if any("text" in answer for answer in first.values()) else [])]
+    suffixes = fields if generated else [f"p({label})" for label in labels]
     columns = [f"{name}: {suffix}" for name in first for suffix in suffixes]
     notes = [name for name in ("note",) if predictions and name in predictions[0]]
     others = ["consensus", *map(spreadsheet_cell, columns), *notes]
@@ -151,7 +165,7 @@ def _table(predictions: Sequence[Mapping[str, Any]], labels: Sequence[Any], rows
         cells = [
             cell
             for answer in answers
-            for cell in ([spreadsheet_cell(answer["label"])] if generated else answer["probs"])
+            for cell in ([spreadsheet_cell(answer[name]) for name in fields] if generated else answer["probs"])
         ]
         votes = [spreadsheet_cell(row[name]) for name in VOTE]
         rest = [row["consensus"], *(cells or [None] * len(columns)), *(row[name] for name in notes)]
