@@ -165,7 +165,12 @@ def _fixes(run: "Audit", faults: Sequence[str | None], used: str | None = None) 
     mass = run.metrics.get("own_label_mass_per_template") or {}
     named = [pair for pair in zip(run.template_names, faults, strict=True) if pair[0] != used]
     is_seen = len(run.data.scores) >= MIN_ROWS
-    fixes = [f"{name} (constant: one label for every row)" for name, fault in named if fault == "constant" and is_seen]
+    still = (run.calibrated or run).metrics["constant_templates"]
+    fixes = []
+    for name, fault in named:
+        if fault == "constant" and is_seen:
+            only = "" if name in still else " without calibration"
+            fixes.append(f"{name} (constant: one label for every row{only})")
     for name, fault in named:
         if fault != "constant" and mass.get(name, 1.0) < LOW_MASS:
             fixes.append(f"{name} (label words have {percent(mass[name])} % of the probability)")
