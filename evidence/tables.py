@@ -2,7 +2,7 @@
 
 A table is between `<!-- results MODEL | TASK ... | METHOD ... | PART ... -->` and `<!-- end of results -->`. A part is
 trained or held_out. It skips methods without a result. Metrics are means over seeds. A sentence below it compares F2C
-with the calibrated vote of the base.
+with the calibrated vote of the base. With `| brief` at the end, a method has one line.
 """
 
 import re
@@ -22,6 +22,10 @@ SECTION = re.compile(r"(<!-- results (.*?) -->\n).*?(<!-- end of results -->)", 
 HEAD = """
 | task | templates, rows | model | P_o / accuracy / macro-F1 | std | vote | above the calibrated vote |
 |---|---|---|---|---|---|---|
+"""
+BRIEF = """
+| model | P_o / accuracy | above the calibrated vote | calibrated: P_o / accuracy | above the calibrated vote |
+|---|---|---|---|---|
 """
 TASKS = {
     **{task: task.replace("_", " ").upper() for task in ("rte", "cb", "copa", "wsc", "anli_r1", "anli_r2", "anli_r3")},
@@ -45,10 +49,10 @@ def with_tables(page: str, results: Path = RESULTS) -> str:
             runs, base = (_runs(results / model / task, name, part) for name in (method, "base"))
             if runs and base:
                 vote = base[0]["calibrated"]["vote"]
-                lines += [_line(task, part, method, view, runs, vote) for view in ("raw", "calibrated")]
-                claims += [_claim(task, part, runs, vote)] if method == "f2c" else []
+                lines += _lines(task, part, method, runs, vote, brief=bool(choice[3:]))
+                claims += [_claim(task, part, runs, vote)] if method == "f2c" and not choice[3:] else []
         text = "\n".join(textwrap.wrap(_CLAIM.format("; ".join(claims)), 140)) + "\n\n" if claims else ""
-        return found[1] + (f"{HEAD}{''.join(lines)}\n{text}" if lines else "") + found[3]
+        return found[1] + (f"{BRIEF if choice[3:] else HEAD}{''.join(lines)}\n{text}" if lines else "") + found[3]
 
     return SECTION.sub(section, page)
 
@@ -77,17 +81,26 @@ def _claim(task: str, part: str, runs: list[dict[str, Any]], vote: str) -> str:
     return f"{place} accuracy on {_words(task)} ({_words(part)} templates)"
 
 
-def _line(task: str, part: str, method: str, view: str, runs: list[dict[str, Any]], vote: str) -> str:
-    """Return the line of a method: means over its seeds, and their paired difference in accuracy from the vote."""
+def _lines(task: str, part: str, method: str, runs: list[dict[str, Any]], vote: str, *, brief: bool) -> list[str]:
+    """Return the lines of a method: means over its seeds, and their paired difference in accuracy from the vote."""
+    cells = [_cells(view, runs, vote) for view in ("raw", "calibrated")]
+    title = TITLES.get(method, method)
+    seeds = f", {count(len(runs), 'seed')}" if method != "base" else ""
+    if brief:
+        parts = " | ".join(f"{' / '.join(means[:2])} | {difference}" for means, difference in cells)
+        return [f"| {title}{seeds} | {parts} |\n"]
+    words = f"{len(runs[0]['raw']['predictions'])} {_words(part)}, {len(runs[0]['gold']):,}"
+    return [
+        f"| {_words(task)} | {words} | {title}{view}{seeds} | {' / '.join(means[:3])} | {means[3]} "
+        f"| {' / '.join(means[4:])} | {difference} |\n"
+        for view, (means, difference) in zip(("", ", calibrated"), cells, strict=True)
+    ]
+
+
+def _cells(view: str, runs: list[dict[str, Any]], vote: str) -> tuple[list[str], str]:
     value, *interval = _difference(runs, view, vote)
     means = [percent(np.mean([run[view]["metrics"][name] for run in runs])) for name in SHOWN]
-    words = f"{len(runs[0][view]['predictions'])} {_words(part)}, {len(runs[0]['gold']):,}"
-    title = TITLES.get(method, method) + (f", {view}" if view == "calibrated" else "")
-    seeds = f", {count(len(runs), 'seed')}" if method != "base" else ""
-    return (
-        f"| {_words(task)} | {words} | {title}{seeds} | {' / '.join(means[:3])} | {means[3]} "
-        f"| {' / '.join(means[4:])} | {points(value)} ({point_interval(interval)}) |\n"
-    )
+    return means, f"{points(value)} ({point_interval(interval)})"
 
 
 if __name__ == "__main__":
