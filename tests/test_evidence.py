@@ -245,11 +245,12 @@ def figures_of_the_evidence():
     yield "Swarm has P_o {} and accuracy {} on RTE.".format(*shown(["rte/swarm-0"], *PAIR).split(" / "))
     of_labels, four = (shown(seeds(f"ag_news/{name}"), *PAIR) for name in ("f2c_labels", "f2c_labels_4"))
     yield f"AG News has {of_labels} instead of {shown(f2c_news, *PAIR)}, and {four} after four steps."
-    formats = [
+    raw_base, calibrated_base, raw, calibrated = (
         shown([f"movies_formats/{cell}"], *THREE, **small, view=view)
-        for cell, view in (("f2c-42", "raw"), ("f2c-42", "calibrated"), ("base-0", "calibrated"))
-    ]
-    yield "harm without calibration: {}, calibrated {}, the calibrated base {}.".format(*formats)
+        for cell, view in product(("base-0", "f2c-42"), ("raw", "calibrated"))
+    )
+    yield f"the calibrated base ({calibrated_base}) unless calibrated: {raw} and {calibrated}."
+    yield f"The raw base has {raw_base}."
 
 
 def figures_of_flickering():
