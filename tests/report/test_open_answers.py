@@ -101,7 +101,13 @@ def test_runs_without_right_answers_or_stored_rows_have_a_page(rows, tmp_path):
     assert "Accuracy needs gold labels" in Page(write_report([run], tmp_path / "page.html").read_text()).text
     for name in ("MANIFEST.json", "instances.jsonl.gz"):
         (run / name).unlink()
+    metrics = json.loads((run / "metrics.json").read_text())
+    shares = metrics.pop("unmapped_share_per_template")
+    (run / "metrics.json").write_text(json.dumps(metrics))
     assert Page(write_report([run], tmp_path / "page.html").read_text()).faults == []
+    (run / "metrics.json").write_text(json.dumps(metrics | {"unmapped_share_per_template": shares | {"plain": "all"}}))
+    with pytest.raises(InputError, match="unmapped_share_per_template"):
+        load_run(run)
 
 
 def test_runs_over_other_right_answers_are_not_compared(rows, runs, tmp_path):

@@ -143,7 +143,7 @@ def _choose(run: "Audit", forms: Sequence["Audit"]) -> Decision:
 def _decide_open(run: "Audit") -> Decision:
     """Choose the template with the highest accuracy of open answers, if there are 50 rows with references."""
     ranking, names = run.template_ranking, run.template_names
-    shares = run.metrics["unmapped_share_per_template"].items()
+    shares = (run.metrics.get("unmapped_share_per_template") or {}).items()
     fixes = [f"{name} ({percent(share)} % unreadable)" for name, share in shares if share > UNREADABLE]
     fix = [f"Fix first: {_listed(fixes)}."] if fixes else []
     best = ranking.order[0]

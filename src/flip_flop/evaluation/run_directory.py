@@ -110,6 +110,7 @@ class StoredMetrics(pydantic.BaseModel):
     own_label_mass_per_template: dict[str, Number] | None = None
     preferred_tokens_per_template: dict[str, list[str]] = {}
     prompt_tokens_per_template: dict[str, Number] | None = None
+    unmapped_share_per_template: dict[str, Number] | None = None
     unparsed_per_template: dict[str, list[tuple[str, int]]] = {}
     intervals: dict[str, tuple[Number, Number] | None] | None = None
 
