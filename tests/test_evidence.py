@@ -9,7 +9,7 @@ from statistics import fmean, pstdev
 import numpy as np
 import pandas as pd
 import pytest
-from evidence import forecast, run, tables
+from evidence import forecast, open_answers, run, tables
 from evidence.prepare import write_tasks
 
 from flip_flop.console import points
@@ -317,3 +317,22 @@ def test_the_forecast_of_a_group_comes_from_the_other_groups(numbers, right):
     runs["eval_vote_drift 8"] = gains
     assert forecast.hit_rate(runs, "raw", "task", 4) == right
     assert forecast.hit_rate(runs, "raw", "task", 8) == 1
+
+
+def test_the_figures_of_open_answers_follow_from_the_stored_answers():
+    result = json.loads((run.FOLDER / "open" / "capitals.json").read_text(encoding="utf-8"))
+    base, trained = result["runs"]["base"], result["runs"]["f2c"]
+    page = (run.FOLDER.parent / "docs" / "evidence.md").read_text(encoding="utf-8")
+    seen = result["training"]["templates"]
+    held_out = [name for name in base["answers"] if name not in seen]
+    for title, names in ((f"{len(seen)} trained", seen), (f"{len(held_out)} held out", held_out)):
+        for model, audit in (("base", base), ("F2C", trained)):
+            of_one = open_answers.numbers(audit, names)
+            shown = " | ".join(f"{value:.1f}" for value in of_one.values())
+            assert f"| {title}, {model} | {shown} |" in page
+    before, after = (open_answers.numbers(audit, list(base["answers"]))["accuracy"] for audit in (base, trained))
+    assert f"accuracy rises from {before:.1f} to {after:.1f} (+{after - before:.1f}, " in page
+    best = [100 * max(fmean(map(int, hits)) for hits in audit["right"].values()) for audit in (base, trained)]
+    assert f"rises from {best[0]:.1f} to {best[1]:.1f}." in page
+    assert f"The vote of the eight had {100 * result['vote_accuracy']['base']:.1f} before" in page
+    assert {len(text) for audit in (base, trained) for text in audit["answers"].values()} == {150}

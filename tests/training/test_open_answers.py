@@ -69,11 +69,14 @@ def test_a_run_is_complete_and_its_answers_were_measured(trained):
     )
     task = open_task()
     on_validation = Task("open", TEMPLATES, {"test": task.data["validation"]}, answer=task.answer)
+    digests = set()
     adapted = PeftModel.from_pretrained(load_tiny().model, run.adapter)
     for model, when in ((load_tiny().model, "before"), (adapted, "after")):
         measured = audit(model, byte_bpe(), on_validation, quiet=True)
+        digests.add(measured.record.scoring["prompts_digest"])
         for name in ("observed_agreement", "unmapped_share", "answer_length"):
             assert change[name][when] == pytest.approx(measured.value(name)), (name, when)
+    assert len(digests) == 1  # the prompts are the same, whatever the answers
 
 
 def test_resume_of_a_complete_or_stopped_run_generates_the_same_answers(trained, tmp_path):

@@ -356,13 +356,12 @@ class RenderedSplit:
 
 
 def instances_digest(instances: Iterable[RenderedInstance]) -> str:
-    """Return the SHA-256 of ids, prompts, answers and additions to the chat."""
-    return sha256_json(
-        [
-            [instance.id, instance.prompts, instance.choices, *([instance.chat.given] if instance.chat.given else [])]
-            for instance in instances
-        ]
-    )
+    """Return the SHA-256 of ids, prompts, answer choices and additions to the chat. Open answers are of a model."""
+    rows = []
+    for instance in instances:
+        chat = [instance.chat.given] if instance.chat.given else []
+        rows.append([instance.id, instance.prompts, () if instance.answer else instance.choices, *chat])
+    return sha256_json(rows)
 
 
 # ---- tasks by name ----
