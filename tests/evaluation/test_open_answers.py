@@ -9,7 +9,7 @@ import pandas
 import pytest
 import torch
 
-from flip_flop import audit, load_run, load_task, predict
+from flip_flop import audit, compare, load_run, load_task, predict
 from flip_flop.errors import InputError
 from flip_flop.evaluation.predict import write_predictions
 from flip_flop.files import generator
@@ -104,6 +104,18 @@ def test_predictions_have_texts_keys_and_the_shortest_text_of_the_vote(served_na
     table = pandas.read_csv(tmp_path / "out.csv")
     assert table[["one: label", "one: text"]].iloc[0].tolist() == [4, "It is 4.0."]
     assert [row["vote"] for row in predict(served_name, task, quiet=True, abstain_below=0.5)] == ["So 4", None, None]
+
+
+def test_other_answers_to_the_same_prompts_are_compared_without_a_warning(served, served_audit, tmp_path, monkeypatch):
+    server, name = served
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other"))  # without stored answers
+    server.writes = lambda prompt: "4"
+    other = audit(name, open_task(), quiet=True, name="other")
+    assert other.value("observed_agreement") == 1.0
+    comparison = compare(served_audit, other)
+    assert comparison.other_prompts == []
+    accuracy = comparison.difference("accuracy", other)
+    assert accuracy.value == pytest.approx(other.value("accuracy") - served_audit.value("accuracy"))
 
 
 def test_agreement_is_the_consistency_of_pararel():
