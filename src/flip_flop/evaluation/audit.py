@@ -90,9 +90,6 @@ def audit(
     if skipped := ids_of(scores.too_long):
         split = replace(split, instances=[instance for instance in split.instances if instance.id not in skipped])
     adapter = scorer.adapter
-    read = scores.instances or split.instances
-    if scores.answered:  # the choices are the generated answers
-        read = [replace(instance, choices=()) for instance in read]
     record = RunRecord(
         kind="audit",
         flip_flop_version=versions()["flip_flop"],
@@ -103,7 +100,7 @@ def audit(
         scoring={
             **scores.settings,
             "num_answers": int(scores.scores.size),
-            "prompts_digest": instances_digest(read),
+            "prompts_digest": instances_digest(scores.instances or split.instances),
         },
         training=_training(adapter),
         seed=seed,
