@@ -12,7 +12,7 @@ from flip_flop.scoring.open_answers import as_choices, group_answers
 from flip_flop.tasks import RowsSource, Task
 from flip_flop.training import make_config, train
 from tests.tiny import byte_bpe
-from tests.training.conftest import load_tiny, record_of, rows
+from tests.training.conftest import load_tiny, record_of, rows, signal_in
 
 TEMPLATES = tuple(Template(name, f"{name} {{{{ text }}}}", None) for name in ("one", "two", "three"))
 SETTINGS = {"max_steps": 3, "per_device_train_batch_size": 4, "lora_r": 4, "use_cpu": True, "learning_rate": 1e-2}
@@ -79,12 +79,21 @@ def test_a_run_is_complete_and_its_answers_were_measured(trained):
     assert len(digests) == 1  # the prompts are the same, whatever the answers
 
 
-def test_resume_of_a_complete_or_stopped_run_generates_the_same_answers(trained, tmp_path):
-    again = train(load_tiny(), open_task(), make_config(SETTINGS), tmp_path / "run", quiet=True, keep_worse=True)
-    assert (again.adapter / "adapter_model.safetensors").read_bytes() == (
-        trained[0].adapter / "adapter_model.safetensors"
-    ).read_bytes()
-    assert record_of(again.out)["training"]["votes_digest"] == record_of(trained[1])["training"]["votes_digest"]
+def test_a_run_that_was_stopped_and_resumed_gives_the_same_adapter(trained, tmp_path, monkeypatch):
+    out, config = tmp_path / "run", make_config(SETTINGS)
+    with monkeypatch.context() as patch:
+        signal_in(patch, 2)
+        assert train(load_tiny(), open_task(), config, out, quiet=True, keep_worse=True).stopped_by is not None
+    again = train(load_tiny(), open_task(), config, out, quiet=True, keep_worse=True, resume=True)
+    first = trained[0].adapter / "adapter_model.safetensors"
+    assert (again.adapter / "adapter_model.safetensors").read_bytes() == first.read_bytes()
+    assert record_of(out)["training"]["votes_digest"] == record_of(trained[1])["training"]["votes_digest"]
+
+
+@pytest.mark.parametrize("method", ["bct", "cpc_grpo", "marginal_entropy", "opct", "swarm", "ttrl"])
+def test_other_methods_train_on_open_answers(method, tmp_path):
+    config = make_config(SETTINGS | {"method": method})
+    assert train(load_tiny(), open_task(), config, tmp_path / "run", quiet=True, keep_worse=True).adapter
 
 
 @pytest.mark.parametrize(

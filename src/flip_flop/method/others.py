@@ -39,7 +39,9 @@ def bct_loss(nll: Float[Tensor, " templates"], clean: int) -> Float[Tensor, ""]:
 
 def bct_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
     """The method ``bct``: the base model's prediction under the clean template is the target of the others."""
-    label = int(instance.vote_scores[config.clean_template].argmax())
+    label = int(instance.consensus.predictions[config.clean_template])
+    if label < 0:  # a generated answer that cannot be read
+        return {}
     nll = answer_nll(instance, label, LossVariant.of(config))
     return {"bct": bct_loss(nll, config.clean_template)}
 
