@@ -45,6 +45,8 @@ def test_candidates_are_the_shortest_texts_of_each_key():
     assert last.choices[0][last.label] == ""  # no template answers with the reference
     assert last.written == ("7", "7", "7", "7 or 8")
     assert answered(texts)[0].label is None
+    several = answered(texts, ["4", "5"])[0]
+    assert several.choices[0][several.label] == "5"  # the shortest right answer
     with pytest.raises(InputError, match="No generated answer can be read"):
         answered([["?", "no"]])
 

@@ -431,7 +431,7 @@ class PromptEncoder:
             labels: dict[tuple[int, tuple[int, ...]], int] = {}
             for label, answer in enumerate(answers):
                 first = labels.setdefault((len(answer.context), answer.tokens), label)
-                if first != label and answer.tokens:
+                if first != label and not instance.votes:
                     raise InputError(
                         "E-LABEL",
                         f"{where}: the answers {choices[index][first]!r} and {choices[index][label]!r} are the same "

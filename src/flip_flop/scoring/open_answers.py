@@ -137,8 +137,8 @@ def as_choices(answered: ScoredRows, seed: int) -> list[RenderedInstance]:
     """Return generated answers as answer choices for training: the shortest text of each key, under all templates.
 
     An instance has V + 1 choices in a random order. Those without a text are empty: no template can answer with them.
-    ``written`` is the choice of each template, empty for an answer that cannot be read. The gold label is the choice
-    with a reference's key, otherwise an empty one. It skips instances without a readable answer.
+    ``written`` is the choice of each template, empty for an answer that cannot be read. The gold label is the
+    shortest choice with a reference's key, otherwise an empty one. It skips instances without a readable answer.
 
     Raises:
         InputError: ``E-DATA-ROWS`` if no answer can be read.
@@ -152,10 +152,11 @@ def as_choices(answered: ScoredRows, seed: int) -> list[RenderedInstance]:
             if key is not None:
                 shortest.setdefault(key, text)
         places = generator(seed, "choices", instance.id).permutation(len(instance.written) + 1).tolist()
-        choices, label = [""] * len(places), places[-1] if instance.references else None
-        for place, (key, text) in zip(places, shortest.items(), strict=False):
+        choices = [""] * len(places)
+        for place, text in zip(places, shortest.values(), strict=False):
             choices[place] = text
-            label = place if key in instance.references else label
+        right = [place for place, key in zip(places, shortest, strict=False) if key in instance.references]
+        label = [*right, places[-1]][0] if instance.references else None
         same = (tuple(choices),) * len(instance.prompts)
         if shortest:
             written = tuple("" if key is None else shortest[key] for key in keys)
