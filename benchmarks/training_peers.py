@@ -19,7 +19,7 @@ FORCED_LABEL = 0
 FORCED_SHARE = 0.7
 
 
-def forced_consensus(scores: Tensor) -> Consensus:
+def forced_consensus(scores: Tensor, predictions: Tensor | None = None) -> Consensus:
     """Votes that a trained model might give; a random model's are a coin's, and half the steps would be empty."""
     *batch, num_templates, num_labels = scores.shape
     in_favour = max(num_templates // 2 + 1, round(FORCED_SHARE * num_templates))

@@ -192,7 +192,7 @@ def test_judge_with_a_preference_for_a_position_is_used_after_calibration(tmp_pa
     assert first.endswith("; 16.7 after calibration).")
     assert run.decision.is_calibrated
     assert others[0].startswith(
-        f"Use {run.decision.template}, calibrated (predict --calibrate batch, without labels): "
+        f"Use {run.decision.template}, calibrated (predict --calibrate batch, which needs no labels): "
     )
     assert all(is_calibrated for _, is_calibrated in run.decision.close)
 

@@ -11,6 +11,7 @@ from flip_flop.metrics import (
     METRICS,
     MIN_LABELLED,
     Scores,
+    TemplateRanking,
     answers_by_position,
     bootstrap_interval,
     chance_f1,
@@ -104,7 +105,7 @@ def _choose(run: "Audit", forms: Sequence["Audit"]) -> Decision:
     if number < MIN_LABELLED:
         too_few = f"{count(number, 'labelled row')} {'is' if number == 1 else 'are'} too few"
         words = f"{too_few if number else 'It takes labels'} to choose a template; at least {MIN_LABELLED} are needed."
-        return Decision((words, *_fixes(run, run.template_ranking.faults)))
+        return Decision((words, *_fixes(run, run.template_ranking)))
     candidates = Scores(np.concatenate([form.data.scores for form in forms], axis=1), run.data.gold, average="macro")
     ranking = rank_templates(candidates, confidence=CONFIDENCE)
     best, *others = ranking.order
@@ -123,7 +124,7 @@ def _choose(run: "Audit", forms: Sequence["Audit"]) -> Decision:
     close = tuple(names[index] for index in others if ranking.faults[index] is None and ends[index] >= 0)
     how = ""
     if names[best][1] and run.calibrated:
-        how = f" (predict --calibrate {run.calibrated.metrics['method']}, without labels)"
+        how = f" (predict --calibrate {run.calibrated.metrics['method']}, which needs no labels)"
     sentences = [f"Use {_form(*names[best])}{how}: {numbers}, on {count(number, 'labelled row')}."]
     mass = (run.metrics.get("own_label_mass_per_template") or {}).get(names[best][0], 1.0)
     if mass < LOW_MASS:
@@ -136,7 +137,7 @@ def _choose(run: "Audit", forms: Sequence["Audit"]) -> Decision:
         kind = "calibrated vote" if run.calibrated or "offsets" in run.metrics else "vote"
         vote = percent(metric.value(forms[-1].data.labelled.voted))
         sentences.append(f"The {kind} over {len(templates)} templates, {len(templates)} passes per answer, has {vote}.")
-    sentences += _fixes(run, ranking.faults[: len(templates)], used=names[best][0])
+    sentences += _fixes(run, ranking, used=names[best][0])
     return Decision(tuple(sentences), *names[best], value, interval, close)
 
 
@@ -157,20 +158,21 @@ def _decide_open(run: "Audit") -> Decision:
     return Decision((words, *fix), names[best], close=tuple((name, False) for name in close))
 
 
-def _fixes(run: "Audit", faults: Sequence[str | None], used: str | None = None) -> list[str]:
+def _fixes(run: "Audit", ranking: TemplateRanking, used: str | None = None) -> list[str]:
     """Return a sentence on templates that are constant or whose label words the model does not say, if there are any.
 
-    The template that is used may have another form that is constant.
+    The uncalibrated forms are the first of the ranking. The template that is used may have another form that is
+    constant.
     """
     mass = run.metrics.get("own_label_mass_per_template") or {}
-    named = [pair for pair in zip(run.template_names, faults, strict=True) if pair[0] != used]
+    named = [pair for pair in zip(run.template_names, ranking.faults, strict=False) if pair[0] != used]
+    shares = dict(zip(run.template_names, ranking.constancy.tolist(), strict=False))
     is_seen = len(run.data.scores) >= MIN_ROWS
-    still = (run.calibrated or run).metrics["constant_templates"]
-    fixes = []
+    kind, fixes = "constant without calibration" if run.calibrated else "constant", []
     for name, fault in named:
         if fault == "constant" and is_seen:
-            only = "" if name in still else " without calibration"
-            fixes.append(f"{name} (constant: one label for every row{only})")
+            rows = "every row" if shares[name] == 1.0 else f"{percent(shares[name])} % of the rows"
+            fixes.append(f"{name} ({kind}: one label for {rows})")
     for name, fault in named:
         if fault != "constant" and mass.get(name, 1.0) < LOW_MASS:
             fixes.append(f"{name} (label words have {percent(mass[name])} % of the probability)")
