@@ -96,6 +96,15 @@ def test_evaluation_loss_uses_the_frozen_votes(tmp_path):
     assert trainer.evaluate()["eval_loss"] == pytest.approx(expected, rel=1e-5)
 
 
+def test_evaluation_loss_of_scores_that_are_not_finite_is_one_line(tmp_path):
+    rows = training_rows(count=6)
+    trainer = make_trainer(tmp_path, rows, eval_rows=rows, votes="online", early_stopping_patience=3)
+    with torch.no_grad():
+        next(trainer.adapted.parameters()).fill_(torch.nan)
+    with pytest.raises(InputError, match=r"E-NONFINITE: .*instance 'train-\d'"):
+        trainer.evaluate()
+
+
 # ---- calibration ----
 
 CALIBRATED = {"votes": "frozen", "num_train_epochs": 1}

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import cast
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -81,14 +81,18 @@ def check_model(model: nn.Module) -> None:
 
 
 def require_finite(
-    scores: Float[Tensor, "instances templates labels"], ids: Sequence[str], what: str = "The model's scores"
+    scores: Float[Tensor, "instances templates labels"],
+    token_counts: Int[Tensor, "instances templates labels"],
+    ids: Sequence[str],
+    what: str = "The model's scores",
 ) -> Float[Tensor, "instances templates labels"]:
-    """Return the scores, which are on the CPU, if all are finite.
+    """Return the scores, which are on the CPU, if those of answers with tokens are finite.
 
     Raises:
         InputError: ``E-NONFINITE`` with the id of the first instance that has another score.
     """
-    for instance, is_finite in zip(ids, scores.isfinite().flatten(1).all(dim=1).tolist(), strict=True):
+    finite = scores.isfinite() | (token_counts == 0)
+    for instance, is_finite in zip(ids, finite.flatten(1).all(dim=1).tolist(), strict=True):
         if not is_finite:
             raise not_finite(f"{what} of instance {instance!r}")
     return scores

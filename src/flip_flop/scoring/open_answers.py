@@ -144,9 +144,8 @@ def as_choices(answered: ScoredRows, seed: int) -> list[RenderedInstance]:
         InputError: ``E-DATA-ROWS`` if no answer can be read.
     """
     rows = []
-    for instance in answered.instances:
-        assert instance.answer is not None
-        keys = [instance.answer.key(after_reasoning(text)[0]) for text in instance.written]
+    for instance, labels in zip(answered.instances, answered.predictions.tolist(), strict=True):
+        keys = [instance.choices[0][label] if label >= 0 else None for label in labels]
         shortest: dict[str, str] = {}
         for key, text in sorted(zip(keys, instance.written, strict=True), key=lambda pair: len(pair[1])):
             if key is not None:

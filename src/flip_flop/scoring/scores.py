@@ -231,8 +231,7 @@ def score_instances(
                 advance(len(indices))
             # One copy per window: while a device computes a forward pass, the CPU prepares the next one.
             batch, batch_counts = (torch.cat(parts) for parts in zip(*results, strict=True))
-            batch, ids = batch.float().cpu(), [window[index].id for index in order]
-            require_finite(batch.masked_fill(batch_counts == 0, 0.0), ids)
+            batch = require_finite(batch.float().cpu(), batch_counts, [window[index].id for index in order])
             place = np.argsort(order)
             scores.append(batch.numpy()[place])
             counts.append(batch_counts.numpy()[place])

@@ -121,7 +121,7 @@ class F2CTrainer(Trainer):
         if task is not None:
             data = rows_for_task(task, args, train_dataset, eval_dataset)
             train_dataset, eval_dataset, content_free = data.train, data.validation, data.content_free
-            if train_dataset[0].answer:  # measured once, at the end, because answers have to be generated
+            if data.record.answer:  # measured once, at the end, because answers have to be generated
                 self.open_validation, eval_dataset = eval_dataset[:OPEN_ROWS], None
             record = data.record
         self.loaded = load_trained(model, processing_class, args, quantization_config)
@@ -204,7 +204,7 @@ class F2CTrainer(Trainer):
         require_data(self.train_instances.instances, args)
 
     def _with_answers(self, args: F2CConfig, split: str, rows: Any) -> Any:
-        """Return the rows of a task with open answers with those of the base model, which are not calibrated.
+        """Add the base model's answers to rows that ask for open answers. Their votes are not calibrated.
 
         Raises:
             InputError: ``E-OPEN-ANSWER`` if votes are online.
@@ -308,9 +308,9 @@ class F2CTrainer(Trainer):
         states = self._answer_states(model, encoded)
         scores = self._scores(model, states, encoded)
         votes = self.first_votes.scores_for(encoded) if self.is_frozen else scores
-        instances = self._instances(encoded, states, votes, epoch=self._sampler.epoch)
-        labels = [votes_of(row, table)[2] for row, table in zip(encoded, votes, strict=True)]
-        losses = [self._loss_terms(instance, _known(label)) for instance, label in zip(instances, labels, strict=True)]
+        read = self._instances(encoded, states, votes, epoch=self._sampler.epoch)
+        instances, labels = zip(*read, strict=True)
+        losses = [self._loss_terms(instance, _known(label)) for instance, label in read]
         uses_labels = self.args.uses_labels
         self.statistics.add(instances, labels, scores, states.token_counts, losses, uses_labels=uses_labels)
         zero = torch.zeros((), device=states.logits.device)
@@ -324,8 +324,8 @@ class F2CTrainer(Trainer):
 
     def _instances(
         self, encoded: Sequence[EncodedInstance], states: AnswerStates, votes: Tensor, *, epoch: int
-    ) -> list[TrainingInstance]:
-        """Return the instances of a forward pass as the method reads them."""
+    ) -> list[tuple[TrainingInstance, int | None]]:
+        """Return the instances of a forward pass as the method reads them, with the gold labels of :func:`votes_of`."""
         instances = []
         for number, row in enumerate(encoded):
             scores, written, label = votes_of(row, votes[number])
@@ -338,7 +338,7 @@ class F2CTrainer(Trainer):
                 states=states.of(number),
                 keys=(self.args.seed, epoch),
             )
-            instances.append(instance)
+            instances.append((instance, label))
         return instances
 
     def _loss_terms(self, instance: TrainingInstance, gold: int | None = None) -> dict[str, Tensor]:
@@ -356,11 +356,8 @@ class F2CTrainer(Trainer):
                 scores = self._answer_states(model, encoded).scores()
         else:
             scores = states.scores()
-        ids = [instance.id for instance in encoded]
-        scores = scores.cpu()
-        step = f"Step {self.state.global_step + 1}: the scores"
-        require_finite(scores.masked_fill(states.token_counts == 0, 0.0), ids, step)
-        return scores
+        ids, step = [instance.id for instance in encoded], self.state.global_step + 1
+        return require_finite(scores.cpu(), states.token_counts, ids, f"Step {step}: the scores")
 
     def _answer_states(self, model: nn.Module, encoded: Sequence[EncodedInstance]) -> AnswerStates:
         return answer_states(model, encoded, backend=self.backend, batch_tokens=self.args.batch_tokens)
@@ -528,7 +525,7 @@ class F2CTrainer(Trainer):
         """The base model's votes on the training instances, calibrated; all processes take part."""
         scores, method = self.score_base(self.voters, "base votes").scores, self.args.vote_calibration
         votes = VoteTable(tuple(row.id for row in self.voters), scores)
-        if method == "none" or votes.is_open:
+        if method == "none":
             return votes
 
         def score_content_free() -> np.ndarray:
@@ -575,7 +572,8 @@ class F2CTrainer(Trainer):
             part_losses: list[float] = []
 
             def note_losses(encoded: Sequence[EncodedInstance], states: AnswerStates, scores: Tensor) -> None:
-                votes = frozen.scores_for(encoded) if frozen else scores.cpu()
+                scores = require_finite(scores.cpu(), states.token_counts, [instance.id for instance in encoded])
+                votes = frozen.scores_for(encoded) if frozen else scores
                 part_losses.extend(self._unsupervised_losses(encoded, states, votes))
 
             table = score_instances(
@@ -601,7 +599,7 @@ class F2CTrainer(Trainer):
         # Always epoch 0, so that all evaluations have the same random teachers.
         instances = self._instances(encoded, states, votes, epoch=0)
         zero = torch.zeros((), device=states.logits.device)
-        return torch.stack([sum(self._loss_terms(instance).values(), zero) for instance in instances]).tolist()
+        return torch.stack([sum(self._loss_terms(instance).values(), zero) for instance, _ in instances]).tolist()
 
     # ---- the model card ----
 
