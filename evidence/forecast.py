@@ -1,8 +1,8 @@
 """Whether numbers that need no labels predict the gain of a training run. Usage: python -m evidence.forecast.
 
-A run gains if the test accuracy of one trained template is above that of the base, calibrated or raw. The numbers are
-those of the first evaluations, and their changes since step 0. For the runs of one group, a task or a method, the rule
-is the number and the threshold that best separate all other runs.
+A run gains if one trained template has a higher test accuracy than one template of the base, calibrated or raw. The
+numbers are logged in the first evaluations, with their changes since step 0. For the runs of one group, a task or a
+method, the rule is the number and the threshold that best separate all other runs.
 """
 
 from itertools import product

@@ -1,9 +1,10 @@
 """Writes the results of audits of open answers without their texts.
 
-Usage: python -m evidence.open_answers BASE TRAINED --training RUN --out FILE
+Usage: python -m evidence.open_answers BASE TRAINED --training RUN --out FILE.
 
 A file has one character per row and template: the number of the answer among the row's different answers, in the order
-of the templates, or `-` if it cannot be read; and whether it equals a reference. `numbers` computes the metrics again.
+of the templates, or `-` if it cannot be read. Another character is 1 for an answer that equals a reference. `numbers`
+computes the metrics again.
 """
 
 import argparse

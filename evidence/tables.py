@@ -43,16 +43,16 @@ def with_tables(page: str, results: Path = RESULTS) -> str:
     """Return a page with the tables of the results."""
 
     def section(found: re.Match[str]) -> str:
-        (model,), *choice = (words.split() for words in found[2].split("|"))
+        (model,), tasks, methods, parts, *brief = (words.split() for words in found[2].split("|"))
         lines, claims = [], []
-        for task, part, method in product(choice[0], choice[2], choice[1]):
+        for task, part, method in product(tasks, parts, methods):
             runs, base = (_runs(results / model / task, name, part) for name in (method, "base"))
             if runs and base:
                 vote = base[0]["calibrated"]["vote"]
-                lines += _lines(task, part, method, runs, vote, brief=bool(choice[3:]))
-                claims += [_claim(task, part, runs, vote)] if method == "f2c" and not choice[3:] else []
+                lines += _lines(task, part, method, runs, vote, brief=bool(brief))
+                claims += [_claim(task, part, runs, vote)] if method == "f2c" and not brief else []
         text = "\n".join(textwrap.wrap(_CLAIM.format("; ".join(claims)), 140)) + "\n\n" if claims else ""
-        return found[1] + (f"{BRIEF if choice[3:] else HEAD}{''.join(lines)}\n{text}" if lines else "") + found[3]
+        return found[1] + (f"{BRIEF if brief else HEAD}{''.join(lines)}\n{text}" if lines else "") + found[3]
 
     return SECTION.sub(section, page)
 

@@ -2,8 +2,8 @@
 
     python examples/capitals/fetch.py examples/capitals
 
-The data are a relation of ParaRel (Elazar et al., TACL 2021; MIT), whose facts are of T-REx (CC BY-SA), and whose
-patterns that end with the answer are the templates of task.yaml. The three files have different facts.
+The data are a relation of ParaRel (Elazar et al., TACL 2021; MIT). Its facts come from T-REx (CC BY-SA). Its patterns
+that end with the answer are the templates of task.yaml. The three files have different facts.
 """
 
 import argparse

@@ -7,10 +7,11 @@ from peft import PeftModel
 
 from flip_flop import audit
 from flip_flop.errors import InputError
-from flip_flop.prompts import AnswerFormat, RenderedInstance, Template
-from flip_flop.scoring.open_answers import as_choices, group_answers
+from flip_flop.prompts import AnswerFormat, Template
+from flip_flop.scoring.open_answers import as_choices
 from flip_flop.tasks import RowsSource, Task
 from flip_flop.training import make_config, train
+from tests.evaluation.test_open_answers import grouped
 from tests.tiny import byte_bpe
 from tests.training.conftest import load_tiny, record_of, rows, signal_in
 
@@ -25,13 +26,7 @@ def open_task(count=12, **form):
 
 
 def answered(texts, references=()):
-    form, empty = AnswerFormat("number"), ("",) * (len(texts[0]) + 1)
-    instances = [
-        RenderedInstance(f"{row}", ("x",) * len(written), (empty,) * len(written), None, answer=form,
-                         references=tuple(references))
-        for row, written in enumerate(texts)
-    ]  # fmt: skip
-    return as_choices(group_answers(instances, texts, {}), seed=0)
+    return as_choices(grouped(texts, references), seed=0)
 
 
 def test_candidates_are_the_shortest_texts_of_each_key():

@@ -32,8 +32,8 @@ class Gate:
 class Checks:
     """The gates of a command: metrics with their minimum, and the stored run of ``--fail-if-worse-than``.
 
-    ``metric`` compares the runs. By default, it is macro-F1, or the accuracy of
-    open answers, or without gold labels agreement.
+    ``metric`` compares the runs. By default, it is macro-F1, or the accuracy of open answers, or without gold labels
+    agreement.
     """
 
     thresholds: Sequence[tuple[str, float]]

@@ -152,8 +152,7 @@ def ask_again(
     with tempfile.TemporaryDirectory() as folder:
         asked.store = Path(folder) / "answers"  # instead of the stored answers
         again = asked.scores(split.instances, scoring, names=run.template_names, label="again", quiet=quiet)
-    answers = [data.answered.get("key", data.predictions) for data in (run.data, again)]
-    flips = (answers[0] != answers[1]).mean(axis=1)
+    flips = (again.answer_keys != run.data.answer_keys).mean(axis=1)
     rate = mean_statistic(lambda values: values, bounds=(0.0, 1.0))
     intervals = {**run.metrics["intervals"], "repeat_flips": list(bootstrap_interval(rate, flips))}
     return replace(run, metrics={**run.metrics, "repeat_flips": rate(flips), "intervals": intervals})

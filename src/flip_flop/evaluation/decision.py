@@ -165,17 +165,17 @@ def _fixes(run: "Audit", ranking: TemplateRanking, used: str | None = None) -> l
     constant.
     """
     mass = run.metrics.get("own_label_mass_per_template") or {}
-    named = [pair for pair in zip(run.template_names, ranking.faults, strict=False) if pair[0] != used]
-    shares = dict(zip(run.template_names, ranking.constancy.tolist(), strict=False))
-    is_seen = len(run.data.scores) >= MIN_ROWS
-    kind, fixes = "constant without calibration" if run.calibrated else "constant", []
-    for name, fault in named:
+    kind, is_seen = "constant without calibration" if run.calibrated else "constant", len(run.data.scores) >= MIN_ROWS
+    constant, unsaid = [], []
+    for name, fault, share in zip(run.template_names, ranking.faults, ranking.constancy.tolist(), strict=False):
+        if name == used:
+            continue
         if fault == "constant" and is_seen:
-            rows = "every row" if shares[name] == 1.0 else f"{percent(shares[name])} % of the rows"
-            fixes.append(f"{name} ({kind}: one label for {rows})")
-    for name, fault in named:
-        if fault != "constant" and mass.get(name, 1.0) < LOW_MASS:
-            fixes.append(f"{name} (label words have {percent(mass[name])} % of the probability)")
+            rows = "every row" if share == 1.0 else f"{percent(share)} % of the rows"
+            constant.append(f"{name} ({kind}: one label for {rows})")
+        elif fault != "constant" and mass.get(name, 1.0) < LOW_MASS:
+            unsaid.append(f"{name} (label words have {percent(mass[name])} % of the probability)")
+    fixes = [*constant, *unsaid]
     return [f"Fix first: {_listed(fixes)}."] if fixes else []
 
 

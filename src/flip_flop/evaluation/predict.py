@@ -98,7 +98,8 @@ def _add_texts(row: dict[str, Any], instance: RenderedInstance) -> None:
         answer |= {"label": keys[-1 if answer["label"] is None else answer["label"]]}
         answer["text"] = after_reasoning(written)[0]
     if row["vote"] is not None:
-        texts = [each["text"] for each in row["templates"].values() if each["label"] == keys[row["vote"]]]
+        voted = keys[row["vote"]]
+        texts = [answer["text"] for answer in row["templates"].values() if answer["label"] == voted]
         row["vote"] = min(texts, key=len)
 
 

@@ -74,9 +74,9 @@ def split_templates(
 
     ``scores`` are :math:`\mathrm{LL}_i`, mean log-probabilities of each answer's tokens in nats. The median of an even
     count is the mean of the middle two. Templates of equal margin enter the CC set in the order of their index; where
-    fewer than ``max_cc_size`` templates voted for the consensus, all of them enter. ``predictions``: as in
-    :func:`find_consensus`. Everything is decided on the CPU
-    in float64, so the same scores give the same sets on every device; the masks are there, too.
+    fewer than ``max_cc_size`` templates voted for the consensus, all of them enter. ``predictions`` are those
+    of :func:`find_consensus`. Everything is decided on the CPU in float64, so the same scores give the same sets on
+    every device; the masks are there, too.
 
     Raises:
         ValueError: A score is not finite.

@@ -103,12 +103,17 @@ class Scores:
         """The label with the highest score. Ties resolve to the lowest index. -1: the answer does not match a label."""
         return predicted(self.scores)
 
+    @property
+    def answer_keys(self) -> Int[np.ndarray, "instances templates"]:
+        """Predictions that can be compared between runs: labels, or the keys of open answers."""
+        return self.answered.get("key", self.predictions)
+
     @cached_property
     def answers(self) -> Int[np.ndarray, "instances templates"]:
         """Predictions that can be compared between instances: labels, or open answers by number."""
         if not self.answered:
             return self.predictions
-        keys, numbers = np.unique(self.answered["key"], return_inverse=True)
+        keys, numbers = np.unique(self.answer_keys, return_inverse=True)
         return numbers.reshape(self.predictions.shape) - (keys[:1] < 0)
 
     @property

@@ -15,7 +15,7 @@ from flip_flop.console import visible
 from flip_flop.evaluation.instances import StoredInstances
 from flip_flop.evaluation.run_directory import Audit
 from flip_flop.files import compress
-from flip_flop.metrics import Scores, label_probs, vote_counts
+from flip_flop.metrics import label_probs, vote_counts
 from flip_flop.prompts import RenderedInstance
 from flip_flop.report.compare import AuditComparison
 
@@ -107,8 +107,8 @@ def find_changes(base: Audit, after: Audit | None) -> list[Change]:
             for index in np.flatnonzero((was >= 0) & (was < len(names) - 1)).tolist()
         ]
     now, no_majority = states(after), -1 if base.has_gold else names.index("no majority")
-    changed: Int[np.ndarray, " instances"] = (_answers(base.data) != _answers(after.data)).sum(axis=1)
-    other_label = (_answers(base.data.voted) != _answers(after.data.voted))[:, 0] & (not base.has_gold)
+    changed: Int[np.ndarray, " instances"] = (base.data.answer_keys != after.data.answer_keys).sum(axis=1)
+    other_label = (base.data.voted.answer_keys != after.data.voted.answer_keys)[:, 0] & (not base.has_gold)
     other_label &= (was != no_majority) & (now != no_majority)
     changes = []
     for index in np.flatnonzero((was >= 0) & (now >= 0) & (changed > 0)).tolist():
@@ -133,11 +133,6 @@ def select_examples(changes: Sequence[Change], limit: int = MAX_EXAMPLES) -> dic
     in_turn = sorted((rank, index) for index, kind in enumerate(order) for rank in range(len(by_kind[kind])))
     counts = Counter(order[index] for _, index in in_turn[:limit])
     return {kind: by_kind[kind][: counts[kind]] for kind in order if counts[kind]}
-
-
-def _answers(data: Scores) -> Int[np.ndarray, "instances templates"]:
-    """Predictions that can be compared between runs."""
-    return data.answered.get("key", data.predictions)
 
 
 def _largest_groups(run: Audit) -> Int[np.ndarray, " instances"]:
@@ -168,9 +163,9 @@ class RowLabels:
         keys, exact, voted = (
             np.concatenate(values, axis=1).tolist()
             for values in (
-                [run.data.answered["key"] for run in runs],
+                [run.data.answer_keys for run in runs],
                 [run.data.answered["exact"] for run in runs],
-                [run.data.voted.answered["key"] for run in runs],
+                [run.data.voted.answer_keys for run in runs],
             )
         )
         numbers, votes, all_words = [], [], []
@@ -240,7 +235,7 @@ def _sizes(run: Audit) -> list[int]:
 
 
 def _by_interest(group: AuditComparison) -> Int[np.ndarray, " instances"]:
-    answers, *others = (_answers(run.data) for run in group.runs)
+    answers, *others = (run.data.answer_keys for run in group.runs)
     changed = np.any([(answers != other).any(axis=1) for other in others or [answers[:, :1]]], axis=0)
     lead = np.min([margins(run.scores).min(axis=1) for run in group.runs], axis=0)
     return np.lexsort((lead, ~changed))

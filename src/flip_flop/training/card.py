@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-import numpy as np
 from huggingface_hub import EvalResult, ModelCardData
 from torch import Tensor, nn
 
@@ -100,8 +99,8 @@ def change_on_validation(trainer: Any) -> dict[str, Any] | None:
         before, after = (Scores(table.scores, dataset.gold, trainer.task_record.f1) for table in tables)
     change: dict[str, Any] = {"num_instances": len(after)}
     if trainer.open_validation:
-        is_read = len(np.unique(after.answers)) > 1
-        change["collapsed"] = is_collapsed(after.answers, after.num_answers) or not is_read
+        is_unreadable = bool((after.answers < 0).all())
+        change["collapsed"] = is_unreadable or is_collapsed(after.answers, after.num_answers)
     for name in SHOWN_OPEN if trainer.open_validation else SHOWN:
         metric = METRICS[name]
         interval = metric.change_interval(before, after)
@@ -183,7 +182,7 @@ def model_card(
         labels=task.label_names or task.labels,
         validation=validation,
         changes=[(METRICS[name], values) for name, values in changes.items() if METRICS[name].in_percent],
-        is_open=(training.get("survey") or {}).get("vote_label_shares") == [],
+        is_open=task.answer is not None,
         selected_by=SELECTED_BY.get(by := str(training.get("selected_by", "last")), f"by {by}"),
         source=_source(str(task.data.get("source", "rows in memory"))),
         seen=math.prod(training.get(name) or 0 for name in sizes),

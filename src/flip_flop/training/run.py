@@ -146,8 +146,8 @@ def train(
             trainer = F2CTrainer(loaded, config, callbacks=callbacks, task=data)
         _check_steps(trainer)
         checkpoint = checkpoint_to_resume(Path(config.output_dir)) if has_begun else None
-        is_open = bool(trainer.train_instances[0].votes)  # answers generated again may differ on a GPU
-        if trainer.is_frozen and checkpoint and not plan["allowed_changes"] and not is_open:
+        # Open answers are generated again, and may differ on a GPU.
+        if trainer.is_frozen and checkpoint and not plan["allowed_changes"] and not data.record.answer:
             stored = VoteTable.read(out / VOTES, [instance.id for instance in trainer.voters]) if rank() == 0 else None
             trainer.first_votes = all_gather(stored)[0] or trainer.first_votes
         design = data.record.design(trainer.template_names)
@@ -181,7 +181,7 @@ def _finish(
     )
     change = change_on_validation(trainer)
     if trainer.open_validation and change is not None:
-        reason = reason_against_answers(change)
+        reason = reason_against_answers(change) or reason
     if reason is not None and not keep_worse:
         log.warning("%s The adapter is not saved. --resume --keep-worse saves it without training again.", reason)
         return TrainingRun(out, None, withheld=True)
