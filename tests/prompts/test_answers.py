@@ -61,6 +61,12 @@ def test_answer_is_read_from_the_text(form, text, key):
     assert form.key(text) == key
 
 
+def test_regular_expression_that_does_not_end_is_refused_in_one_line(monkeypatch):
+    monkeypatch.setattr("flip_flop.prompts.answers.MAX_SECONDS", 0.1)
+    with pytest.raises(InputError, match=r"\(a\|aa\)\+\$' takes more than 0.1 s for 'aaaa"):
+        AnswerFormat("text", r"(a|aa)+$").key(1000 * "a" + "b")
+
+
 def test_text_key_is_that_of_squad():
     assert text_key("  The U.S.A., a\tland! ") == "usa land"
 

@@ -7,10 +7,13 @@ from collections import Counter
 from dataclasses import dataclass
 from decimal import Context, Decimal
 
+import regex
+
 from flip_flop.errors import InputError
 
 KINDS = ("text", "number")
 LAST_NUMBER, AFTER = "last_number", "after "
+MAX_SECONDS = 5  # to find an answer in a generated text
 # A sign is not the hyphen of "10-12" or "(1)-2". A number does not continue a word, as in "x2".
 NUMBER = re.compile(
     r"(?<![^\W_])(?<![.,/:])(?P<sign>(?<![)\]%])[-+−])?[$€£¥]?"
@@ -59,8 +62,8 @@ class AnswerFormat:
         if self.extract in ("", AFTER) or "" in self.stop or self.max_tokens < 1:
             raise InputError("E-TASK-KEY", "extract or stop is empty, or max_tokens is below 1.", "Correct the answer.")
         try:
-            re.compile(self.extract or "")
-        except re.error as error:
+            regex.compile(self.extract or "")
+        except regex.error as error:
             hint = "Use a regular expression, last_number, or after TEXT."
             raise InputError("E-TASK-KEY", f"extract is {self.extract!r}: {error}.", hint) from None
 
@@ -71,13 +74,21 @@ class AnswerFormat:
         return text
 
     def key(self, text: str) -> str | None:
-        """Return the key of a generated text. Equal keys are equal answers. None: the answer cannot be read."""
+        """Return the key of a generated text. Equal keys are equal answers. None: the answer cannot be read.
+
+        Raises:
+            InputError: ``E-TASK-KEY`` if the regular expression takes too long.
+        """
         text, extract = self.before_stop(text), self.extract
         if extract is not None and extract.startswith(AFTER):
             mark = extract.removeprefix(AFTER).strip()
             text = text.rpartition(mark)[2].strip().partition("\n")[0] if mark in text else ""
         elif extract not in (None, LAST_NUMBER):
-            match = re.search(extract, text)
+            try:
+                match = regex.search(extract, text, timeout=MAX_SECONDS)
+            except TimeoutError:
+                what = f"the regular expression {extract!r} takes more than {MAX_SECONDS} s for {text[:60]!r}"
+                raise InputError("E-TASK-KEY", f"{what}.", "Remove repetitions within repetitions.") from None
             text = match[min(len(match.groups()), 1)] or "" if match else ""
         elif self.kind == "number":
             return (numbers(text) or [None])[-1]
