@@ -1,6 +1,7 @@
 """Small studies of the embedded model: their plans, and the command that runs them."""
 
 import json
+import shlex
 from pathlib import Path
 
 from flip_flop.paper.cli import study_command
@@ -23,7 +24,7 @@ model: demo
 tasks: [demo_clear]
 methods: [base, cce]
 settings:
-  max_steps: 36
+  max_steps: 24
   per_device_train_batch_size: 4
   eval_strategy: steps
   eval_steps: 6
@@ -32,8 +33,6 @@ settings:
   logging_steps: 1
 limit: 26
 """
-# Its training runs of an optimizer that is not installed fail.
-FAILING = "settings:\n  methods: {f2c: {optim: galore_adamw}}\n"
 
 
 def small(common=SHORT, **changes) -> Study:
@@ -74,6 +73,11 @@ def write_study(folder: Path, text: str = LONG) -> Path:
 def here(*arguments) -> int:
     """Run the command in this process: starting another takes seconds."""
     return study_command.main([str(word) for word in arguments], standalone_mode=False)
+
+
+def run_here(name, commands, devices, *, quiet):
+    """Run the commands of units in this process: their fourth word is study."""
+    return {unit: here(*shlex.split(command)[4:8]) for unit, command in commands.items()}
 
 
 def whole_checkpoints(root: Path) -> list[Path]:

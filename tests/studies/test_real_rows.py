@@ -2,22 +2,16 @@
 
 import csv
 import json
-import shlex
 from pathlib import Path
 
 import pytest
 
 from flip_flop.paper import run
 from flip_flop.paper.run import StudyFolder, load_plan
-from tests.studies.small_studies import SHORT, here
+from tests.studies.small_studies import SHORT, here, run_here
 
 # One process for the whole file: its tests share two studies.
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("real_rows")]
-
-
-def run_here(name, commands, devices, *, quiet):
-    """Run the commands of units in this process: their fourth word is study."""
-    return {unit: here(*shlex.split(command)[4:8]) for unit, command in commands.items()}
 
 
 @pytest.fixture(scope="module")

@@ -18,14 +18,21 @@ from safetensors.torch import load_file
 from flip_flop.errors import InputError
 from flip_flop.paper import run
 from flip_flop.paper.cli import PROGRAM, plan_lines
-from flip_flop.paper.run import DONE, FAILED, StudyFolder, run_unit, run_units, split_batch_across_ranks, worker_devices
+from flip_flop.paper.run import (
+    DONE,
+    FAILED,
+    StudyFolder,
+    load_plan,
+    run_unit,
+    run_units,
+    split_batch_across_ranks,
+    worker_devices,
+)
 from flip_flop.report import load_run
 from flip_flop.training.checkpoints import lock
 from tests.processes import ALONE, command, end, launch, start
 from tests.studies.small_studies import (
     DEMO,
-    FAILING,
-    LONG,
     SHORT,
     attempts,
     here,
@@ -48,12 +55,10 @@ def codes(made, folder):
     return [run_unit(made, folder, unit) for unit in made.units]
 
 
-@pytest.fixture(scope="module")
-def done(tmp_path_factory):
-    """A completed plan."""
-    made, folder = plan(), StudyFolder(tmp_path_factory.mktemp("out"))
-    assert codes(made, folder) == [DONE, DONE]
-    return made, folder
+@pytest.fixture
+def done(whole):
+    """A completed plan and its folder."""
+    return load_plan(whole[0] / "small" / "study.json"), StudyFolder(whole[0])
 
 
 @pytest.fixture
@@ -68,28 +73,29 @@ def test_completed_cells_are_ordinary_run_directories_and_are_skipped(done, monk
     made, folder = done
     base, trained = (load_run(folder.run(cell)) for cell in made.audits)
     assert (base.name, trained.name, trained.method) == ("base", "cce", "cce")
-    assert base.scores.shape == trained.scores.shape == (22, 5, 2)
+    assert base.scores.shape == trained.scores.shape == (26, 5, 2)
     assert (folder.run(made.trainings[0]) / "adapter" / "adapter_model.safetensors").is_file()
     monkeypatch.setattr(run, "open_task", None)
     assert codes(*done) == [DONE, DONE]
 
 
-@pytest.mark.parametrize(
-    ("file", "change"),
-    [
-        ("run.json", lambda text: ""),
-        ("run.json", lambda text: text[:99]),
-        ("cell.json", lambda text: "{}"),
-        ("cell.json", lambda text: json.dumps({"key": "0" * 64})),
-    ],
-)
-def test_a_damaged_record_is_run_again(copy, file, change):
+def test_a_damaged_record_is_run_again(copy):
     made, folder = copy
-    path = folder.run(made.audits[0]) / file
-    path.write_text(change(path.read_text()))
-    assert not folder.is_done(made.audits[0])
+    base, run_directory = made.audits[0], folder.run(made.audits[0])
+    for file, text in (
+        ("cell.json", "{}"),
+        ("cell.json", json.dumps({"key": "0" * 64})),
+        ("run.json", (run_directory / "run.json").read_text()[:99]),
+        ("run.json", ""),
+    ):
+        whole = (run_directory / file).read_text()
+        (run_directory / file).write_text(text)
+        assert not folder.is_done(base)
+        if text:
+            (run_directory / file).write_text(whole)
+            assert folder.is_done(base)
     assert run_unit(made, folder, made.units[0]) == DONE
-    assert folder.is_done(made.audits[0])
+    assert folder.is_done(base)
 
 
 def test_an_audit_of_a_retrained_adapter_is_run_again(copy):
@@ -117,8 +123,6 @@ def test_changed_settings_on_resume_name_the_folder(copy):
     made, folder = copy
     out = folder.run(made.trainings[0])
     (out / "run.json").unlink()
-    (out / "checkpoints" / "checkpoint-1").mkdir(parents=True)
-    (out / "checkpoints" / "checkpoint-1" / "MANIFEST.json").write_text("{}")
     recorded = json.loads((out / "plan.json").read_text())
     recorded["settings"]["lora_r"] = 3
     (out / "plan.json").write_text(json.dumps(recorded))
@@ -226,46 +230,23 @@ def test_all_processes_stop_at_the_same_time(tmp_path, monkeypatch):
 # ---- studies in processes ----
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """A study without interruptions."""
-    folder = tmp_path_factory.mktemp("whole")
-    assert here("run", write_study(folder), "--out", folder / "out") == 0
-    return folder / "out", outcome(folder / "out"), tables(folder / "out")
-
-
-@pytest.mark.slow
 def test_a_study_writes_tables_and_figures_and_skips_what_is_complete(whole, tmp_path, capsys):
     root, results, printed = whole
-    assert (len(results), attempts(root)) == (3, dict.fromkeys(attempts(root), 1))
+    assert len(results) == 3
     assert {"table1_methods.md", "table1_methods.csv", "table1_methods.tex"} <= set(printed)
     assert list((root / "small" / "figures").glob("*.pdf"))
     copy = shutil.copytree(root, tmp_path / "out")
     here("run", write_study(tmp_path), "--out", copy)
     assert "small: 2 units, 2 of them done" in capsys.readouterr().err
-    assert (outcome(copy), tables(copy), attempts(copy)) == (results, printed, attempts(root))
-
-
-@pytest.mark.slow
-def test_two_commands_do_not_run_a_unit_twice(whole, tmp_path):
-    root = shutil.copytree(whole[0], tmp_path / "out")
-    words = ("study", "run", write_study(tmp_path), "--out", root, "--seeds", "0,1", "--workers", 2)
-    outputs = [tmp_path / "one.txt", tmp_path / "other.txt"]
-    codes = end([start(command, *words, output=output) for output in outputs])
-    for code, shown in zip(codes, map(Path.read_text, outputs), strict=True):
-        assert "small: 3 units, 2 of them done" in shown
-        assert code == ("not done: cce-clear_hotel_reviews-seed1-" in shown)
-    assert min(codes) == 0
-    assert len(outcome(root)) == 5
-    assert whole[1].items() <= outcome(root).items()
-    (log,) = (root / "logs").glob("cce-*seed1-*.log")
-    assert log.read_text().count("train cce-clear_hotel_reviews-seed1: ") == 1
+    assert (outcome(copy), tables(copy), attempts(copy)) == (results, printed, {})
 
 
 @pytest.mark.slow
 def test_interrupted_study_matches_an_uninterrupted_one(whole, tmp_path, capsys):
     study, root, output, seen = write_study(tmp_path), tmp_path / "out", tmp_path / "shown.txt", set()
-    for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143), (None, 1)):
+    (base,) = whole[0].glob("audits/base-*")
+    shutil.copytree(base, root / "audits" / base.name)
+    for number, code in ((signal.SIGTERM, 143), (None, 1)):
         seen.update(whole_checkpoints(root))
         process = start(command, "study", "run", study, "--out", root, output=output)
         wait_for(lambda: set(whole_checkpoints(root)) - seen)
@@ -276,39 +257,32 @@ def test_interrupted_study_matches_an_uninterrupted_one(whole, tmp_path, capsys)
             os.kill(process.pid, number)
         assert end([process]) == [code]
         assert not worker.is_running()
-    (log,) = (root / "logs").glob("cce-*.log")
-    assert log.read_text().count("stopped by a signal at step") == 2
+    (log,) = (root / "logs").glob("*.log")
+    assert log.read_text().count("stopped by a signal at step") == 1
     shown = output.read_text()
     assert f"not done: {log.stem} ended with exit code -9. Log: {log}\n" in shown
     assert "Traceback" not in shown
-    assert len(outcome(root)) == 1  # the base's audit
-    capsys.readouterr()
     here("status", study, "--out", root)
     assert capsys.readouterr().out.splitlines()[3].split() == ["all", "1", "0", "2"]
 
     here("run", study, "--out", root)
-    assert (outcome(root), tables(root)) == whole[1:]
-    assert sorted(attempts(root).values()) == [1, 4]
-    assert log.read_text().count("resuming from checkpoint-") == 3
+    assert (outcome(root), tables(root), attempts(root)) == (*whole[1:], {log.stem: 3})
+    assert log.read_text().count("resuming from checkpoint-") == 2
 
 
 @pytest.mark.slow
-def test_exported_commands_leave_the_same_folders(whole, tmp_path, capsys, monkeypatch):
+def test_exported_commands_leave_the_same_folders(whole, tmp_path, monkeypatch):
     write_study(tmp_path)
-    root, commands = tmp_path / "out", tmp_path / "commands.txt"
+    root, commands = shutil.copytree(whole[0], tmp_path / "out"), tmp_path / "commands.txt"
+    shutil.rmtree(next(root.glob("audits/base-*")))
+    shutil.rmtree(root / "small" / "tables")
     monkeypatch.chdir(tmp_path)
     here("run", "small.yaml", "--out", "out", "--device", "cpu", "--export", commands)
-    assert capsys.readouterr().out == f"{commands}: 2 commands\n"
-    assert not (root / "trainings").exists()
-    shell = f"grep -v '^#' {commands} | xargs -d '\\n' -P 3 -n 1 sh -c"
-    ended = subprocess.run(
-        ["sh", "-c", shell], env=os.environ | ALONE, cwd="/", capture_output=True, text=True, timeout=600
-    )
-    assert ended.returncode == 0, ended.stderr
-    assert (outcome(root), attempts(root)) == (whole[1], attempts(whole[0]))
+    monkeypatch.chdir("/")
+    assert subprocess.run(["sh", commands], env=os.environ | ALONE).returncode == 0
+    assert (outcome(root), list(attempts(root).values())) == (whole[1], [1])
     last = shlex.split(commands.read_text().splitlines()[-1].removeprefix("# "))
     assert last[: len(PROGRAM)] == PROGRAM
-    monkeypatch.chdir("/")
     here(*last[len(PROGRAM) :])
     assert tables(root) == whole[2]
 
@@ -419,12 +393,3 @@ def test_unusable_launcher_is_refused(tmp_path, monkeypatch, options, processes,
     monkeypatch.setenv("WORLD_SIZE", processes)
     with pytest.raises(InputError, match=expected):
         here("run", write_study(tmp_path), "--out", tmp_path / "out", *options)
-
-
-@pytest.mark.slow
-def test_a_failed_training_is_named(tmp_path, capsys):
-    text = LONG.replace("[base, cce]", "[f2c]").replace("settings:\n", FAILING)
-    assert here("run", write_study(tmp_path, text), "--out", tmp_path / "out") == 1
-    err = capsys.readouterr().err
-    assert "\nfailed: train f2c-clear_hotel_reviews-seed0: E-CONFIG: " in f"\n{err}"
-    assert ("galore" in err.lower(), "Traceback" in err) == (True, False)
