@@ -23,9 +23,9 @@ from hypothesis import settings
 
 from flip_flop import method, metrics, prompts
 from flip_flop.cli.main import main
+from flip_flop.console import warn_once
 from flip_flop.errors import InputError
 from flip_flop.paper.data.promptsource import templates_folder
-from flip_flop.tasks.loading import log_finding
 from tests.paper.made_datasets import make_datasets
 
 torch.set_num_threads(1)
@@ -61,8 +61,8 @@ def _no_network(monkeypatch):
 
 
 @pytest.fixture(autouse=True)
-def _log_findings_again():
-    log_finding.cache_clear()
+def _warnings_anew():
+    warn_once.cache_clear()
 
 
 @pytest.fixture(autouse=True)

@@ -15,9 +15,7 @@ OPTIONAL = ("paper", "drafting")
 # Lowest first. A module imports from its package and from lower floors only.
 FLOORS = [
     {"errors"},
-    {"outputs"},
     {"plugins", "files", "console"},
-    {"manifest"},
     {"hub", "strict_yaml", "record"},
     {"method", "metrics", "prompts"},
     {"tasks", "scoring"},

@@ -2,6 +2,7 @@
 
 import contextlib
 import datetime
+import functools
 import importlib.metadata
 import logging
 import os
@@ -17,6 +18,8 @@ from typing import Any
 
 from markupsafe import Markup
 from tqdm import tqdm
+
+log = logging.getLogger("flip_flop")
 
 MISSING = "–"
 DEMO_NOTE = (
@@ -171,6 +174,12 @@ def duration(seconds: float) -> str:
         if seconds >= length:
             return f"{seconds / length:.1f} {unit}"
     return f"{seconds:.1f} s"
+
+
+@functools.cache
+def warn_once(line: str) -> None:
+    """Log a warning, once in a process."""
+    log.warning("%s", line)
 
 
 def is_first_process() -> bool:

@@ -1,4 +1,4 @@
-"""Write files completely or not at all, lock them, hash them, and derive random seeds from digests."""
+"""Check paths of outputs, write files completely or not at all, lock and hash them, and derive random seeds."""
 
 import contextlib
 import errno
@@ -8,7 +8,10 @@ import io
 import json
 import logging
 import os
+import re
 import shutil
+import stat
+import uuid
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -18,7 +21,6 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from flip_flop.errors import InputError
-from flip_flop.outputs import check_output, is_in_place, open_in_place, temporary_name
 
 log = logging.getLogger("flip_flop")
 
@@ -30,6 +32,60 @@ MAX_JSON = 2**24  # bytes of a JSON file in a run; metrics of 100 templates and 
 MAX_ARRAYS = 2**28  # bytes of all arrays in a file; a large file may hold up to 100 times its size
 # Keys of configuration files that do not change a model. The chat template has a separate digest.
 NOT_DECIDING = ("_name_or_path", "base_model_name_or_path", "transformers_version", "peft_version", "chat_template")
+
+# The kinds of nodes in a file system, and those that are written in place.
+NODES = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFREG: "a file",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a disk",
+    stat.S_IFSOCK: "a socket",
+}
+IN_PLACE = ("a pipe", "a device", "a stream")
+STREAMS = {"/dev/stdout": "/dev/fd/1", "/dev/stderr": "/dev/fd/2"}
+
+
+def check_output(path: Path, *, is_folder: bool = False) -> None:
+    """Refuse the path of an output that cannot be written, before anything is computed.
+
+    A folder may replace a folder. A file may replace a file, or be written into a pipe, a device such as a terminal, or
+    a stream of this process such as ``/dev/stdout``.
+
+    Raises:
+        InputError: ``E-OUT-PATH``.
+    """
+    try:
+        node = _node(path)
+        if node in (None, "a file"):
+            temporary = temporary_name(path.resolve(), "tmp")
+            with contextlib.suppress(FileNotFoundError):
+                temporary.stat()  # its name is longer
+            if not os.access(next(parent for parent in temporary.parents if parent.is_dir()), os.W_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise InputError("E-OUT-PATH", f"Cannot write to {path}: {error.strerror}.") from error
+    if node not in ((None, "a folder") if is_folder else (None, "a file", *IN_PLACE)):
+        raise InputError("E-OUT-PATH", f"{path} is {node}.", "Give a folder." if is_folder else "Give a file's name.")
+
+
+def _node(path: Path) -> str | None:
+    """Return the kind of node that a path names or links to, or ``None`` if it does not exist."""
+    with contextlib.suppress(FileNotFoundError):
+        kind = stat.S_IFMT(path.stat().st_mode)
+        return "a stream" if _stream(path) is not None else NODES.get(kind, "a special file")
+    return None
+
+
+def _stream(path: Path) -> int | None:
+    """Return the descriptor of a stream."""
+    descriptor = re.fullmatch("/(?:dev|proc/self)/fd/([0-9]+)", STREAMS.get(str(path), str(path)))
+    return int(descriptor[1]) if descriptor else None
+
+
+def temporary_name(path: Path, suffix: str) -> Path:
+    """Return a hidden, unique name next to a path."""
+    return path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.{suffix}")
 
 
 def write_failure(error: Exception, where: Path, hint: str = "") -> InputError:
@@ -147,9 +203,8 @@ def write_bytes(path: Path, content: bytes | Iterable[bytes]) -> None:
     """
     check_output(path)
     parts = [content] if isinstance(content, bytes) else content
-    if is_in_place(path):
-        with open_in_place(path) as file:
-            file.writelines(parts)
+    if _node(path) in IN_PLACE:
+        _write_in_place(path, parts)
         return
     path = path.resolve()
     temporary = temporary_name(path, "tmp")
@@ -164,6 +219,20 @@ def write_bytes(path: Path, content: bytes | Iterable[bytes]) -> None:
         finally:
             temporary.unlink(missing_ok=True)
         fsync_folder(path.parent)
+
+
+def _write_in_place(path: Path, parts: Iterable[bytes]) -> None:
+    """Write to a pipe, a device or a stream (``E-OUT-PATH``, also for a pipe that no process reads)."""
+    number = _stream(path)
+    try:  # opening a pipe that no process reads would wait for ever
+        descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK) if number is None else os.dup(number)
+    except OSError as error:
+        raise InputError(
+            "E-OUT-PATH", f"Cannot write to {path}: {error.strerror}.", "A pipe needs a process that reads it."
+        ) from error
+    os.set_blocking(descriptor, True)
+    with open(descriptor, "wb") as file:
+        file.writelines(parts)
 
 
 def compress(texts: Iterable[str]) -> Iterator[bytes]:
@@ -280,12 +349,8 @@ def config_digest(path: Path) -> str:
     content = read_object(path)
     if content is None:
         return sha256_file(path)
-    return json_digest({key: value for key, value in content.items() if key not in NOT_DECIDING})
-
-
-def json_digest(value: Any) -> str:
-    """Return the SHA-256 of a JSON value with escaped characters, so that lone surrogates are valid."""
-    return sha256_text(json.dumps(value, sort_keys=True, default=str))
+    decisive = {key: value for key, value in content.items() if key not in NOT_DECIDING}
+    return sha256_text(json.dumps(decisive, sort_keys=True, default=str))  # escapes lone surrogates
 
 
 def sha256_file(path: Path) -> str:

@@ -1,10 +1,10 @@
-"""The record of a run (``run.json``), typed and checked."""
+"""The record of a run (``run.json``), typed and checked, and the manifest of its files: the digest of each one."""
 
 import contextlib
 import json
 import time
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -14,12 +14,24 @@ from pydantic.dataclasses import dataclass
 
 from flip_flop.console import command, hardware, now, versions
 from flip_flop.errors import InputError
-from flip_flop.files import MAX_JSON, read_json, write_json
-from flip_flop.manifest import ADAPTER_CONFIG, ADAPTER_WEIGHTS, find_change, loaded_files, write_manifest
+from flip_flop.files import (
+    MAX_JSON,
+    config_digest,
+    flush,
+    fsync_folder,
+    read_json,
+    read_object,
+    sha256_file,
+    write_json,
+)
 
 NAMED = 8  # audits in a hint
 BROKEN_HINT = "Restore it, or run it again into a new folder."
 RUN_FILE = "run.json"
+MANIFEST = "MANIFEST.json"
+ADAPTER_WEIGHTS, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
+# The beginnings of the names of files that are never loaded: hidden ones, model card, tokenizer and manifest.
+UNREAD = (".", "README.md", "tokenizer", "special_tokens", "added_tokens", "chat_template", "vocab", "merges", MANIFEST)
 READABLE_JSON = f"readable JSON of at most {MAX_JSON // 2**20} MB"
 Kind = Literal["audit", "train"]
 S = TypeVar("S", bound="Section")
@@ -264,3 +276,46 @@ def check_adapter_folder(adapter: Path) -> None:
     for file in (ADAPTER_CONFIG, ADAPTER_WEIGHTS):
         if not (adapter / file).is_file():
             raise InputError("E-ADAPTER", f"{adapter} has no {file}.", "Give the adapter/ folder of a training run.")
+
+
+def loaded_files(folder: Path) -> list[str]:
+    """List the files of a folder and of its adapter, without those that are never loaded."""
+    files = (file for file in (*folder.glob("*"), *folder.glob("adapter/*")) if file.is_file())
+    return sorted(str(file.relative_to(folder)) for file in files if not file.name.startswith(UNREAD))
+
+
+def write_manifest(folder: Path) -> None:
+    """Flush every file of a folder to disk, then write its manifest.
+
+    The parent folder is flushed too, so that a new checkpoint is on disk before an older one is deleted.
+    """
+    flush(folder)
+    write_json(folder / MANIFEST, {name: _digest(folder / name) for name in loaded_files(folder)})
+    fsync_folder(folder.parent)
+
+
+def _digest(file: Path) -> str:
+    """Return the SHA-256 of a file. Notes of libraries in an adapter's configuration do not change it."""
+    return config_digest(file) if file.name == ADAPTER_CONFIG else sha256_file(file)
+
+
+def find_corruption(folder: Path, only: Container[str] = ()) -> str | None:
+    """Return the damage of a folder's files, or ``only`` of these; ``None`` if they match the manifest."""
+    if not (folder / MANIFEST).exists():
+        return "it was not finished"
+    manifest, present = read_object(folder / MANIFEST), loaded_files(folder)
+    if not manifest:
+        return "its manifest cannot be read"
+    for name, expected in manifest.items():
+        if Path(name).name.startswith(UNREAD) or (only and name not in only):
+            continue
+        if name not in present:
+            return f"{name} is missing"
+        if expected != _digest(folder / name):
+            return f"{name} is damaged"
+    return None
+
+
+def find_change(folder: Path, only: Container[str] = ()) -> str | None:
+    """Return the damage of a folder that an earlier version may have written, which wrote no manifest."""
+    return find_corruption(folder, only) if (folder / MANIFEST).exists() else None

@@ -28,7 +28,7 @@ from transformers import (
 
 from flip_flop.errors import InputError
 from flip_flop.prompts import RenderedInstance
-from flip_flop.scoring import as_scorer, causal_lm, score_instances, scores
+from flip_flop.scoring import as_scorer, causal_lm, score_instances
 from flip_flop.scoring.options import ScoringOptions
 from flip_flop.scoring.scores import choose_backend, packed_obstacle
 from tests.exact import assert_scores, in_float64
@@ -51,13 +51,6 @@ def made(config):
     config.vocab_size = len(byte_bpe())
     model = random_model(config)
     return model if isinstance(config, FLOAT32_ONLY) else in_float64(model)
-
-
-@pytest.fixture(autouse=True)
-def _each_line_anew():
-    scores._warn_once.cache_clear()
-    yield
-    scores._warn_once.cache_clear()
 
 
 def sliding(window):

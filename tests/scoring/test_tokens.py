@@ -164,7 +164,7 @@ def test_missing_chat_template_is_rejected():
 def test_too_long_prompt_is_rejected_with_place():
     encoder = PromptEncoder.of(tiny_model("qwen2", 400), byte_bpe())
     instance = RenderedInstance("row-7", ("short", "long " * 300), (("No", "Yes"), ("No", "Yes")), None)
-    with pytest.raises(InputError, match=r"E-TOO-LONG: Instance 'row-7', template number 2: .* context is 256"):
+    with pytest.raises(InputError, match=r"E-TOO-LONG: .* of 256 tokens: 'row-7' has 1203 tokens under template number 2"):
         encoder.encode(instance)
 
 

@@ -8,7 +8,7 @@ import pytest
 from flip_flop.errors import InputError
 from flip_flop.paper.data.catalog import catalog_names
 from flip_flop.paper.study import GridCell, Study, Subsets, expand, load_study, narrow, release_settings, study_names
-from flip_flop.tasks.embedded import embedded_task
+from flip_flop.tasks.loading import embedded_task
 from flip_flop.training import F2CConfig, make_config
 
 QWEN, LLAMA = "Qwen/Qwen2.5-3B-Instruct", "meta-llama/Llama-3.2-3B-Instruct"

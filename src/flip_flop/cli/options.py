@@ -11,11 +11,11 @@ import click
 
 from flip_flop.console import echo, is_first_process
 from flip_flop.errors import InputError
+from flip_flop.files import check_output
 from flip_flop.hub import DEMO, check_model_name, check_shard, endpoint_of, is_cached, is_endpoint, is_local_name
 from flip_flop.method.settings import Protocol
 from flip_flop.metrics import check_calibration, check_prior
 from flip_flop.metrics.calibration import CalibrationChoice
-from flip_flop.outputs import check_output
 from flip_flop.scoring.options import DEFAULT_SCORING, DeviceMap, LoadIn, ScoringOptions, Shard
 
 if TYPE_CHECKING:

@@ -19,7 +19,6 @@ from flip_flop.errors import InputError
 from flip_flop.evaluation.decision import LOW_MASS, Decision, decide
 from flip_flop.evaluation.instances import write_instances
 from flip_flop.files import check_output, new_folder, write_arrays, write_json
-from flip_flop.manifest import write_manifest
 from flip_flop.metrics import (
     METRICS,
     MIN_LABELLED,
@@ -36,7 +35,7 @@ from flip_flop.metrics import (
     vote_share,
 )
 from flip_flop.prompts import RenderedInstance
-from flip_flop.record import RunRecord
+from flip_flop.record import RunRecord, write_manifest
 from flip_flop.scoring.too_long import TOO_LONG_FILE, TooLong, write_too_long
 
 METRICS_FILE, SCORES_FILE = "metrics.json", "scores.npz"

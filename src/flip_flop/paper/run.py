@@ -35,10 +35,9 @@ from flip_flop.files import (
     write_json,
     write_text,
 )
-from flip_flop.manifest import find_change, loaded_files
 from flip_flop.paper.plan import Cell, Plan, Unit, cell_key, choose, open_task
 from flip_flop.paper.study import Study
-from flip_flop.record import RUN_FILE
+from flip_flop.record import RUN_FILE, find_change, loaded_files
 from flip_flop.scoring import LoadedModel, load_model
 from flip_flop.scoring.distributed import all_gather
 from flip_flop.scoring.options import ScoringOptions

@@ -11,8 +11,7 @@ if TYPE_CHECKING:
     from flip_flop.scoring.adapters import store_calibration
     from flip_flop.scoring.encode import EncodedAnswer, EncodedInstance, PromptEncoder
     from flip_flop.scoring.models import LoadedModel, ModelGiven, as_loaded, load_model, load_tokenizer
-    from flip_flop.scoring.scorer import CausalLMScorer, Scorer, as_scorer
-    from flip_flop.scoring.scores import score, score_instances
+    from flip_flop.scoring.scores import CausalLMScorer, Scorer, as_scorer, score, score_instances
     from flip_flop.scoring.served import EndpointScorer
 
 __all__, __getattr__, __dir__ = exports(
@@ -21,8 +20,7 @@ __all__, __getattr__, __dir__ = exports(
         "adapters": ("store_calibration",),
         "encode": ("EncodedAnswer", "EncodedInstance", "PromptEncoder"),
         "models": ("LoadedModel", "ModelGiven", "as_loaded", "load_model", "load_tokenizer"),
-        "scorer": ("CausalLMScorer", "Scorer", "as_scorer"),
-        "scores": ("score", "score_instances"),
+        "scores": ("CausalLMScorer", "Scorer", "as_scorer", "score", "score_instances"),
         "served": ("EndpointScorer",),
     },
 )

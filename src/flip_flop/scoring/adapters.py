@@ -15,7 +15,6 @@ from torch import nn
 
 from flip_flop.errors import InputError
 from flip_flop.files import read_json, sha256_file, write_json
-from flip_flop.manifest import find_change
 from flip_flop.metrics import ScoredRows, batch_offsets, check_prior, uniform_prior
 from flip_flop.prompts import CHAT_KEYS, Template
 from flip_flop.record import (
@@ -24,6 +23,7 @@ from flip_flop.record import (
     AdapterRecord,
     ModelRecord,
     RunRecord,
+    find_change,
 )
 from flip_flop.scoring.causal_lm import as_input_error
 from flip_flop.scoring.distributed import sharding_of

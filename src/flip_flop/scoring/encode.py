@@ -9,15 +9,6 @@ The boundary rule is implemented only here. Only the tokens of the answer are sc
    that differs. The answer then includes all of its letters, and the pair counts as *merged*.
 4. Every answer and every context has at least one token. There is exactly one BOS token if the tokenizer adds one. The
    text of a chat template is tokenized without an additional BOS.
-
-Each prompt is tokenized once. Its answers are tokenized after its *tail*, the last word, which most instances of a
-template share. This is exact if the text before the tail has the same tokens with every answer:
-
-- The tokenizer is BPE, WordPiece or WordLevel, without dropout. Its tokens depend on words, or on pairs of neighbours.
-- The tokens of the prompt end with the tokens of the tail, and none is unknown. With each answer, the first token of
-  the tail is unchanged.
-
-Otherwise the tail is the whole prompt, as in the rule. The first prompt of each encoder is tokenized in both ways.
 """
 
 import contextlib
@@ -34,20 +25,19 @@ from unittest.mock import patch
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
-from flip_flop.console import today, track
+from flip_flop.console import today, track, warn_once
 from flip_flop.errors import InputError
 from flip_flop.prompts import Chat, RenderedInstance
 from flip_flop.prompts.answers import unsupported
 from flip_flop.prompts.sandbox import MAX_OUTPUT
 from flip_flop.scoring.causal_lm import as_input_error, unwrap
 from flip_flop.scoring.options import ChatTemplate
-from flip_flop.scoring.too_long import TooLong
+from flip_flop.scoring.too_long import TooLong, refuse_or_skip
 from flip_flop.scoring.trie import TokenTrie, build_trie
 
 log = logging.getLogger("flip_flop")
 
-KEPT_TAILS = 4096  # the maximum size of the cache
-LOCAL_MODELS = ("BPE", "WordPiece", "WordLevel")
+CHUNK = 64  # instances per call of the tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,20 +98,12 @@ def longest_text(answers: Iterable[EncodedAnswer]) -> int:
     return max(len(answer.context) + len(answer.tokens) for answer in answers)
 
 
-# The tail of a prompt, its answers, and whether the tail is the whole prompt.
-_Key = tuple[str, tuple[str, ...], bool]
-# The tokens of each answer after a tail, and the number of tokens that it replaces at the end of the prompt.
-_Cuts = list[tuple[tuple[int, ...], int]]
-
-
-@dataclass
+@dataclass(frozen=True)
 class Boundary:
     """Tokenize prompts with their answers and cut them. ``bos`` is added to texts that do not begin with it."""
 
     tokenizer: PreTrainedTokenizerBase
     bos: int | None = None
-    _kept: dict[_Key, tuple[list[int], _Cuts | None]] = field(default_factory=dict)
-    _tail_starts: tuple[int, ...] | None = None  # exact starts of a tail, after its first space; None before the test
 
     @as_input_error("E-MODEL-FILE", "The tokenizer has a token beyond all vocabularies", kind=OverflowError)
     def encode(self, prompts: Sequence[tuple[str, Sequence[str]]]) -> list[tuple[EncodedAnswer, ...]]:
@@ -131,91 +113,29 @@ class Boundary:
             InputError: ``E-TPL-EMPTY`` for an answer without tokens, ``E-MODEL-FILE`` for an answer without a
                 context.
         """
-        moved = []
-        for prompt, answers in prompts:
-            text = prompt.rstrip(" ")
-            moved.append((text, tuple(prompt[len(text) :] + answer for answer in answers)))
-        prompt_ids = self.tokenize([text for text, _ in moved])
-        if self._tail_starts is None and moved:
-            whole = self._rows(moved[:1], prompt_ids, None)
-            starts = [start for start in (0, 1) if self._is_local and self._ends(prompt_ids, moved[0][0], start)]
-            self._tail_starts = tuple(start for start in starts if self._rows(moved[:1], prompt_ids, start) == whole)
-        return self._rows(moved, prompt_ids, self._tail_starts[0] if self._tail_starts else None)
-
-    def _ends(self, prompt_ids: Mapping[str, list[int]], prompt: str, start: int) -> bool:
-        """Return whether the tokens of a prompt end with the tokens of the tail that begins at ``start``."""
-        tail = _tail(prompt, start)
-        return _ends_with(prompt_ids[prompt], self.tokenize([tail])[tail])
-
-    @property
-    def _is_local(self) -> bool:
-        """Whether a token depends only on its word or on its neighbours."""
-        backend = getattr(self.tokenizer, "backend_tokenizer", None)
-        model = getattr(backend, "model", None)
-        kind = type(model).__name__
-        whole_words = kind == "BPE" or (backend is not None and backend.pre_tokenizer is not None)
-        if kind not in LOCAL_MODELS or not whole_words or getattr(model, "dropout", None):
-            return False
-        return not any(" " in str(token).strip() for token in self.tokenizer.get_added_vocab())  # a token of two words
-
-    def _rows(
-        self, moved: Sequence[tuple[str, tuple[str, ...]]], prompt_ids: Mapping[str, list[int]], start: int | None
-    ) -> list[tuple[EncodedAnswer, ...]]:
-        """Return the answers of prompts, tokenized after tails, or after whole prompts if tails are not exact."""
-        keys: list[_Key] = []
-        for text, answers in moved:
-            tail = text if start is None else _tail(text, start)
-            keys.append((tail, answers, tail == text))
-        self._read(keys)
-        for number, (text, answers) in enumerate(moved):
-            tokens, cuts = self._kept[keys[number]]
-            if cuts is None or not _ends_with(prompt_ids[text], tokens):
-                keys[number] = (text, answers, True)
-        self._read(keys)
-        rows = []
-        for (text, _), key in zip(moved, keys, strict=True):
-            cuts = self._kept[key][1]
-            assert cuts is not None, "a whole prompt is always exact"
-            prompt = tuple(_with_bos(prompt_ids[text], self.bos))
-            contexts = {}  # answers share theirs
-            for replaced in {replaced for _, replaced in cuts}:
-                contexts[replaced] = prompt[: len(prompt) - replaced] or (self.start(text),)
-            rows.append(tuple(EncodedAnswer(contexts[replaced], ids, replaced > 0) for ids, replaced in cuts))
-        if len(self._kept) > KEPT_TAILS:
-            self._kept.clear()
-        return rows
-
-    def _read(self, keys: Sequence[_Key]) -> None:
-        """Tokenize the answers after tails in one call, and cache them; None for a tail that is not exact."""
-        keys = [key for key in dict.fromkeys(keys) if key not in self._kept]
-        texts = [tail + answer for tail, answers, _ in keys for answer in ("", *answers)]
+        texts = [prompt.rstrip(" ") for prompt, _ in prompts]
+        texts += [prompt + answer for prompt, answers in prompts for answer in answers]
         ids = self.tokenize(texts)
-        for key in keys:
-            self._kept[key] = (ids[key[0]], self._cut(ids[key[0]], ids, key))
+        return [self._cut(prompt, answers, ids) for prompt, answers in prompts]
 
-    def _cut(self, context: list[int], ids: Mapping[str, list[int]], key: _Key) -> _Cuts | None:
-        """Cut after the tail, or before the first token that differs."""
-        tail, answers, is_whole = key
-        if is_whole:
-            context = _with_bos(context, self.bos)
-        elif self.tokenizer.unk_token_id is not None and self.tokenizer.unk_token_id in context:
-            return None
-        cuts = []
+    def _cut(self, prompt: str, answers: Sequence[str], ids: Mapping[str, list[int]]) -> tuple[EncodedAnswer, ...]:
+        """Cut each answer after the tokens of the prompt, or before the first token that differs."""
+        text = prompt.rstrip(" ")
+        alone = ids[text]
+        contexts: dict[int, tuple[int, ...]] = {}  # answers share theirs
+        encoded = []
         for answer in answers:
-            text = _with_bos(ids[tail + answer], self.bos) if is_whole else ids[tail + answer]
-            differing = (index for index, (a, b) in enumerate(zip(context, text, strict=False)) if a != b)
-            cut = len(context) if text[: len(context)] == context else next(differing, len(text))
-            if not is_whole and cut in (0, len(text)):
-                return None
-            if cut == len(text):
-                # The tokens of prompt and answer are the tokens of the prompt.
+            together = ids[prompt + answer]
+            cut = num_common(alone, together)
+            if cut == len(together):
                 raise InputError(
                     "E-TPL-EMPTY",
-                    f"The answer {answer!r} has no tokens after the prompt's end {tail[-20:]!r}.",
+                    f"The answer {answer!r} has no tokens after the prompt's end {text[-20:]!r}.",
                     "Give the label a visible text.",
                 )
-            cuts.append((tuple(text[cut:]), len(context) - cut))
-        return cuts
+            context = contexts.setdefault(cut, tuple(alone[:cut]) or (self.start(text),))
+            encoded.append(EncodedAnswer(context, tuple(together[cut:]), merged=cut < len(alone)))
+        return tuple(encoded)
 
     def start(self, prompt: str) -> int:
         """Return the context of an answer that replaces all tokens of the prompt, or whose prompt has none."""
@@ -229,30 +149,19 @@ class Boundary:
         return first
 
     def tokenize(self, texts: Sequence[str]) -> dict[str, list[int]]:
-        """Return the tokens of each text without special tokens. Fast tokenizers release the interpreter lock."""
+        """Return the tokens of each text, of special tokens only with BOS."""
         texts = list(dict.fromkeys(texts))
-        if not texts:
-            return {}
         more = {"return_attention_mask": False, "return_token_type_ids": False}
-        ids = self.tokenizer(texts, add_special_tokens=False, verbose=False, **more)["input_ids"]
+        ids = self.tokenizer(texts, add_special_tokens=False, verbose=False, **more)["input_ids"] if texts else []
+        if self.bos is not None:
+            ids = [tokens if tokens[:1] == [self.bos] else [self.bos, *tokens] for tokens in ids]
         return dict(zip(texts, ids, strict=True))
 
 
-def _tail(prompt: str, start: int) -> str:
-    """Return the last word of a prompt, with the space before it if ``start`` is 0."""
-    space = prompt.rfind(" ")
-    return prompt if space <= 0 else prompt[space + start :]
-
-
-def _ends_with(ids: list[int], end: list[int]) -> bool:
-    return ids[len(ids) - len(end) :] == end
-
-
-def _with_bos(ids: list[int], bos: int | None) -> list[int]:
-    return [bos, *ids] if bos is not None and ids[:1] != [bos] else ids
-
-
-CHUNK = 64  # instances per call of the tokenizer
+def num_common(one: Sequence[Any], other: Sequence[Any]) -> int:
+    """Return the number of equal items at the beginning of both sequences."""
+    differing = (place for place, (item, match) in enumerate(zip(one, other, strict=False)) if item != match)
+    return next(differing, min(len(one), len(other)))
 
 
 @dataclass(frozen=True)
@@ -321,13 +230,7 @@ class PromptEncoder:
             InputError: ``E-TOO-LONG`` above the model's context, or as :meth:`encode_all`.
         """
         encoded, too_long, _ = self.encode_all([instance])
-        for prompt in too_long:
-            raise InputError(
-                "E-TOO-LONG",
-                f"Instance {prompt.id!r}, template number {prompt.template + 1}: prompt and answer are {prompt.tokens} "
-                f"tokens, the model's context is {prompt.limit}.",
-                "Shorten the text or the template, or use a model with a longer context.",
-            )
+        refuse_or_skip(too_long, 1, "refuse")
         return encoded[0]
 
     def encode_all(
@@ -365,7 +268,7 @@ class PromptEncoder:
         """Return the tokens of each prompt of an instance as the model reads it, without an answer."""
         texts = [prompt.rstrip(" ") for prompt in instance.prompts]
         ids = self._boundary.tokenize(texts)
-        return [_with_bos(ids[text], self.bos) or [self._boundary.start(text)] for text in texts]
+        return [ids[text] or [self._boundary.start(text)] for text in texts]
 
     def as_read(self, instance: RenderedInstance) -> RenderedInstance:
         """Return the instance with its prompts in the chat template, if it is used."""
@@ -491,14 +394,14 @@ def refuse_without_template(tokenizer: PreTrainedTokenizerBase, chat: Chat) -> N
 def check_chat(tokenizer: PreTrainedTokenizerBase, chat: Chat, trained: Mapping[str, Any] | None) -> None:
     """Warn if a thinking model's default applies, or if the chat settings of the adapter's training differ."""
     if "enable_thinking" in str(tokenizer.chat_template) and "enable_thinking" not in chat.chat_template_kwargs:
-        _say(
+        warn_once(
             "W-CHAT: the chat template has enable_thinking, and the task does not set it, so the template's "
             "default applies. Write chat_template_kwargs: {enable_thinking: false}."
         )
     warn_of_unused(tokenizer, chat)
     if trained is not None and trained != chat.given:
         before, now = (dict(chat_settings) or "no chat settings" for chat_settings in (trained, chat.given))
-        _say(f"W-CHAT: the adapter was trained with {before}, the task has {now}.")
+        warn_once(f"W-CHAT: the adapter was trained with {before}, the task has {now}.")
 
 
 @functools.lru_cache(maxsize=4)
@@ -508,8 +411,3 @@ def warn_of_unused(tokenizer: PreTrainedTokenizerBase, chat: Chat) -> None:
         with contextlib.suppress(InputError):  # some templates need the setting
             if in_chat(tokenizer, "text", chat) == in_chat(tokenizer, "text", replace(chat, **{key: {}})):  # type: ignore[arg-type]
                 log.warning("W-CHAT: %s changes nothing in the prompt of this model's chat template.", key)
-
-
-@functools.cache
-def _say(line: str) -> None:
-    log.warning(line)

@@ -1,8 +1,12 @@
-"""Score every label under every template: mean log-probability of the answer's tokens, in nats (Eq. 13)."""
+"""Scores of every label under every template: mean log-probability of the answer's tokens, in nats (Eq. 13).
 
+Their sources are a local model, a served model, or one's own :class:`Scorer`.
+"""
+
+import abc
 import contextlib
-import functools
 import logging
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,16 +15,20 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from transformers import PreTrainedTokenizerBase
 
-from flip_flop.console import track
+from flip_flop.console import track, warn_once
 from flip_flop.errors import InputError
 from flip_flop.files import generator
+from flip_flop.hub import is_endpoint
 from flip_flop.metrics import ScoredRows, Scores
 from flip_flop.prompts import RenderedInstance
+from flip_flop.record import AdapterRecord, ModelRecord
 from flip_flop.scoring import distributed
 from flip_flop.scoring.causal_lm import TESTED, evaluation_mode, require_finite, unwrap
 from flip_flop.scoring.encode import EncodedInstance
-from flip_flop.scoring.models import LoadedModel
+from flip_flop.scoring.models import LoadedModel, ModelGiven, as_loaded
+from flip_flop.scoring.open_answers import generate
 from flip_flop.scoring.options import DEFAULT_SCORING, Backend, ScoringOptions
 from flip_flop.scoring.packed import (
     AnswerStates,
@@ -141,13 +149,8 @@ def choose_backend(model: nn.Module, instances: Sequence[EncodedInstance], wante
     obstacle = packed_obstacle(model, max((instance.longest for instance in instances), default=0))
     if obstacle is None:
         return "packed"
-    _warn_once(f"W-PADDED: {type(unwrap(model)).__name__}: {obstacle}; the slower padded back end is used.")
+    warn_once(f"W-PADDED: {type(unwrap(model)).__name__}: {obstacle}; the slower padded back end is used.")
     return "padded"
-
-
-@functools.cache
-def _warn_once(line: str) -> None:
-    log.warning(line)
 
 
 def packed_obstacle(model: nn.Module, longest: int) -> str | None:
@@ -343,3 +346,91 @@ def check_backend(model: nn.Module, instances: Sequence[EncodedInstance], backen
     sample = instances[:MIN_ROWS]
     if sample:
         check_scores(model, score_instances(model, sample, backend=backend, quiet=True), sample)
+
+
+class Scorer(abc.ABC):
+    """A model as a source of scores. A subclass defines ``record`` and ``scores``. The rest has defaults.
+
+    Attributes:
+        record: The model in ``run.json``.
+        adapter: The adapter in ``run.json``.
+        allowed_changes: ``("weights",)`` if the adapter was trained on other weights.
+        is_instruct: Whether the model has a chat template, as far as known. Without it, a warning follows.
+    """
+
+    record: ModelRecord
+    adapter: AdapterRecord | None = None
+    allowed_changes: tuple[str, ...] = ()
+    is_instruct = False
+
+    @abc.abstractmethod
+    def scores(
+        self,
+        instances: Sequence[RenderedInstance],
+        options: ScoringOptions = DEFAULT_SCORING,
+        *,
+        names: Sequence[str] = (),
+        label: str = "scoring",
+        quiet: bool = True,
+    ) -> Scores:
+        """Score every label of every instance under every template.
+
+        All instances have the same numbers of templates and labels. Instances that are too long are refused, or left
+        out of the scores and listed in their ``too_long``, as the options say. ``names`` are template names, for
+        errors. ``label`` names the progress bar.
+
+        Raises:
+            InputError: The instances cannot be scored. No part of them is returned.
+        """
+
+    def as_read(self, instance: RenderedInstance, options: ScoringOptions) -> RenderedInstance:
+        """Return the instance as the model reads it, for example in a chat template."""
+        return instance
+
+
+class CausalLMScorer(Scorer):
+    """A local model, scored by the packed or the padded backend. ``shared`` as in :func:`~flip_flop.score`."""
+
+    def __init__(self, loaded: LoadedModel, *, shared: bool = False):
+        self.loaded, self.shared = loaded, shared
+        self.record, self.adapter, self.allowed_changes = loaded.record, loaded.adapter, loaded.allowed_changes
+        self.is_instruct = bool(loaded.tokenizer.chat_template) and loaded.adapter is None
+
+    def scores(
+        self,
+        instances: Sequence[RenderedInstance],
+        options: ScoringOptions = DEFAULT_SCORING,
+        *,
+        names: Sequence[str] = (),
+        label: str = "scoring",
+        quiet: bool = True,
+    ) -> Scores:
+        """:func:`~flip_flop.score`, or open answers by :func:`~flip_flop.scoring.open_answers.generate`."""
+        if instances[0].answer is not None:
+            return generate(self.loaded, instances, options, names=names, label=label, quiet=quiet)
+        if options.by == "generation":
+            raise InputError(
+                "E-ENDPOINT",
+                f"{self.record.name} is loaded here, and has probabilities.",
+                "Remove it: it is for a served model without log-probabilities.",
+            )
+        return score(self.loaded, instances, options, names=names, label=label, quiet=quiet, shared=self.shared)
+
+    def as_read(self, instance: RenderedInstance, options: ScoringOptions) -> RenderedInstance:
+        """Return the instance in the tokenizer's chat template, if it is used."""
+        return self.loaded.encoder(options.chat_template).as_read(instance)
+
+
+def as_scorer(model: ModelGiven | Scorer, tokenizer: PreTrainedTokenizerBase | None = None) -> Scorer:
+    """Return the scorer of a model, local or served. A scorer is returned unchanged.
+
+    Raises:
+        InputError: ``E-ENDPOINT``, or as :func:`as_loaded`.
+    """
+    if isinstance(model, Scorer):
+        return model
+    if isinstance(model, str | os.PathLike) and is_endpoint(os.fspath(model)):
+        from flip_flop.scoring.served import EndpointScorer  # needs openai, and imports Scorer
+
+        return EndpointScorer(os.fspath(model), tokenizer)
+    return CausalLMScorer(as_loaded(model, tokenizer))

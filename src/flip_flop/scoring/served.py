@@ -27,7 +27,7 @@ from flip_flop.scoring.encode import PromptEncoder
 from flip_flop.scoring.models import load_tokenizer
 from flip_flop.scoring.open_answers import group_answers
 from flip_flop.scoring.options import DEFAULT_SCORING, ScoringOptions
-from flip_flop.scoring.scorer import Scorer
+from flip_flop.scoring.scores import Scorer
 from flip_flop.scoring.served_answers import (
     first_token_scores,
     label_inside,

@@ -18,6 +18,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from flip_flop.errors import InputError
 from flip_flop.files import sha256_json
 from flip_flop.hub import endpoint_of
+from flip_flop.scoring.encode import num_common
 
 # Retries begin after 0.5 s, 1 s, 2 s, ... up to 8 s. They span about a minute, in which a server can restart.
 RETRIES, SECONDS, SECONDS_TO_NAME = 10, 300.0, 30.0
@@ -415,7 +416,7 @@ def _score(read: Callable[[str], Tokens], question: Question, *, always_compare:
     has_other_text = "".join(tokens[-number:]) != answer or (number < len(tokens) and not tokens[-number - 1])
     if has_other_text or always_compare:
         context, _, more = read("")
-        cut = common(context, tokens)
+        cut = num_common(context, tokens)
         number, merged, used = len(tokens) - cut, cut < len(context), used + more
         before, after = ("".join(texts[cut:]) for texts in (context, tokens))
         if always_compare and after.startswith(before) and after != before + answer and after.endswith(answer):
@@ -435,7 +436,7 @@ def ask_grammar(server: Server, question: Question) -> Answer:
         if plain(question.prompt) not in plain(prompt):
             raise ValueError("the prompt is not in its chat template")
     whole, context = (_tokenized(server, text) for text in (prompt + answer, prompt))
-    cut = common(context, whole)
+    cut = num_common(context, whole)
     _check_end([text for _, text in context[cut:]], [text for _, text in whole[cut:]], answer)
     ids = [token for token, _ in whole]
     grammar = f"root ::= {' '.join(f'<[{token}]>' for token in ids[cut:])}"
@@ -517,12 +518,6 @@ def required(value: Any, name: str) -> Any:
     if value is None:
         raise MissingError(f"no {name}")
     return value
-
-
-def common(one: Sequence[Any], other: Sequence[Any]) -> int:
-    """Return the number of equal items at the beginning."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((place for place, (item, match) in pairs if item != match), min(len(one), len(other)))
 
 
 def plain(text: str) -> str:

@@ -1,6 +1,7 @@
 """A task by its name or file, or from rendered rows."""
 
-import functools
+import gzip
+import json
 import logging
 import os
 from collections.abc import Iterable, Mapping
@@ -10,12 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from flip_flop.console import count
+from flip_flop.console import count, warn_once
 from flip_flop.errors import InputError, nearest
 from flip_flop.metrics import prior_of_labels
 from flip_flop.prompts import RenderedInstance, Template, TemplateSet
 from flip_flop.prompts.lint import LintRow, lines_of, lint_templates
-from flip_flop.tasks.embedded import EMBEDDED, embedded_task
 from flip_flop.tasks.readers import label_text
 from flip_flop.tasks.sources import Rows, RowsSource, sample_ids
 from flip_flop.tasks.task import RenderedSplit, Task, TaskRequest, find_loader, task_loaders
@@ -29,6 +29,19 @@ _ROWS = (
     'A row is {"id", "prompts": [str] * V, "choices": [[str] * L] * V, "label": int or None}. For rows of fields give '
     "a task: audit(model, task.with_rows(rows)), or F2CTrainer(model, task=task)."
 )
+# The embedded tasks: short hotel reviews, made by ``evidence/demo_reviews.py``. What differs from task.yaml.
+EMBEDDED: dict[str, Mapping[str, Any]] = {
+    "demo": {},
+    "demo_remarks": {
+        "name": "hotel_remarks",
+        "description": "Is a hotel review of one remark negative (0) or positive (1)?",
+    },
+    "demo_clear": {
+        "name": "clear_hotel_reviews",
+        "description": "Is a short hotel review that leaves no doubt negative (0) or positive (1)?",
+    },
+}
+CLEAR_TEMPLATES = ("sentiment", "true_or_false", "complaint", "feeling", "recommended")
 RenderedRows = Iterable[RenderedInstance | Mapping[str, Any]]
 # A task, its name or its file; a split; or rendered rows, such as a datasets.Dataset.
 Data = Task | RenderedSplit | str | os.PathLike[str] | RenderedRows
@@ -112,6 +125,20 @@ def _with_chosen_templates(task: Task, templates: str | None) -> Task:
     return replace(named, held_out_templates=())
 
 
+def embedded_task(name: str = "demo") -> Task:
+    """Return one of :data:`EMBEDDED`: 500 rows for training, 200 for validation and 300 for testing."""
+    folder = Path(__file__).parent / "embedded"
+    task = read_task_file(folder / "task.yaml")
+    rows: dict[str, list[dict[str, Any]]] = {split: [] for split in task.data}
+    with gzip.open(folder / "rows.jsonl.gz", "rt", encoding="utf-8") as file:
+        for row in map(json.loads, file):
+            if row.pop("task") == name:
+                rows[row.pop("split")].append(row)
+    data = {split: RowsSource(rows[split], f"demo reviews, {split}") for split in task.data}
+    task = replace(task, **{"data": data, **EMBEDDED[name]})
+    return task.with_templates([*CLEAR_TEMPLATES, *task.held_out_templates]) if name == "demo_clear" else task
+
+
 def require_templates_for_training(task: Task) -> None:
     """Refuse to train on fewer than two templates (``E-NO-CONSENSUS``)."""
     number = len(task.training_templates)
@@ -181,15 +208,11 @@ def log_findings(split: RenderedSplit) -> RenderedSplit:
     is_known = len(labels) == len(rows) and not task.answer
     gold = labels if is_known else [None] * len(rows)  # the labels of a sample belong to other rows
     linted = [LintRow(rows.location(row), row.fields, label) for row, label in zip(rows.rows, gold, strict=True)]
-    for line in lines_of(lint_templates(task.templates, linted, label_field=task.label_field, limit=100)):
-        log_finding(task.name, *line)
+    for code, template, message in lines_of(
+        lint_templates(task.templates, linted, label_field=task.label_field, limit=100)
+    ):
+        warn_once(f"{code}: template {template}: {message}")
     return split
-
-
-@functools.cache
-def log_finding(task: str, code: str, template: str, message: str) -> None:
-    """Log a finding about a template of a task, once."""
-    log.warning("%s: template %s: %s", code, template, message)
 
 
 def as_split(data: Data, *, limit: int | None = None, seed: int = 0, need_labels: bool | None = None) -> RenderedSplit:

@@ -17,9 +17,8 @@ from transformers.trainer import TRAINING_ARGS_NAME
 
 from flip_flop import files
 from flip_flop.errors import InputError
-from flip_flop.manifest import ADAPTER_CONFIG, ADAPTER_WEIGHTS, MANIFEST, find_corruption, write_manifest
 from flip_flop.method import find_method
-from flip_flop.record import RUN_FILE
+from flip_flop.record import ADAPTER_CONFIG, ADAPTER_WEIGHTS, MANIFEST, RUN_FILE, find_corruption, write_manifest
 from flip_flop.scoring.distributed import rank, wait_for_all
 from flip_flop.training.config import F2CConfig
 
