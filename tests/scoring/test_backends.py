@@ -20,7 +20,6 @@ from transformers import (
     MistralConfig,
     OPTConfig,
     Phi3Config,
-    PhimoeConfig,
     Qwen2Config,
     RecurrentGemmaConfig,
     SmolLM3Config,
@@ -129,21 +128,6 @@ def test_window_matters_from_first_hidden_token():
     assert_scores(model, score_instances(model, encoded, quiet=True).scores, naive_scores(model, encoded))
 
 
-def test_length_dependent_positions_are_padded_beyond_limit():
-    model = made(dynamic(64))
-    assert packed_obstacle(model, 64) is None
-    assert packed_obstacle(model, 65) == (
-        "its range of fixed rotary positions ends at 64 tokens, and the longest prompt with its answer is read in 65"
-    )
-    rope = {
-        "rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 4, "long_factor": [2.0] * 4,
-        "original_max_position_embeddings": 32, "factor": 8.0, "short_mscale": 1.0, "long_mscale": 1.0,
-    }  # fmt: skip
-    experts = {"num_local_experts": 2, "num_experts_per_tok": 1}
-    model = made(PhimoeConfig(**GROUPED, **experts, max_position_embeddings=256, rope_parameters=rope))
-    assert "ends at 32 tokens" in packed_obstacle(model, 33)
-
-
 def longrope(original):
     rope = {
         "rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 4, "long_factor": [2.0] * 4,
@@ -151,6 +135,15 @@ def longrope(original):
     }  # fmt: skip
     lengths = {"max_position_embeddings": 256, "original_max_position_embeddings": original}
     return Phi3Config(**GROUPED, **lengths, rope_parameters=rope)
+
+
+@pytest.mark.parametrize("config", [dynamic, longrope])
+def test_length_dependent_positions_are_padded_beyond_limit(config):
+    model = made(config(64))
+    assert packed_obstacle(model, 64) is None
+    assert packed_obstacle(model, 65) == (
+        "its range of fixed rotary positions ends at 64 tokens, and the longest prompt with its answer is read in 65"
+    )
 
 
 @torch.no_grad()
@@ -226,19 +219,16 @@ def test_packing_can_be_forced_on_untested_architecture(monkeypatch, caplog):
     assert not caplog.records
 
 
-NOT_CAUSAL = {
-    "an encoder": lambda: BertGenerationConfig(**SHAPE, **TOKENS, is_decoder=False),
-    "bidirectional attention": lambda: Gemma3TextConfig(**GROUPED, head_dim=12, use_bidirectional_attention=True),
-    "a prefix that is seen whole": lambda: CpmAntConfig(
-        hidden_size=32, num_attention_heads=4, dim_head=8, dim_ff=48, num_hidden_layers=2, prompt_length=4
-    ),
-}  # fmt: skip
+NOT_CAUSAL = [
+    BertGenerationConfig(**SHAPE, **TOKENS, is_decoder=False),
+    Gemma3TextConfig(**GROUPED, head_dim=12, use_bidirectional_attention=True),
+    CpmAntConfig(hidden_size=32, num_attention_heads=4, dim_head=8, dim_ff=48, num_hidden_layers=2, prompt_length=4),
+]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("name", NOT_CAUSAL)
-def test_noncausal_model_is_rejected(name, dtype):
-    config = NOT_CAUSAL[name]()
+@pytest.mark.parametrize("config", NOT_CAUSAL, ids=lambda config: config.model_type)
+def test_noncausal_model_is_rejected(config, dtype):
     config.vocab_size = len(byte_bpe())
     with pytest.raises(InputError, match=r"^E-MODEL-KIND: \w+ is not causal: a token's logits change") as caught:
         as_scorer((random_model(config).to(dtype), byte_bpe()))

@@ -17,7 +17,7 @@ from flip_flop.files import lock, sha256_file
 from flip_flop.paper.plan import Setup
 from flip_flop.prompts import RenderedInstance
 from flip_flop.record import RunRecord
-from flip_flop.scoring import EndpointScorer, load_model, load_tokenizer, score
+from flip_flop.scoring import load_model, load_tokenizer, score
 from flip_flop.scoring.options import ScoringOptions
 from flip_flop.training.card import model_card
 from tests.gguf_files import QUANTIZED, llama_tensors, write_gguf
@@ -207,35 +207,26 @@ def test_missing_package_is_reported(file, monkeypatch):
     rejected(file, "-m pip install 'gguf>=0.17' 'transformers>=5.23'")
 
 
-def test_unsupported_architecture_is_rejected(tmp_path):
-    rejected(write_gguf(tmp_path / "other.gguf", architecture="grok"), "other.gguf", "grok")
+ONES = np.ones(8, np.float32)
+REJECTED = [
+    ({"architecture": "grok"}, "grok"),
+    # transformers ignores scaled rotary embeddings, and would give other scores.
+    ({"more": {"rope_freqs.weight": ONES}}, "rope_freqs.weight"),
+    ({"add": lambda writer: writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)}, "llama.rope.scaling.type"),
+    ({"layers": 3}, "layers.2"),
+    ({"layers": 0}, "blk.0."),
+    ({"layers": 1}, "blk.1."),
+    # transformers would drop these tensors.
+    ({"more": {"blk.0.attn_q.bias": ONES}}, "blk.0.attn_q.bias; 1 such tensors"),
+    ({"more": {"blk.1.attn_q_norm.weight": ONES}}, "blk.1.attn_q_norm.weight; 1 such tensors"),
+    ({"more": {"output.bias": ONES}}, "output.bias; 1 such tensors"),
+]
 
 
-def test_scaled_rotary_embeddings_are_rejected(tmp_path):
-    """transformers ignores them, and would give other scores."""
-    factors = {"rope_freqs.weight": np.ones(4, np.float32)}
-    rejected(write_gguf(tmp_path / "tensor.gguf", more=factors), "rope_freqs.weight")
-
-    def scale(writer):
-        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
-
-    rejected(write_gguf(tmp_path / "scaled.gguf", add=scale), "llama.rope.scaling.type")
-
-
-def test_file_without_a_layer_is_rejected(tmp_path, cache):
-    rejected(write_gguf(tmp_path / "short.gguf", layers=3), "lack", "layers.2")
+@pytest.mark.parametrize(("content", "words"), REJECTED)
+def test_file_that_would_give_other_scores_is_rejected(tmp_path, cache, content, words):
+    rejected(write_gguf(tmp_path / "other.gguf", **content), "other.gguf", words)
     assert not [*cache.glob("*/weights")]
-
-
-@pytest.mark.parametrize("layers", [0, 1])
-def test_file_with_more_layers_than_its_header_says_is_rejected(tmp_path, cache, layers):
-    rejected(write_gguf(tmp_path / "long.gguf", layers=layers), f"blk.{layers}.", "without a place in the model")
-    assert not [*cache.glob("*/weights")]
-
-
-@pytest.mark.parametrize("tensor", ["blk.0.attn_q.bias", "blk.1.attn_q_norm.weight", "output.bias"])
-def test_tensor_that_transformers_would_drop_is_rejected(tmp_path, tensor):
-    rejected(write_gguf(tmp_path / "more.gguf", more={tensor: np.ones(8, np.float32)}), tensor, "1 such tensors")
 
 
 @pytest.mark.slow
@@ -280,12 +271,6 @@ def test_full_disk_is_reported_and_leaves_no_files(file, cache):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert not [path for path in cache.rglob("*") if path.is_file()]
-
-
-def test_tokenizer_of_a_served_model_may_be_a_gguf_file(file):
-    pytest.importorskip("openai", reason="the package openai is not installed")
-    scorer = EndpointScorer("openai:http://127.0.0.1:1/v1#tiny", str(file))
-    assert scorer.tokenizer.chat_template == load_model(file).tokenizer.chat_template
 
 
 def test_study_identifies_a_gguf_file_by_its_content(file):

@@ -141,31 +141,10 @@ def test_own_label_mass_is_probability_of_all_answers():
     np.testing.assert_allclose(table.own_label_mass, np.exp(naive * counts).sum(axis=-1), rtol=bound)
 
 
-def test_out_of_memory_divides_forward(caplog):
+def test_out_of_memory_divides_this_forward_and_the_next(caplog):
     model, encoded, expected = model_instances_and_naive_scores("qwen2", "byte_bpe")
-    largest, forwards = max(len(each.trie) for each in encoded), []
-
-    def refuse(module, given, named):
-        forwards.append(named["input_ids"].numel())
-        if forwards[-1] > 2 * largest:
-            raise torch.OutOfMemoryError("CUDA out of memory.")
-
-    hook = model.model.register_forward_pre_hook(refuse, with_kwargs=True)
-    try:
-        assert_scores(model, score_instances(model, encoded, batch_tokens=10**6, quiet=True).scores, expected)
-        assert "W-MEMORY" in caplog.text
-        forwards.clear()
-        largest = 1
-        with pytest.raises(torch.OutOfMemoryError):
-            score_instances(model, encoded, quiet=True)
-    finally:
-        hook.remove()
-
-
-def test_the_forward_size_never_rises_after_an_out_of_memory_error(caplog):
-    model, encoded, _ = model_instances_and_naive_scores("qwen2", "byte_bpe")
-    many = [replace(each, id=f"{each.id} again {number}") for number in range(12) for each in encoded]
-    largest = max(len(each.trie) for each in encoded)
+    many = [replace(instance, id=f"{instance.id} again {number}") for number in range(12) for instance in encoded]
+    largest = max(len(instance.trie) for instance in encoded)
 
     def refuse(module, given, named):
         if named["input_ids"].numel() > largest:
@@ -173,12 +152,16 @@ def test_the_forward_size_never_rises_after_an_out_of_memory_error(caplog):
 
     hook = model.model.register_forward_pre_hook(refuse, with_kwargs=True)
     try:
-        score_instances(model, many, batch_tokens=8 * largest, quiet=True)
+        found = score_instances(model, many, batch_tokens=8 * largest, quiet=True).scores
+        assert_scores(model, found, np.tile(expected, (12, 1, 1)))
+        sizes = [record.args[1] for record in caplog.records if record.msg.startswith("W-MEMORY")]
+        assert len(sizes) > 2
+        assert all(after < before for before, after in itertools.pairwise(sizes))
+        largest = 1
+        with pytest.raises(torch.OutOfMemoryError):
+            score_instances(model, encoded, quiet=True)
     finally:
         hook.remove()
-    sizes = [record.args[1] for record in caplog.records if record.msg.startswith("W-MEMORY")]
-    assert len(sizes) > 2
-    assert all(after < before for before, after in itertools.pairwise(sizes))
 
 
 @both_backends

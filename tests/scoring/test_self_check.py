@@ -8,7 +8,6 @@ from flip_flop import Task, audit
 from flip_flop.errors import InputError
 from flip_flop.prompts import Template, TemplateSet
 from flip_flop.scoring import load_model
-from flip_flop.scoring.options import ScoringOptions
 from tests.tiny import save_tiny
 
 
@@ -31,17 +30,6 @@ def choices_task(count=12):
         for name, prompt in zip("abc", prompts, strict=True)
     ]
     return Task("choices", TemplateSet(tuple(templates)), {"test": rows}, labels=[0, 1], label_field="label")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("backend", ["packed", "padded"])
-@pytest.mark.parametrize("model", ["demo", "tiny"])
-def test_rows_with_shared_prompt_score_like_single_rows(loaded, model, backend):
-    model, task = loaded if model == "tiny" else load_model(model), choices_task()
-    together = audit(model, task, scoring=ScoringOptions(backend=backend), quiet=True)
-    alone = audit(model, task, scoring=ScoringOptions(backend=backend, batch_tokens=1), quiet=True)
-    np.testing.assert_allclose(together.scores, alone.scores, rtol=0, atol=1e-5)
-    assert together.metrics["observed_agreement"] == alone.metrics["observed_agreement"]
 
 
 @pytest.mark.slow

@@ -1,6 +1,5 @@
 """The boundary rule. The rule as prose is in ``flip_flop.scoring.encode``; each sentence of it is a test here."""
 
-import copy
 from dataclasses import replace
 
 import pytest
@@ -18,12 +17,8 @@ from tests.tiny import TOKENIZERS, byte_bpe, metaspace, random_model, tiny_model
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), min_size=1, max_size=30)
 
 
-def encode_pairs(tokenizer, pairs):
-    return [row[0] for row in Boundary(tokenizer, None).encode([(prompt, [answer]) for prompt, answer in pairs])]
-
-
 def encode_pair(tokenizer, prompt, continuation):
-    return encode_pairs(tokenizer, [(prompt, continuation)])[0]
+    return Boundary(tokenizer, None).encode([(prompt, [continuation])])[0][0]
 
 
 @pytest.fixture(params=TOKENIZERS)
@@ -56,14 +51,10 @@ def test_trailing_spaces_of_the_prompt_move_to_the_answer(tokenizer):
     assert moved == encode_pair(tokenizer, "Is it good?", " Yes")
 
 
-def test_merged_token_is_cut_at_first_difference():
-    pair = encode_pair(spanning_tokenizer(), "ca", "bc")
-    assert (pair.context, pair.tokens, pair.merged) == ((4,), (2, 4), True)
-
-
-def test_context_has_at_least_one_token():
-    pair = encode_pair(spanning_tokenizer(), "a", "bc")
-    assert (pair.context, pair.tokens, pair.merged) == ((5,), (2, 4), True)
+@pytest.mark.parametrize(("prompt", "context"), [("ca", (4,)), ("a", (5,))])
+def test_merged_token_is_cut_at_first_difference_after_one_token(prompt, context):
+    pair = encode_pair(spanning_tokenizer(), prompt, "bc")
+    assert (pair.context, pair.tokens, pair.merged) == (context, (2, 4), True)
 
 
 @example(prompt=" ", answer="0", kind="byte_bpe")
@@ -83,30 +74,6 @@ def test_every_answer_has_tokens_and_text_is_complete(prompt, answer, kind):
     assert list(pair.context + pair.tokens)[-len(together) :] == together
 
 
-@pytest.mark.parametrize("added", [[], ["not very good"]])
-def test_batched_tokens_match_whole_texts(added):
-    tokenizer = copy.deepcopy(byte_bpe())
-    tokenizer.add_tokens(added)
-    ends = ("Is it good?", "Answer:\n", "the room was dirty", "don't", "e", "not  very ", "It was not very")
-    pairs = [
-        (f"The food {'was ' * number}not very good. {end}", answer)
-        for number in range(6)
-        for end in ends
-        for answer in (" Yes", " No, never", "n", "\u0301e", "'s good", " good")
-    ]
-    for (prompt, answer), pair in zip(pairs, encode_pairs(tokenizer, pairs), strict=True):
-        alone, together = tokenizer([prompt.rstrip(" "), prompt + answer], add_special_tokens=False)["input_ids"]
-        shared = next((at for at, (a, b) in enumerate(zip(alone, together, strict=False)) if a != b), len(alone))
-        assert list(pair.context + pair.tokens) == together
-        assert (len(pair.context), pair.merged) == (shared, shared < len(alone))
-
-
-def test_error_of_later_row_precedes_scoring():
-    rows = [RenderedInstance(str(n), (f"Is it {n}?",), (("No", "Yes"),), None) for n in range(200)]
-    with pytest.raises(InputError, match="E-LABEL: Instance 'bad'"):
-        PromptEncoder(word_level()).encode_all([*rows, RenderedInstance("bad", ("Is it?",), (("Xy", "Qu"),), 0)])
-
-
 def test_exactly_one_bos_if_tokenizer_adds_one():
     tokenizer = metaspace()
     bos = tokenizer.bos_token_id
@@ -115,9 +82,6 @@ def test_exactly_one_bos_if_tokenizer_adds_one():
         for answer in template:
             assert (answer.context + answer.tokens).count(bos) == 1
             assert answer.context[0] == bos
-
-
-def test_no_bos_if_tokenizer_adds_none():
     assert PromptEncoder(byte_bpe()).bos is None
 
 
@@ -145,38 +109,24 @@ def test_chat_prompt_tokens_match_tokenizer(kind, start):
     assert [list(answer.context) for answer in answers] == [own, own]
 
 
-def test_answers_with_equal_tokens_are_rejected():
-    instance = RenderedInstance("row-7", ("Is it good?", "Good?"), (("No", "Yes"), ("Xylem", "Quark")), None)
-    with pytest.raises(InputError, match=r"E-LABEL: Instance 'row-7', template number 2: .* 'Xylem' and 'Quark'"):
-        PromptEncoder(word_level()).encode(instance)
-
-
 def test_context_of_minus_one_is_unlimited():
     model = random_model(XLNetConfig(vocab_size=400, d_model=32, n_layer=1, n_head=4, d_inner=48))
     assert PromptEncoder.of(model, byte_bpe()).max_length is None
 
 
-def test_missing_chat_template_is_rejected():
-    with pytest.raises(InputError, match="E-CHAT-TEMPLATE"):
-        PromptEncoder(byte_bpe(), "on")
+REFUSED = [
+    (word_level, 400, "Is it good?", ("Xylem", "Quark"), "E-LABEL: .*'row-7', template number 2: .*'Xylem'"),
+    (word_level, 400, "Is it good?", ("No", "  "), "E-TPL-EMPTY: The answer .* has no tokens after"),
+    (byte_bpe, 400, "long " * 300, ("No", "Yes"), "E-TOO-LONG: .* 256 tokens: 'row-7' has 1203 .* template number 2"),
+    (byte_bpe, 50, "Is it good?", ("No", "Yes"), "E-MODEL-FILE: .*vocabulary ends at 49"),
+]  # fmt: skip
 
 
-def test_too_long_prompt_is_rejected_with_place():
-    encoder = PromptEncoder.of(tiny_model("qwen2", 400), byte_bpe())
-    instance = RenderedInstance("row-7", ("short", "long " * 300), (("No", "Yes"), ("No", "Yes")), None)
-    with pytest.raises(InputError, match=r"E-TOO-LONG: .* of 256 tokens: 'row-7' has 1203 tokens under template number 2"):
-        encoder.encode(instance)
-
-
-def test_tokenizer_of_another_model_is_rejected():
-    encoder = PromptEncoder.of(tiny_model("qwen2", 50), byte_bpe())
-    with pytest.raises(InputError, match=r"E-MODEL-FILE: .*vocabulary ends at 49"):
-        encoder.encode(RenderedInstance("1", ("What?",), (("No", "Yes"),), None))
-
-
-def test_answer_without_tokens_is_rejected():
-    with pytest.raises(InputError, match="E-TPL-EMPTY"):
-        encode_pair(TOKENIZERS["word_level"](), "Is it good?", "  ")
+@pytest.mark.parametrize(("kind", "vocab_size", "prompt", "answers", "words"), REFUSED)
+def test_instance_without_scores_is_rejected_with_its_place(kind, vocab_size, prompt, answers, words):
+    encoder = PromptEncoder.of(tiny_model("qwen2", vocab_size), kind())
+    with pytest.raises(InputError, match=words):
+        encoder.encode(RenderedInstance("row-7", ("Good?", prompt), (("No", "Yes"), answers), None))
 
 
 def chat_of(tokenizer, chat, prompt="Is it good?"):
@@ -235,12 +185,26 @@ def test_a_chat_setting_that_the_template_needs_is_used(caplog):
     assert caplog.messages == []
 
 
-def test_chat_settings_without_template_are_rejected():
-    with pytest.raises(InputError, match=r"E-CHAT-TEMPLATE: The task has system, .* the tokenizer does not have one"):
-        chat_of(byte_bpe(), Chat("Be brief."))
+NO_SYSTEM = "{% if messages[0].role == 'system' %}{{ raise_exception('No system role') }}{% endif %}"
+REFUSED_CHATS = [
+    (None, Chat("Be brief."), "The task has system, .* the tokenizer does not have one"),
+    (NO_SYSTEM, Chat("Be brief."), r".*with system: No system role\. Remove system"),
+    (
+        NO_SYSTEM,
+        Chat(chat_template_kwargs={"chat_template": "x"}),
+        "'chat_template' is reserved in chat_template_kwargs",
+    ),
+]
+
+
+@pytest.mark.parametrize(("chat_template", "chat", "words"), REFUSED_CHATS)
+def test_chat_settings_that_the_tokenizer_does_not_take_are_rejected(chat_template, chat, words):
     tokenizer = with_chat_template(byte_bpe())
-    tokenizer.chat_template = "{% if messages[0].role == 'system' %}{{ raise_exception('No system role') }}{% endif %}"
-    with pytest.raises(InputError, match=r"E-CHAT-TEMPLATE: .*with system: No system role\. Remove system"):
-        chat_of(tokenizer, Chat("Be brief."))
-    with pytest.raises(InputError, match="E-CHAT-TEMPLATE: 'chat_template' is reserved in chat_template_kwargs"):
-        chat_of(tokenizer, Chat(chat_template_kwargs={"chat_template": "x"}))
+    tokenizer.chat_template = chat_template
+    with pytest.raises(InputError, match=f"E-CHAT-TEMPLATE: {words}"):
+        chat_of(tokenizer, chat)
+
+
+def test_chat_template_cannot_be_forced_without_one():
+    with pytest.raises(InputError, match="E-CHAT-TEMPLATE"):
+        PromptEncoder(byte_bpe(), "on")

@@ -20,15 +20,6 @@ from flip_flop.tasks import Task, as_split, holdout, log_label_counts, sources
 TEMPLATES = TemplateSet(
     (Template("plain", "{{ text }} Urgent?", "No ||| Yes"), Template("terse", "{{ text }}:", "0 ||| 1"))
 )
-TASK_FILE = """\
-name: tickets
-data: {{test: {entry}}}
-label_field: urgent
-labels: {labels}
-templates:
-  - {{name: plain, jinja: "{{{{ text }}}} Urgent?", answer_choices: "No ||| Yes"}}
-  - {{name: terse, jinja: "{{{{ text }}}}:", answer_choices: "0 ||| 1"}}
-"""
 TEXTS = ("fire", "tea", "flood", "sugar")
 WORDS, NUMBERS = ("yes", "no"), (1, 0)
 
@@ -38,42 +29,18 @@ def rows_with(blank, labels=WORDS):
     return [{"text": text, "urgent": label} for text, label in zip(TEXTS, (*labels, blank, blank), strict=True)]
 
 
-def separated(by):
-    return lambda path, rows: path.write_text(
-        "\n".join([f"text{by}urgent", *(f"{row['text']}{by}{row['urgent']}" for row in rows)]) + "\n"
-    )
-
-
-def json_lines(path, rows):
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-
-def parquet(path, rows):
-    pd.DataFrame(rows).to_parquet(path)
-
-
-# format: (file's name, its entry in the task file, writer, kinds of blank)
-FILES = {
-    "CSV": ("a.csv", "a.csv", separated(","), ("", "  ", '""')),
-    "CSV with semicolons": ("a.csv", '{path: a.csv, delimiter: ";"}', separated(";"), ("", " ")),
-    "TSV": ("a.tsv", "a.tsv", separated("\t"), ("", "  ")),
-    "JSON": ("a.json", "a.json", lambda path, rows: path.write_text(json.dumps(rows)), (None, "", "  ")),
-    "JSONL": ("a.jsonl", "a.jsonl", json_lines, (None, "", "  ")),
-    "Parquet": ("a.parquet", "a.parquet", parquet, (None, "", "  ")),
-    "Parquet of floats": ("a.parquet", "a.parquet", parquet, (math.nan,)),
-}
-FILE_CASES = [(kind, blank) for kind, (*_, blanks) in FILES.items() for blank in blanks]
-
-
-@pytest.mark.parametrize(("kind", "blank"), FILE_CASES)
-def test_a_blank_label_in_a_file_means_unlabelled(kind, blank, tmp_path):
-    name, entry, write, _ = FILES[kind]
-    labels = NUMBERS if kind == "Parquet of floats" else WORDS
-    write(tmp_path / name, rows_with(blank, labels))
-    (tmp_path / "task.yaml").write_text(TASK_FILE.format(entry=entry, labels=json.dumps(labels[::-1])))
-    split = load_task(tmp_path / "task.yaml").render("test")
-    assert split.gold.tolist() == [1, 0, -1, -1]
-    assert load_task(tmp_path / "task.yaml").render_file(tmp_path / name).gold.tolist() == [-1] * 4 or entry != name
+def write(path, rows):
+    frame = pd.DataFrame(rows)
+    if path.suffix in (".csv", ".tsv"):
+        frame.to_csv(path, index=False, sep="\t" if path.suffix == ".tsv" else ",")
+    elif path.suffix == ".parquet":
+        frame.to_parquet(path)
+    elif path.suffix == ".xlsx":
+        frame.to_excel(path, index=False)
+    else:
+        lines = map(json.dumps, rows)
+        path.write_text("\n".join(lines) if path.suffix == ".jsonl" else f"[{','.join(lines)}]")
+    return path
 
 
 MEMORY = {
@@ -100,7 +67,7 @@ def test_a_missing_word_that_labels_declare_is_a_label(tmp_path):
     rows = [{"text": text, "urgent": label} for text, label in zip(TEXTS, ("None", "nan", None, math.nan), strict=True)]
     task = Task("tickets", TEMPLATES, {"test": rows}, labels=("None", "nan"), label_field="urgent")
     assert task.render("test").gold.tolist() == [0, 1, -1, -1]
-    separated(",")(tmp_path / "a.csv", rows_with("NA", ("None", "NA")))
+    write(tmp_path / "a.csv", rows_with("NA", ("None", "NA")))
     assert replace(task, labels=("NA", "None")).with_rows(tmp_path / "a.csv").render("test").gold.tolist() == [
         1,
         0,
@@ -110,23 +77,20 @@ def test_a_missing_word_that_labels_declare_is_a_label(tmp_path):
     assert parts_of([*rows_of(3, 97), {"text": "x", "urgent": "NA"}], ("text",), "urgent", ("no", "NA"))[-1] == "test"
 
 
-WORDS_OF_PANDAS = sorted(STR_NA_VALUES | {"NaT", " NaN ", "\u200b", "\xa0"})
+BLANKS = [*sorted(STR_NA_VALUES | {"NaT", " NaN ", "\u200b", "\xa0", "  "}), None]
 
 
-@pytest.mark.parametrize("word", WORDS_OF_PANDAS)
-def test_a_word_of_pandas_for_a_missing_value_means_unlabelled_in_every_format(word, tmp_path):
-    rows, frame = rows_with(word), pd.DataFrame(rows_with(word))
-    frame.assign(urgent=frame.urgent.where(frame.urgent != word)).to_csv(tmp_path / "a.csv", na_rep=word, index=False)
-    frame.to_csv(tmp_path / "a.tsv", sep="\t", index=False)
-    frame.to_parquet(tmp_path / "a.parquet")
-    frame.to_excel(tmp_path / "a.xlsx", index=False)
-    json_lines(tmp_path / "a.jsonl", rows)
-    files = [tmp_path / f"a{kind}" for kind in (".csv", ".tsv", ".parquet", ".xlsx", ".jsonl")]
+@pytest.mark.parametrize("blank", BLANKS)
+def test_a_blank_or_a_word_of_pandas_for_a_missing_value_means_unlabelled_in_every_format(blank, tmp_path):
+    rows = rows_with(blank)
+    files = [write(tmp_path / f"a{kind}", rows) for kind in (".csv", ".tsv", ".parquet", ".xlsx", ".json", ".jsonl")]
+    frame = pd.DataFrame(rows)
     for given in (*files, frame, rows, datasets.Dataset.from_pandas(frame)):
         task = Task("tickets", TEMPLATES, {"test": given}, labels=("no", "yes"), label_field="urgent")
         assert task.render("test").gold.tolist() == [1, 0, -1, -1], given
+    assert task.render_file(files[0]).gold.tolist() == [-1] * 4
     row = {"prompts": ["a", "b"], "choices": [["No", "Yes"]] * 2}
-    assert as_split([row | {"label": 1}, row | {"label": word}]).gold.tolist() == [1, -1]
+    assert as_split([row | {"label": 1}, row | {"label": blank}]).gold.tolist() == [1, -1]
 
 
 def parts_of(*given):
@@ -200,20 +164,6 @@ OF_THREE = [Template("plain", "{{ text }}?", "a ||| b ||| c"), Template("terse",
 
 def in_form(form, *texts):
     return [unicodedata.normalize(form, text) for text in texts]
-
-
-def write(path, rows):
-    frame = pd.DataFrame(rows)
-    if path.suffix == ".csv":
-        frame.to_csv(path, index=False)
-    elif path.suffix == ".jsonl":
-        path.write_text("\n".join(map(json.dumps, rows)))
-    elif path.suffix == ".parquet":
-        frame.to_parquet(path)
-    else:
-        pytest.importorskip("openpyxl")
-        frame.to_excel(path, index=False)
-    return path
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet", ".xlsx"])
