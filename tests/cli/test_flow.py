@@ -3,13 +3,14 @@
 import csv
 import json
 import os
+import signal
 from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
 
-from tests.cli.project import csv_of, one_line, record, ticket
-from tests.training.conftest import signal_in
+from flip_flop.training import TrainingRun
+from tests.cli.project import record
 
 CONFIG = """\
 num_train_epochs: 1
@@ -42,12 +43,8 @@ def test_from_a_first_audit_to_predictions(flip_flop, model, project, train):
     audit = ("audit", "--model", model, "--task", "tickets.yaml", "--quiet")
     assert flip_flop(*audit, "--out", "runs/base").code == 0
 
-    leftover = Path("runs/f2c/.plan.json.6f18ab50.tmp")  # of a process that was killed while writing
-    leftover.parent.mkdir(parents=True)
-    leftover.write_text("{")
     trained = train("--seed", "3")
     assert trained.code == 0, trained.err
-    assert not leftover.exists()
     assert trained.out.startswith("runs/f2c/adapter: next, flip-flop audit ")
     assert "E-" not in trained.err
     assert "f2c: step 3/3  P_o " in trained.err
@@ -66,10 +63,6 @@ def test_from_a_first_audit_to_predictions(flip_flop, model, project, train):
     assert again.code == 0
     assert again.err.endswith("runs/f2c is complete already\n")
     assert os.stat("runs/f2c/run.json").st_mtime_ns == before
-    other = train("--seed", "4", "--resume")
-    assert other.code == 2
-    assert other.err.splitlines()[-1].startswith("E-RESUME-CHANGED: ")
-    assert "settings.seed (3, now 4)" in other.err
 
     assert flip_flop(*audit, "--adapter", "runs/f2c/adapter", "--out", "runs/after").code == 0
     after = record("runs/after")
@@ -77,11 +70,9 @@ def test_from_a_first_audit_to_predictions(flip_flop, model, project, train):
     assert after["model"]["digest"] == record("runs/base")["model"]["digest"]
 
     for kind in ("html", "md", "csv", "txt"):
-        shown = flip_flop("report", "runs/base", "runs/after", "--out", f"report.{kind}")
+        shown = flip_flop("report", "runs/base", "runs/after", "--out", f"report.{kind}", "--title", "Desks & rooms")
         assert (shown.code, shown.out.splitlines()[-1], shown.err) == (0, f"report.{kind}", "")
-    assert "base → f2c" in read("report.html")
-    assert flip_flop("report", "runs/base", "--out", "titled.html", "--title", "Desks & rooms").code == 0
-    assert "Desks &amp; rooms" in read("titled.html")
+    assert "Desks &amp; rooms" in read("report.html")
     table = [*filter(None, read("report.md").splitlines())]
     assert [line.split()[1] for line in table[-2:]] == ["base", "f2c"]
     assert [line.split()[0] for line in read("report.txt").splitlines()[-2:]] == ["base", "f2c"]
@@ -96,14 +87,11 @@ def test_from_a_first_audit_to_predictions(flip_flop, model, project, train):
     votes = list(csv.DictReader(read("answers/votes.csv").splitlines()))
     assert len(votes) == 12
     assert {row["vote"] for row in votes} <= {"0", "1"}
-    assert flip_flop(*predict, "--input", "train.jsonl", "--out", "votes.jsonl").code == 0
-    lines = [json.loads(line) for line in read("votes.jsonl").splitlines()]
-    assert [str(line["vote"]) for line in lines] == [row["vote"] for row in votes]
 
 
 @pytest.mark.slow
 def test_a_few_labelled_rows_calibrate_audit_training_and_predictions(flip_flop, model, train):
-    """Of test.csv's nine tickets four are urgent: with one added to each count the prior is 6 to 5."""
+    # Of test.csv's nine tickets four are urgent: with one added to each count the prior is 6 to 5.
     common = ("--model", model, "--task", "tickets.yaml", "--few-labels", "test.csv", "--quiet")
     shown = flip_flop("audit", *common, "--calibrate", "prior", "--out", "runs/base")
     assert (shown.code, shown.err.count("W-CALIBRATION-ROWS")) == (0, 1)
@@ -115,70 +103,10 @@ def test_a_few_labelled_rows_calibrate_audit_training_and_predictions(flip_flop,
     calibrated = ("--vote-calibration", "batch", "--few-labels", "test.csv", "--votes", "frozen", "--max-steps", "1")
     assert train(*calibrated, "--quiet").code == 0
     assert record("runs/f2c")["training"]["label_prior"] == pytest.approx([6 / 11, 5 / 11])
-    for file in ("html", "csv"):
-        assert flip_flop("report", "runs/base", "--out", f"report.{file}").code == 0
 
 
-TEXTS = ["@staff =1+1", "- a dash", 'two\nlines, "quoted"', "'tis good", "+1", "\u202ered", "=SUM(A1)", "room\rservice"]
-
-
-@pytest.mark.slow
-def test_only_the_few_labels_are_read_in_training(train, project):
-    rows = [{**ticket(number), "urgent": 1} for number in range(200, 212)]
-    (project / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (project / "few.csv").write_text(csv_of(range(203, 206)))
-    more = ("--supervised-weight", "1", "--max-steps", "1", "--quiet")
-    for out, few_labels, share in (("few", ["--few-labels", "few.csv"], 0.75), ("all", [], 0.0)):
-        done = train(*more, *few_labels, out=out)
-        assert done.code == 0
-        assert ("3 training instances are labelled, by 3 rows of few.csv." in done.err) == (out == "few")
-        log = [json.loads(line) for line in read(f"{out}/log.jsonl").splitlines()]
-        assert [entry["no_gold"] for entry in log if "no_gold" in entry] == [share]
-    (project / "train.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
-    refused = train(*more, out="none")
-    last = refused.err.splitlines()[-1]
-    assert last.startswith(
-        "E-NO-GOLD: supervised_weight uses gold labels, but none of the 8 training instances has one."
-    )
-    assert not os.path.exists("none/run.json")
-
-
-@pytest.mark.slow
-def test_changed_rows_are_one_warning_and_a_changed_adapter_is_refused(flip_flop, model, project, train):
-    assert train("--quiet").code == 0
-    os.rename("runs/f2c/run.json", "run.json")
-    rows = read("validation.csv")
-    (project / "validation.csv").write_text(rows[:-2] + ("1\n" if rows[-2] == "0" else "0\n"))
-    shown = train("--quiet", "--resume")
-    assert (shown.code, shown.err.count("W-RESUME-CHANGED")) == (0, 1)
-    assert record("runs/f2c")["allowed_changes"] == ["rows"]
-
-    config = project / "runs/f2c/adapter/adapter_config.json"
-    config.write_text(config.read_text().replace('"lora_alpha": ', '"lora_alpha": 1'))
-    adapted = ("--model", model, "--adapter", "runs/f2c/adapter", "--task", "tickets.yaml", "--quiet")
-    audit, predict = ("audit", *adapted, "--out", "out"), ("predict", *adapted, "--input", "test.csv", "--out", "o.csv")
-    for command in (audit, predict):
-        one_line(flip_flop(*command), "E-ADAPTER", "adapter_config.json")
-
-
-@pytest.mark.slow
-def test_a_signal_stops_with_143_and_names_the_option_to_continue(train, project, monkeypatch):
-    signal_in(monkeypatch, 2)
-    stopped = train("--seed", "3", "--quiet")
-    assert stopped.code == 143
-    assert "stopped by a signal at step 2. Continue with --resume." in stopped.err
-    assert not os.path.exists("runs/f2c/run.json")
-
-
-@pytest.mark.slow
-def test_an_adapter_that_is_worse_than_its_base_takes_a_word(flip_flop, model, project):
-    (project / "f2c.yaml").write_text(CONFIG)
-    common = ("train", "--model", model, "--task", "tickets.yaml", "--config", "f2c.yaml", "--out", "out", "--quiet")
-    settings = "--select-by vote_agreement --max-share-drift 0 --protocol paper --method swarm"
-    refused = (*common, *settings.split())
-    result = flip_flop(*refused)
-    assert (result.code, result.out) == (1, "")
-    assert result.err.splitlines()[-1].startswith(("W-COLLAPSE: the predictions", "W-WORSE: the selected checkpoint's"))
-    assert not os.path.exists("out/adapter")
-    assert flip_flop(*refused, "--resume", "--keep-worse").code == 0
-    assert os.path.exists("out/adapter")
+@pytest.mark.parametrize(("changes", "code"), [({"stopped_by": signal.SIGTERM}, 143), ({"withheld": True}, 1)])
+def test_a_training_without_an_adapter_has_an_exit_code(train, monkeypatch, changes, code):
+    monkeypatch.setattr("flip_flop.training.train", lambda *_, **__: TrainingRun(Path("runs"), None, **changes))
+    result = train("--quiet")
+    assert (result.code, result.out) == (code, "")

@@ -51,13 +51,6 @@ def make_socket(path):
         made.bind(path.name)  # relative: the whole path may be too long for a socket
 
 
-def make_block_device(path):
-    make_device(path, stat.S_IFBLK)
-
-
-NODES = {"pipe": os.mkfifo, "socket": make_socket, "device": make_device, "block device": make_block_device}
-
-
 @pytest.fixture
 def run(flip_flop, model):
     """A command of the tables above. It fails instead of hanging, as a writer to a pipe may."""
@@ -82,7 +75,10 @@ def nodes(folder):
 
 
 PLACES = {
-    **NODES,
+    "pipe": os.mkfifo,
+    "socket": make_socket,
+    "device": make_device,
+    "block device": lambda path: make_device(path, stat.S_IFBLK),
     "folder": lambda path: path.mkdir(),
     "loop": lambda path: path.symlink_to(path.name),
     "link to a pipe": lambda path: (os.mkfifo(path.with_name("node")), path.symlink_to("node")),
@@ -90,10 +86,12 @@ PLACES = {
     "long name": None,
 }
 OUTS = {"below a file": "test.csv/below", "long name": "x" * 300}
-# A folder never replaces a special file, and a file never replaces a socket, a disk or a folder.
+# One place for each option. A folder never replaces a special file, and a file never replaces a socket, a disk or a
+# folder: all places for one option of either kind.
 REFUSED = [
-    *((name, place) for name in FOLDERS for place in (*NODES, "link to a pipe", "loop", *OUTS)),
-    *((name, place) for name in FILES for place in ("socket", "block device", "folder", "loop", *OUTS)),
+    *((name, "socket") for name in FOLDERS | FILES),
+    *(("audit", place) for place in PLACES if place not in ("socket", "folder")),
+    *(("predict", place) for place in ("block device", "folder", "loop", *OUTS)),
 ]
 
 
@@ -107,16 +105,6 @@ def test_an_output_that_cannot_be_written_is_refused_before_anything_is_computed
     assert (nodes(project), files(project)) == (before, contents)
 
 
-# Commands that write quickly and need no model.
-WRITERS = {name: FILES[name] for name in ("init", "vary", "report", "latex")}
-
-
-@pytest.fixture
-def audited(project, flip_flop, model):
-    assert flip_flop("audit", "-m", model, "-t", "tickets.yaml", "-o", "run", "-q").code == 0
-    return project
-
-
 @contextlib.contextmanager
 def reader(path):
     """Read a pipe to its end, as `cat` does."""
@@ -128,20 +116,18 @@ def reader(path):
     assert texts, "the pipe has no end"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", WRITERS)
-def test_a_file_is_written_into_a_pipe_and_a_device(run, audited, name):
-    suffix = SUFFIXES[name]
-    assert run(WRITERS[name], f"plain{suffix}").code == 0
-    os.mkfifo(audited / f"pipe{suffix}")
-    with reader(audited / f"pipe{suffix}") as texts:
-        assert run(WRITERS[name], f"pipe{suffix}").code == 0
-    assert len(texts[0]) == len((audited / f"plain{suffix}").read_text())
-    assert (audited / f"pipe{suffix}").is_fifo()
-    make_device(audited / f"null{suffix}")
-    (audited / f"link{suffix}").symlink_to(f"null{suffix}")
-    assert run(WRITERS[name], f"link{suffix}").code == 0
-    assert (audited / f"null{suffix}").is_char_device()
+@pytest.mark.parametrize("name", ["init", "vary"])  # they need no model
+def test_a_file_is_written_into_a_pipe_and_a_device(run, project, name):
+    assert run(FILES[name], "plain.yaml").code == 0
+    os.mkfifo(project / "pipe.yaml")
+    with reader(project / "pipe.yaml") as texts:
+        assert run(FILES[name], "pipe.yaml").code == 0
+    assert len(texts[0]) == len((project / "plain.yaml").read_text())
+    assert (project / "pipe.yaml").is_fifo()
+    make_device(project / "null.yaml")
+    (project / "link.yaml").symlink_to("null.yaml")
+    assert run(FILES[name], "link.yaml").code == 0
+    assert (project / "null.yaml").is_char_device()
 
 
 def test_a_link_to_a_file_stays_a_link(run, project):
@@ -165,8 +151,7 @@ print("after", flush=True)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("out", ["/dev/stdout", "/dev/fd/1", "/dev/stderr"])
-@pytest.mark.parametrize("is_file", [False, True])
+@pytest.mark.parametrize(("out", "is_file"), [("/dev/stdout", False), ("/dev/fd/1", True), ("/dev/stderr", True)])
 def test_standard_output_is_written_in_order_and_not_replaced(tmp_path, out, is_file):
     with (tmp_path / "shown").open("w+") as shown:
         target = shown if is_file else subprocess.PIPE
@@ -176,9 +161,7 @@ def test_standard_output_is_written_in_order_and_not_replaced(tmp_path, out, is_
     assert os.listdir(tmp_path) == ["shown"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", WRITERS)
-def test_a_pipe_without_a_reader_is_one_line(run, audited, name):
-    os.mkfifo(audited / f"pipe{SUFFIXES[name]}")
-    one_line(run(WRITERS[name], f"pipe{SUFFIXES[name]}"), "E-OUT-PATH", "a process that reads it")
-    assert (audited / f"pipe{SUFFIXES[name]}").is_fifo()
+def test_a_pipe_without_a_reader_is_one_line(run, project):
+    os.mkfifo(project / "pipe.yaml")
+    one_line(run(FILES["init"], "pipe.yaml"), "E-OUT-PATH", "a process that reads it")
+    assert (project / "pipe.yaml").is_fifo()

@@ -109,24 +109,18 @@ def test_lint_compares_answers_in_a_models_tokens(flip_flop, project, tmp_path):
     assert "train line 1 and 27 more: the answers 'No α' and 'No β' are the same tokens." in result.out
 
 
-WARNINGS = {
-    "blank texts": (
-        TASK.replace('"{{ text }}"', '"Text: {{ text }}"'),
-        "W-TPL-BLANK: template plain and 3 more: every field that it prints is blank in 2 rows, first {} line 3, "
-        "{} line 4.",
-    ),
-    "f-strings": (
-        TASK.replace("{{ text }}", "{{ text }}{text}"),
-        "W-TPL-BRACES: template plain and 3 more: {text} is only text. Write {{ text }}.",
-    ),
-}
+WARNINGS = (
+    "W-TPL-BLANK: template plain and 3 more: every field that it prints is blank in 2 rows, first {} line 3, "
+    "{} line 4.",
+    "W-TPL-BRACES: template plain and 3 more: {text} is only text. Write {{ text }}.",
+)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("task", "line"), WARNINGS.values(), ids=WARNINGS)
 @pytest.mark.parametrize("verb", ["audit", "predict", "train"])
-def test_warnings_of_lint_are_printed_once_with_a_run(verb, task, line, flip_flop, project):
-    (project / "tickets.yaml").write_text(task)
+def test_warnings_of_lint_are_printed_once_with_a_run(verb, flip_flop, project):
+    blank = TASK.replace('"{{ text }}"', '"Text: {{ text }}"')
+    (project / "tickets.yaml").write_text(blank.replace("{{ text }}", "{{ text }}{text}"))
     (project / "test.csv").write_text("text,urgent\nthe room was good,1\n  ,0\n\u200b,1\nthe food was cold,0\n")
     texts = ["the room was good", " ", "\u200b", *(f"the staff was late, number {n}" for n in range(9))]
     (project / "train.jsonl").write_text("\n" + "".join(json.dumps({"text": each}) + "\n" for each in texts))
@@ -139,7 +133,8 @@ def test_warnings_of_lint_are_printed_once_with_a_run(verb, task, line, flip_flo
     result = flip_flop(*arguments[verb], "--model", "demo", "--task", "tickets.yaml", "--out", out)
     assert result.code == 0, result.err
     place = "train.jsonl" if verb == "train" else "test.csv"
-    assert result.err.splitlines().count(line.replace("{}", place)) == 1, result.err
+    for line in WARNINGS:
+        assert result.err.splitlines().count(line.replace("{}", place)) == 1, result.err
 
 
 def test_lint_rejects_a_missing_label_column_as_an_audit_does(flip_flop, project):

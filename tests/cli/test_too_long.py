@@ -41,7 +41,8 @@ def table(path):
     return list(csv.DictReader(Path(path).read_text().splitlines()))
 
 
-def test_an_audit_names_how_many_and_lists_all_in_a_file_beside_out(audit):
+@pytest.mark.slow
+def test_an_audit_lists_all_beside_out_or_leaves_them_out_of_every_template(audit, tmp_path):
     result = audit()
     one_line(result, "E-TOO-LONG", "2 of 11 instances", "256 tokens", "'test-2'", "'test-5'", "runs/out.too_long.csv")
     assert os.listdir("runs") == ["out.too_long.csv"]
@@ -53,9 +54,6 @@ def test_an_audit_names_how_many_and_lists_all_in_a_file_beside_out(audit):
     assert {row["limit"] for row in rows} == {"256"}
     assert all(int(row["tokens"]) > 256 for row in rows)
 
-
-@pytest.mark.slow
-def test_an_audit_that_skips_leaves_them_out_of_every_template_and_counts_them(audit, model, tmp_path):
     result = audit("--too-long", "skip")
     assert result.code == 0
     assert result.err.startswith("W-TOO-LONG: skipped: 2 of 11 instances")
@@ -73,7 +71,8 @@ def test_an_audit_that_skips_leaves_them_out_of_every_template_and_counts_them(a
     assert not os.path.exists("runs/out/too_long.csv")
 
 
-def test_a_training_finds_those_of_both_splits_before_it_begins(train):
+@pytest.mark.slow
+def test_a_training_finds_those_of_both_splits_before_it_begins_or_skips_them(train):
     result = train()
     last = result.err.splitlines()[-1]
     assert (result.code, last.split(":")[0]) == (2, "E-TOO-LONG")
@@ -81,9 +80,6 @@ def test_a_training_finds_those_of_both_splits_before_it_begins(train):
     assert {row["id"] for row in table("out.too_long.csv")} == {"train-1", "validation-2", "validation-5"}
     assert os.listdir("out") == [".lock"]
 
-
-@pytest.mark.slow
-def test_a_training_that_skips_trains_and_validates_without_them(train):
     result = train("--too-long", "skip")
     assert result.code == 0, result.err
     run = record("out")

@@ -13,7 +13,6 @@ from flip_flop import compare, load_run
 from flip_flop.evaluation.decision import Decision
 from flip_flop.metrics import METRICS, Scores, batch_offsets, summarise
 from flip_flop.report import write_report
-from tests.evaluation.conftest import change_metrics
 from tests.metrics import oracle
 from tests.report.made_runs import HOSTILE, TEMPLATES, make_scores, write_run
 from tests.report.pages import Page
@@ -289,8 +288,7 @@ def test_one_template_is_used_or_not_and_has_a_table(tmp_path):
     values, gold = make_scores(1, 60, 1, 2, 0.4)
     run = make_audit(tmp_path / "run", values, gold, TEMPLATES[:1])
     assert run.decision.text.startswith(f"Use {TEMPLATES[0][0]}: macro-F1 ")
-    assert len(run.decision.sentences) == 1
-    assert run.abstention_advice == ""
+    assert (len(run.decision.sentences), run.abstention_advice) == (1, "")
     assert run.to_pandas("templates")["agreement"].isna().all()
     assert run.to_pandas("instances")["worst_template"].isna().all()
     page = report_of(run, tmp_path)
@@ -298,18 +296,41 @@ def test_one_template_is_used_or_not_and_has_a_table(tmp_path):
     assert "Reliability" in page.text
 
 
-def test_all_templates_constant_have_none_to_use(tmp_path):
-    values = np.tile(np.log([0.9, 0.1]), (60, 3, 1)).astype(np.float32)
-    run = make_audit(tmp_path / "run", values, np.arange(60) % 2, TEMPLATES[:3])
+def constant(gold):
+    return np.tile(np.log([0.1, 0.9]), (len(gold), 3, 1))
+
+
+def guesses(gold, num_labels=2):
+    return np.log(np.random.default_rng(0).dirichlet(np.ones(num_labels), size=(len(gold), 8)))
+
+
+GUESS = "None of these templates is clearly above chance: the best, "
+
+
+@pytest.mark.parametrize(
+    ("scores", "gold", "words"),
+    [
+        (constant, np.arange(60) % 2, "None of these templates works: every one is constant. Compare --chat-template"),
+        (constant, (np.arange(100) % 10 > 0).astype(int), GUESS),  # binary F1 is 94.7
+        (guesses, np.arange(60) % 2, GUESS),
+        (lambda gold: guesses(gold, 5), np.arange(60) % 5, GUESS),
+    ],
+)
+def test_templates_that_ignore_the_rows_are_not_recommended(tmp_path, scores, gold, words):
+    values = scores(gold).astype(np.float32)
+    labels = tuple("abcde"[: values.shape[2]])
+    templates = [(f"t{number}", "{{ text }}", " ||| ".join(labels)) for number in range(values.shape[1])]
+    run = load_run(write_run(tmp_path / "guess", "base", values, gold, templates, labels=labels))
     assert run.decision.template is None
-    assert run.decision.text == (
-        "None of these templates works: every one is constant. Compare --chat-template on and off (--compare-chat), or "
-        "list the labels in the prompt."
-    )
-    assert run.abstention_advice == ""
+    assert run.decision.text.startswith(words)
+    assert words != GUESS or f"chance {100 / len(labels):.1f}. Compare" in run.decision.text
+    right = values + 9 * (np.arange(len(labels)) == gold[:, None, None])
+    run = load_run(write_run(tmp_path / "right", "base", right, gold, templates, labels=labels))
+    number = len(templates)
+    assert run.decision.text.startswith(f"Use t0: macro-F1 100.0 (95% interval for the best of {number}: ")
 
 
-@pytest.mark.parametrize("number", [1, 3, 4, 49])
+@pytest.mark.parametrize("number", [1, 49])
 def test_fewer_than_fifty_labels_recommend_no_template(tmp_path, scores, number):
     values, gold = scores
     gold[number:] = -1
@@ -318,29 +339,6 @@ def test_fewer_than_fifty_labels_recommend_no_template(tmp_path, scores, number)
         assert run.decision.template is None
         few = "1 labelled row is" if number == 1 else f"{number} labelled rows are"
         assert run.decision.text == f"{few} too few to choose a template; at least 50 are needed."
-
-
-def test_templates_that_guess_are_not_recommended(tmp_path):
-    random = np.random.default_rng(0)
-    for name, num_labels in (("two", 2), ("five", 5)):
-        labels, choices = tuple("abcde"[:num_labels]), " ||| ".join("abcde"[:num_labels])
-        templates = [(f"t{number}", "{{ text }}", choices) for number in range(8)]
-        gold = random.integers(num_labels, size=60)
-        guesses = np.log(random.dirichlet(np.ones(num_labels), size=(60, 8))).astype(np.float32)
-        run = load_run(write_run(tmp_path / name, "base", guesses, gold, templates, labels=labels))
-        assert run.decision.template is None
-        assert run.decision.text.startswith("None of these templates is clearly above chance: the best, ")
-        assert f"chance {100 / num_labels:.1f}. Compare" in run.decision.text
-        right = guesses + 9 * (np.arange(num_labels) == gold[:, None, None])
-        run = load_run(write_run(tmp_path / f"{name} right", "base", right, gold, templates, labels=labels))
-        assert run.decision.text.startswith("Use t0: macro-F1 100.0 (95% interval for the best of 8: ")
-
-
-def test_a_label_that_is_always_answered_is_never_chosen(tmp_path):
-    gold = np.arange(100) % 10 > 0
-    values = np.tile(np.log([0.1, 0.9]), (100, 3, 1)).astype(np.float32)
-    run = make_audit(tmp_path / "run", values, gold.astype(int), TEMPLATES[:3])  # binary F1 is 94.7
-    assert run.decision.template is None
 
 
 def test_calibrated_form_is_chosen_if_its_answers_are_better(tmp_path):
@@ -378,16 +376,6 @@ def test_report_shows_ranking_and_coverage(run, tmp_path):
     shares = run.to_pandas("coverage").query("by == 'vote share'")
     expected = [f"{100 * value:.1f}" for value in shares["accuracy"]]
     assert [row[2] for row in page.table("Vote share at least", "Accuracy")[1:]] == expected
-
-
-def test_audit_of_a_model_has_prompt_tokens_that_a_run_keeps(audited, tmp_path):
-    audited.write(tmp_path / "run")
-    kept = load_run(tmp_path / "run").to_pandas("templates").set_index("template")["prompt_tokens"]
-    assert kept.to_dict() == audited.metrics["prompt_tokens_per_template"]
-    change_metrics(tmp_path / "run", prompt_tokens_per_template=None, ece=None)
-    old = load_run(tmp_path / "run")
-    assert old.template_ranking.order == audited.template_ranking.order
-    assert old.to_pandas("templates")["prompt_tokens"].isna().all()
 
 
 def test_scores_need_no_gold_label_for_every_instance(tmp_path, scores):

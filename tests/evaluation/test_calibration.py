@@ -2,7 +2,6 @@
 
 import json
 import logging
-import shutil
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ from flip_flop import audit, load_run, predict
 from flip_flop.errors import InputError
 from flip_flop.metrics import batch_offsets, label_shares_per_template, summarise
 from flip_flop.prompts import Template
-from flip_flop.report import comparison_frame, render_csv, render_text, write_report
+from flip_flop.report import comparison_blocks, render_csv, render_text, write_report
 from flip_flop.scoring import load_model, score, store_calibration
 from flip_flop.tasks import prior_from
 from tests.evaluation.conftest import TEMPLATES, change_metrics, make_rows, make_task
@@ -80,9 +79,9 @@ def test_loaded_calibrated_scores_have_shares_of_prior(found, tmp_path):
 @pytest.mark.slow
 def test_tables_and_report_have_raw_and_calibrated_metrics(found, raw, tmp_path):
     runs = [load_run(found.write(tmp_path / "run")), load_run(raw.write(tmp_path / "raw"))]
-    lines = render_text(comparison_frame(runs[:1])).splitlines()[3:]
+    lines = render_text(comparison_blocks(runs[:1])).splitlines()[3:]
     assert [line.split("  ")[0] for line in lines] == ["base", "base (calibrated)"]
-    assert len(render_csv(comparison_frame(runs[:1])).splitlines()) == 3
+    assert len(render_csv(comparison_blocks(runs[:1])).splitlines()) == 3
     for folders in (["run"], ["raw", "run"]):
         text = write_report([tmp_path / name for name in folders], tmp_path / "report.html").read_text()
         assert Page(text).faults == []
@@ -138,24 +137,24 @@ def saved(folder, tmp_path_factory):
     return adapter
 
 
-@pytest.fixture
-def adapter(saved, tmp_path):
-    return shutil.copytree(saved, tmp_path / "adapter")
+@pytest.fixture(scope="module")
+def trained(folder, saved):
+    return load_model(str(folder), adapter=saved)
+
+
+@pytest.fixture(scope="module")
+def table(trained):
+    return score(trained, TASK.instances("test"))
 
 
 @pytest.fixture
-def trained(folder, adapter):
-    return load_model(str(folder), adapter=adapter)
+def stored(saved, table, trained):
+    """The file of the adapter's offsets, written again."""
+    store_calibration(saved, table, TASK.templates, PRIOR)
+    return saved / "calibration.json"
 
 
-def store(trained, adapter, prior=None):
-    table = score(trained, TASK.instances("test"))
-    store_calibration(adapter, table, TASK.templates, prior)
-    return table
-
-
-def test_audit_and_predict_apply_the_stored_offsets_by_template(trained, adapter):
-    table = store(trained, adapter, PRIOR)
+def test_audit_and_predict_apply_the_stored_offsets_by_template(trained, stored, table):
     few = make_task(make_rows(5), templates=TEMPLATES[::-1][:3])
     run = audit(trained, few, quiet=True, calibrate="stored")
     after = run.metrics["calibrated"]
@@ -174,17 +173,18 @@ def rejected(trained, words, task=TASK, **options):
             function(trained, task, quiet=True, calibrate="stored", **options)
 
 
-def test_stored_offsets_of_other_adapters_and_templates_are_rejected(trained, adapter, loaded):
-    rejected(trained, "calibration.json")
+def test_stored_offsets_of_other_adapters_and_templates_are_rejected(trained, stored, loaded):
     rejected(loaded, "no adapter")
-    store(trained, adapter)
     edited = Template("terse", "{{ text }} So?", "No ||| Yes ||| So")
     rejected(trained, "'terse'", make_task(templates=(*TEMPLATES[:3], edited)))
     with pytest.raises(InputError, match=r"E-LABEL-PRIOR: .*--calibrate stored"):
         predict(trained, TASK, quiet=True, calibrate="stored", label_prior=PRIOR)
+    stored.write_text("[" * 100_000)
+    rejected(trained, "calibration.json is invalid")
+    stored.unlink()
+    rejected(trained, "calibration.json")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [
@@ -198,10 +198,6 @@ def test_stored_offsets_of_other_adapters_and_templates_are_rejected(trained, ad
         {"templates": [{"digest": each.digest(), "offsets": "abc"} for each in TEMPLATES]},
     ],
 )
-def test_an_invalid_file_is_rejected(trained, adapter, change):
-    store(trained, adapter)
-    path = adapter / "calibration.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+def test_an_invalid_file_is_rejected(trained, stored, change):
+    stored.write_text(json.dumps(json.loads(stored.read_text()) | change))
     rejected(trained, "chat template" if "chat_template" in change else "calibration.json")
-    path.write_text("[" * 100_000)
-    rejected(trained, "calibration.json")

@@ -41,10 +41,8 @@ STRANGE = [
         ("completions", OFF, "echo", "byte_bpe", FEW),
         ("completions", OFF, "echo", "metaspace", STRANGE),
         ("vllm", ScoringOptions(), "prompt_logprobs", "byte_bpe", FEW),
-        ("vllm", CHAT, "prompt_logprobs", "byte_bpe", FEW),
         ("llama", OFF, "grammar", "metaspace", FEW),
         ("llama", CHAT, "grammar", "byte_bpe", FEW),
-        ("llama", OFF, "grammar", "byte_bpe", FEW),
     ],
 )
 def test_exact_api_matches_local_scores(loaded, tmp_path, monkeypatch, kind, options, api, tokenizer, data):

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import itertools
 import json
 import random
 import re
@@ -97,6 +98,16 @@ FAULTS = [
         )
     ),
     *(
+        (changed(change), scoring, None, "E-ENDPOINT-(ANSWER|LOGPROBS): Instance")
+        for scoring in (ScoringOptions(), GENERATION)
+        for change in (
+            *(with_usage(prompt_tokens=value) for value in ("7", -7, 7.0, True, 10**400)),
+            lambda reply: reply.update(usage="none"),
+            lambda reply: reply.update(choices=[3]),
+            lambda reply: reply["choices"][0].update(text=0),
+        )
+    ),
+    *(
         ({"kind": "chat", **changed(with_top(*top))}, TOP, None, "E-ENDPOINT-LOGPROBS: Instance")
         for top in ([("<pad>", -9999.0)], [("<pad>", -9999.0)] * 20, [("a", -900.0), ("b", -950.0)])
     ),
@@ -133,55 +144,29 @@ def test_fault_of_a_server_is_one_error(served, task, tmp_path, switches, scorin
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and b"a-secret" in path.read_bytes()]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("scoring", [ScoringOptions(concurrency=1), ScoringOptions(by="generation", concurrency=1)])
-@pytest.mark.parametrize(
-    "change",
-    [
-        *(with_usage(prompt_tokens=value) for value in (None, "7", -7, 7.0, True, 10**400)),
-        with_usage(completion_tokens=-1),
-        lambda reply: reply.update(usage="none"),
-        lambda reply: reply.update(choices=[3]),
-        lambda reply: reply["choices"][0].update(text=0),
-    ],
-)
-def test_invalid_reply_keeps_stored_answers(served, scoring, change):
-    server, name = served
-    valid = iter(range(6))
-    change_text = changed(change)["changes"]
-    server.changes = lambda content: content if next(valid, None) is not None else change_text(content)
-    with pytest.raises(InputError, match=r"E-ENDPOINT-(ANSWER|LOGPROBS): Instance"):
-        audit(EndpointScorer(name, **ONE_BY_ONE), FEW, quiet=True, scoring=scoring)
-    server.changes = lambda content: content
-    rest = audit(name, FEW, quiet=True, scoring=scoring)
-    num_questions = rest.scores.size if scoring.by == "probability" else rest.predictions.size
-    assert rest.record.scoring["num_asked"] == num_questions - 6
-
-
 OLD_ANSWER = {"score": -9.0, "tokens": 1, "merged": False, "read": 9, "written": 1}
-DAMAGED = {
-    "not JSON": lambda line, lines: line[:-9],
-    "empty": lambda line, lines: "",
-    "not UTF-8": lambda line, lines: line.replace(line[9], "\udcff"),
-    "another value": lambda line, lines: json.dumps(OLD_ANSWER),
-    "another answer": lambda line, lines: json.dumps([json.loads(line)[0], OLD_ANSWER, json.loads(line)[2]]),
-    "answer of another question": lambda line, lines: json.dumps([json.loads(line)[0], *json.loads(lines[0])[1:]]),
-}
+# Of a stored line: no JSON, nothing, no UTF-8, another value, another answer, and the answer to another question.
+DAMAGES = [
+    lambda line, first: line[:-9],
+    lambda line, first: "",
+    lambda line, first: line.replace(line[9], "\udcff"),
+    lambda line, first: json.dumps(OLD_ANSWER),
+    lambda line, first: json.dumps([json.loads(line)[0], OLD_ANSWER, json.loads(line)[2]]),
+    lambda line, first: json.dumps([json.loads(line)[0], *json.loads(first)[1:]]),
+]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("damage", DAMAGED)
-@pytest.mark.parametrize("scoring", [ScoringOptions(), GENERATION])
-def test_damaged_stored_answers_are_requested_again(served, tmp_path, damage, scoring):
-    expected = audit(served[1], FEW, quiet=True, scoring=scoring)
+def test_damaged_stored_answers_are_requested_again(served, tmp_path):
+    expected = audit(served[1], FEW, quiet=True)
     (store,) = (tmp_path / "cache").rglob("*.jsonl")
     first, *others = filter(None, store.read_text().splitlines())
-    lines = [first, *(DAMAGED[damage](line, [first]) for line in others)]
+    assert len(others) > 2 * len(DAMAGES)
+    lines = [first, *(damage(line, first) for damage, line in zip(itertools.cycle(DAMAGES), others, strict=False))]
     store.write_text("\n".join(lines), errors="surrogateescape")
-    again = audit(served[1], FEW, quiet=True, scoring=scoring)
+    again = audit(served[1], FEW, quiet=True)
     assert (again.scores == expected.scores).all()
     assert again.record.scoring["num_asked"] == len(others)
-    assert audit(served[1], FEW, quiet=True, scoring=scoring).record.scoring["num_asked"] == 0
+    assert audit(served[1], FEW, quiet=True).record.scoring["num_asked"] == 0
 
 
 OVERLOADED = ({"code": 429, "message": "wait"}, {"code": "rate_limit_exceeded"}, "Too many requests", {"code": "503"})
@@ -283,12 +268,9 @@ def drip_headers(handler):
 @pytest.mark.parametrize(
     ("kind", "path", "slow", "words"),
     [
-        ("completions", "/v1/models", drip, "no reply in 1 seconds"),
         ("completions", "/v1/models", drip_headers, "no reply in 1 seconds"),
         ("completions", "/v1/completions", drip, "1 seconds.* 12 of 60 answers are stored"),
-        ("completions", "/v1/completions", drip_headers, "1 seconds.* 12 of 60 answers are stored"),
         ("llama", "/tokenize", drip, "no reply in 1 seconds"),
-        ("llama", "/apply-template", drip, "no reply in 1 seconds"),
     ],
 )
 def test_slow_reply_ends_after_a_deadline(served, task, kind, path, slow, words):
@@ -322,7 +304,7 @@ def test_api_does_not_change_within_an_audit(served, task):
         audit(scorer, make_task(make_rows(6)), quiet=True)
 
 
-@pytest.mark.parametrize("key", ["s3cr3t\ntwo", "s3crët", "s3cr3t\ttwo"])
+@pytest.mark.parametrize("key", ["s3cr3t\ntwo", "s3crët"])
 def test_key_with_a_line_break_is_rejected(served, task, monkeypatch, key):
     monkeypatch.setenv("OPENAI_API_KEY", key)
     with pytest.raises(InputError, match=r"E-ENDPOINT: .*OPENAI_API_KEY") as error:
@@ -365,7 +347,7 @@ LISTS = {
     "last two swapped": lambda values: [*values[:-2], *values[:-3:-1]],
     "reversed": lambda values: values[::-1],
 }
-NUM_CHANGES = 60  # of each API; set it to 10,000 for all
+NUM_CHANGES = 40  # of each API; set it to 10,000 for all
 
 
 def places(value, path=()):
@@ -410,22 +392,19 @@ def changes_of(reply, parts):
             yield f"{path} {name}", path, change
 
 
-class Mutating:
-    """Changes all replies that have the path, or one of them."""
+def mutating(path, change, which):
+    """A change of all replies that have the path, or of one of them."""
+    seen = itertools.count(1)
 
-    def __init__(self, path, change, which):
-        self.path, self.change, self.which, self.seen = path, change, which, 0
-
-    def __call__(self, content):
+    def of_text(content):
         reply = json.loads(content)
-        try:
-            part_of(reply, self.path)
-        except (KeyError, IndexError, TypeError):
-            return content
-        self.seen += 1
-        if self.which in ("all", self.seen):
-            self.change(reply, self.path)
+        with contextlib.suppress(KeyError, IndexError, TypeError):
+            part_of(reply, path)
+            if which in ("all", next(seen)):
+                change(reply, path)
         return json.dumps(reply)
+
+    return of_text
 
 
 @pytest.mark.slow
@@ -455,7 +434,7 @@ def test_changed_reply_is_refused_or_has_the_same_scores(served, api):
         # An id that every reply gives to the text of another token cannot be known as wrong.
         which = 1 if path[-1] == "id" else ("all", 1, "all", 2, "all", 3)[number % 6]
         with contextlib.suppress(InputError):
-            scored = asked(number, Mutating(path, change, which))
+            scored = asked(number, mutating(path, change, which))
             same_counts = np.array_equal(scored.token_counts, expected.token_counts)
             if not (same_counts and np.array_equal(scored.scores, expected.scores)):
                 wrong.append((change_name, which))

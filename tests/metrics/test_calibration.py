@@ -74,12 +74,11 @@ def test_what_is_no_prior_is_refused(prior):
         check_prior(prior)
 
 
-def test_a_prior_is_of_as_many_labels_and_needed_where_answers_get_its_shares():
+@pytest.mark.parametrize(("method", "prior", "words"), [("batch", [0.5, 0.5], "not of 3"), ("prior", None, "needs a")])
+def test_a_prior_is_of_as_many_labels_and_needed_where_answers_get_its_shares(method, prior, words):
     scores = np.zeros((60, 1, 3))
-    with pytest.raises(InputError, match="is not of 3 labels"):
-        batch_offsets(scores, [0.5, 0.5])
-    with pytest.raises(InputError, match=r"E-LABEL-PRIOR: .* needs a prior"):
-        find_offsets("prior", scores, None, lambda: scores)
+    with pytest.raises(InputError, match=rf"E-LABEL-PRIOR: .* {words}"):
+        find_offsets(method, scores, prior, lambda: scores)
 
 
 def test_few_instances_are_said_to_be_few(caplog):

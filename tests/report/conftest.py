@@ -1,3 +1,6 @@
+import hashlib
+import shutil
+
 import pytest
 
 from tests.report.made_runs import TEMPLATES, demo_runs, hostile_runs, make_scores, write_run
@@ -13,16 +16,24 @@ def hostile(tmp_path_factory):
     return hostile_runs(tmp_path_factory.mktemp("hostile"))
 
 
-@pytest.fixture
-def make_run(tmp_path):
-    """A function that writes one run with the given options."""
+@pytest.fixture(scope="session")
+def stored(tmp_path_factory):
+    """A folder for the runs of all tests, which are written once."""
+    return tmp_path_factory.mktemp("stored")
 
-    def make(name="base", seed=1, num_instances=40, num_templates=8, pull=0.0, shift=0.0, **options):
-        scores, gold = make_scores(seed, num_instances, num_templates, 2, pull, shift)
-        labels = options.pop("labels", ("negative", "positive"))
-        folder = tmp_path / options.pop("folder", name)
-        made = write_run(folder, name, scores, gold, TEMPLATES[:num_templates], labels=labels, **options)
-        (made / "MANIFEST.json").unlink()  # as an earlier version wrote it: tests change the files
-        return made
+
+@pytest.fixture
+def make_run(tmp_path, stored):
+    """A function that returns a folder with a run of the given options."""
+
+    def make(name="base", seed=1, num_instances=40, num_templates=8, pull=0.0, shift=0.0, folder=None, **options):
+        values = (name, seed, num_instances, num_templates, pull, shift, options)
+        made = stored / hashlib.sha256(repr(values).encode()).hexdigest()
+        if not made.exists():
+            scores, gold = make_scores(seed, num_instances, num_templates, 2, pull, shift)
+            more = {"labels": ("negative", "positive")} | options
+            write_run(made, name, scores, gold, TEMPLATES[:num_templates], **more)
+            (made / "MANIFEST.json").unlink()  # tests change the files
+        return shutil.copytree(made, tmp_path / (folder or name))
 
     return make

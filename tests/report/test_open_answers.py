@@ -1,7 +1,5 @@
 """Reports and comparisons of open answers, which each run numbers in its own order."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -9,9 +7,10 @@ from flip_flop import compare, load_run, write_report
 from flip_flop.cli import gates
 from flip_flop.errors import InputError
 from flip_flop.files import generator
+from flip_flop.prompts import Template
 from flip_flop.report import render_latex, report_groups, write_figures
 from flip_flop.report.instances import RowLabels, answer_counts, find_changes
-from flip_flop.tasks import as_split
+from flip_flop.tasks import Task
 from tests.report.made_runs import FORM, NAMES, open_run
 from tests.report.pages import Page
 from tests.report.test_page import held_in
@@ -101,13 +100,7 @@ def test_runs_without_right_answers_or_stored_rows_have_a_page(rows, tmp_path):
     assert "Accuracy needs gold labels" in Page(write_report([run], tmp_path / "page.html").read_text()).text
     for name in ("MANIFEST.json", "instances.jsonl.gz"):
         (run / name).unlink()
-    metrics = json.loads((run / "metrics.json").read_text())
-    shares = metrics.pop("unmapped_share_per_template")
-    (run / "metrics.json").write_text(json.dumps(metrics))
     assert Page(write_report([run], tmp_path / "page.html").read_text()).faults == []
-    (run / "metrics.json").write_text(json.dumps(metrics | {"unmapped_share_per_template": shares | {"plain": "all"}}))
-    with pytest.raises(InputError, match="unmapped_share_per_template"):
-        load_run(run)
 
 
 def test_runs_over_other_right_answers_are_not_compared(rows, runs, tmp_path):
@@ -128,11 +121,9 @@ def test_gates_compare_accuracy_and_refuse_metrics_of_labels(rows, runs, tmp_pat
     assert not gates.threshold_gate(base, "accuracy", 0.99).passed
     without = load_run(open_run(tmp_path / "run", rows[0], [[]] * 60))
     assert "P_o" in gates.comparison_gate(without, without, None).message
-    templates = [{"name": "one", "jinja": "{{ text }}"}, {"name": "two", "jinja": "Now: {{ text }}"}]
-    task = {"name": "sums", "data": {"test": "rows.jsonl"}, "answer": {"kind": "number"}, "label_field": "right"}
-    (tmp_path / "rows.jsonl").write_text('{"text": "1+1", "right": 2}\n')
-    (tmp_path / "task.yaml").write_text(json.dumps(task | {"templates": templates}))
-    split = as_split(tmp_path / "task.yaml")
+    templates = [Template("one", "{{ text }}", None), Template("two", "Now: {{ text }}", None)]
+    rows = [{"text": "1+1", "right": 2}]
+    split = Task("sums", templates, {"test": rows}, label_field="right", answer=FORM).render("test")
     gates.check_threshold("accuracy", split)
     with pytest.raises(InputError, match="no value here: the answers are open"):
         gates.check_threshold("macro_f1", split)

@@ -20,6 +20,7 @@ from flip_flop.cli.options import (
 )
 from flip_flop.console import echo, is_first_process, percent
 from flip_flop.errors import InputError
+from flip_flop.files import lock_output, write_text
 from flip_flop.hub import is_endpoint
 from flip_flop.scoring.options import ScoringOptions
 
@@ -87,7 +88,6 @@ def audit_command(
     skipped in all. With --too-long skip, too_long.csv in --out lists the skipped rows.
     """
     from flip_flop.evaluation.result import check_out
-    from flip_flop.files import lock_output
     from flip_flop.metrics import add_metric
     from flip_flop.scoring.too_long import listed_beside
 
@@ -95,8 +95,6 @@ def audit_command(
         add_metric(reference)
     checks = gates.Checks.of(run.fail_under, run.fail_if_worse_than)
     variants = _variants(run, scoring)
-    for out in variants if not run.dry_run else ():
-        check_out(out, overwrite=run.overwrite)
     # Errors in the data come before the model is loaded, and errors in options before torch is imported.
     opened = data.open(task.task, task.templates, data.protocol)
     if opened.answer and (run.vary or run.dry_run):
@@ -118,7 +116,7 @@ def audit_command(
         return 0
     for out in variants if is_first_process() else ():
         click.get_current_context().with_resource(lock_output(out))
-        check_out(out, overwrite=run.overwrite)  # another process may have written since
+        check_out(out, overwrite=run.overwrite)
     quiet = run.quiet or not is_first_process()
     scorer = model.scorer(quiet=run.quiet)
     from flip_flop.evaluation.audit import ask_again, audit
@@ -175,11 +173,10 @@ def _variants(run: AuditOptions, scoring: ScoringOptions) -> dict[Path, ScoringO
 
 def _show(runs: "Sequence[Audit]", run: AuditOptions, checks: gates.Checks) -> int:
     """Print the runs, write the files for CI, and return the exit code of the gates."""
-    from flip_flop.files import write_text
-    from flip_flop.report import comparison_frame, legend, render_markdown, render_text, table_caveats
+    from flip_flop.report import comparison_blocks, legend, render_markdown, render_text, table_caveats
 
-    frame = comparison_frame(runs)
-    echo(render_text(frame))
+    blocks = comparison_blocks(runs)
+    echo(render_text(blocks))
     for result in runs:
         place = f"{result.path}: " if run.compare_chat else ""
         if "formats" in result.metrics:
@@ -199,8 +196,7 @@ def _show(runs: "Sequence[Audit]", run: AuditOptions, checks: gates.Checks) -> i
         for result in runs:
             for advice in filter(None, (result.decision.text, result.abstention_advice)):
                 echo(f"\n{result.path}: {advice}" if run.compare_chat else f"\n{advice}")
-        blocks = [rows["audit"] for _, rows in frame.groupby("heading", sort=False)]
-        notes = "\n".join([legend(frame), *(note for block in blocks for note in table_caveats(block))])
+        notes = "\n".join([legend(runs), *(note for block in blocks.values() for note in table_caveats(block))])
         folders = " ".join(str(result.path) for result in runs)
         echo(f"\n{notes}\n\n{run.out}: next, flip-flop report {folders} --out report.html")
     results = checks.results(runs)
@@ -208,7 +204,7 @@ def _show(runs: "Sequence[Audit]", run: AuditOptions, checks: gates.Checks) -> i
         if not (gate.passed and run.quiet):
             echo(gate.message, err=not gate.passed)
     if run.junit is not None:
-        write_text(run.junit, gates.junit(results, render_text(frame)))
+        write_text(run.junit, gates.junit(results, render_text(blocks)))
     if run.markdown is not None:
-        write_text(run.markdown, gates.markdown(results, render_markdown(frame)))
+        write_text(run.markdown, gates.markdown(results, render_markdown(blocks)))
     return 0 if all(gate.passed for gate in results) else 1

@@ -1,8 +1,6 @@
 """``flip-flop demo``: audit the embedded model, train it without labels, audit it again, report."""
 
 import logging
-import re
-import shutil
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +11,7 @@ import click
 from flip_flop.cli.options import option, options, out_folder
 from flip_flop.console import DEMO_NOTE, echo
 from flip_flop.errors import InputError
+from flip_flop.files import remove
 
 if TYPE_CHECKING:
     from flip_flop.scoring import LoadedModel
@@ -60,16 +59,16 @@ def demo_command(demo: DemoOptions) -> int:
     out = demo.out
     _clear(out, demo.overwrite)
     audits = run_demo(out, seed=demo.seed, quiet=demo.quiet)
-    from flip_flop.report import caveats, comparison_frame, group_runs, legend, load_run, render_text, write_report
+    from flip_flop.report import caveats, comparison_blocks, group_runs, legend, load_run, render_text, write_report
 
     runs = [*audits["train"], *audits["held_out"]]
     echo()
     for group in group_runs([load_run(run) for run in runs]):
-        echo(render_text(comparison_frame(group.runs)))
+        echo(render_text(comparison_blocks(group.runs)))
         for note in (*group.decision, *caveats(group)):
             echo("\n" + textwrap.fill(note, width=110))
         echo()
-    echo(legend(comparison_frame(group.runs)))
+    echo(legend(group.runs))
     echo("\n" + textwrap.fill(DEMO_NOTE, width=110))
     echo(f"\nReport: {write_report(runs, out / 'report.html')}")
     return 0
@@ -102,16 +101,11 @@ def run_demo(out: Path, *, seed: int = 0, quiet: bool = False) -> dict[str, list
 
 
 def _clear(out: Path, overwrite: bool) -> None:
-    """Remove an earlier demo. Refuse a folder with any other file."""
-    names = {item.name for item in out.iterdir()} if out.is_dir() else set()
-    # The temporary file and the lock of an interrupted report.
-    names -= {name for name in names if re.fullmatch(r"\.report\.html\.([0-9a-f]{8}\.tmp|lock)", name)}
-    if names and not overwrite:
-        raise InputError("E-OUT-USED", f"{out} is not empty.", "Give another --out, or add --overwrite to a demo's.")
-    if foreign := sorted(names - {"base", "report.html", *METHODS}):
-        raise InputError("E-OUT-USED", f"{out} holds {foreign[0]}, which is not from a demo.", "Give another --out.")
-    if names:
-        shutil.rmtree(out)
+    """Remove the folders of an earlier demo. Other files stay."""
+    if not overwrite and out.is_dir() and any(out.iterdir()):
+        raise InputError("E-OUT-USED", f"{out} is not empty.", "Give another --out, or add --overwrite.")
+    for name in ("base", "report.html", *METHODS):
+        remove(out / name)
 
 
 def _audit_both(model: "LoadedModel", task: "Task", folder: Path, name: str, audits: dict[str, list[Path]]) -> None:

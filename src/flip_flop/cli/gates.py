@@ -169,8 +169,7 @@ def comparison_gate(stored: "Audit", run: "Audit", metric: str | None) -> Gate:
     check_stored(stored, run, metric)
     name = compared(stored, metric)
     change = mean_difference(name, stored, [run])
-    before = stored.constant_templates or {}
-    constant = [template for template in run.constant_templates or {} if template not in before]
+    constant = [template for template in run.constant_templates if template not in stored.constant_templates]
     worse = bool(constant) or (change is not None and change.interval is not None and change.interval[1] < 0)
     values = f"{METRICS[name].title} {percent(stored.value(name))} to {percent(run.value(name))}"
     parts = [f"{values} ({change.words()})" if change else values]

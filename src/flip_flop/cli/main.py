@@ -95,22 +95,17 @@ def _terminate(number: int, frame: object) -> None:
 
 
 def _refuse(text: str) -> NoReturn:
-    """Print an error of one or all processes once, and exit with 2."""
-    _silence_other_processes(2)
-    echo(text, err=True)
-    sys.exit(2)
+    """Print an error of one or all processes once, and exit with 2.
 
-
-def _silence_other_processes(code: int) -> None:
-    """Wait in all processes except the first, so that an error of all processes is printed once.
-
-    The launcher stops the other processes when the first fails. A process that is not stopped has an error that the
-    first does not have.
+    All processes except the first wait: the launcher stops them when the first fails. A process that is not stopped has
+    an error that the first does not have.
     """
     if not is_first_process():
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: sys.exit(code))
+            signal.signal(number, lambda *_: sys.exit(2))
         time.sleep(SECONDS_FOR_THE_FIRST)
+    echo(text, err=True)
+    sys.exit(2)
 
 
 def _set_up_logging() -> None:

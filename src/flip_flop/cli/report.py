@@ -50,7 +50,7 @@ def report_command(
         write_text(out, report.render_page(groups, title=title, everything=everything))
     else:
         render = {".md": report.render_markdown, ".csv": report.render_csv, ".txt": report.render_text}[out.suffix]
-        write_text(out, render(report.comparison_frame(audits)).rstrip("\n") + "\n")
+        write_text(out, render(report.comparison_blocks(audits)).rstrip("\n") + "\n")
     if latex is not None:
         write_text(latex, report.render_latex(groups))
     if figures is not None:

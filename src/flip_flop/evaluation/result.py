@@ -133,11 +133,10 @@ class Audit:
         return bool(self.metrics.get("collapsed"))
 
     @property
-    def constant_templates(self) -> dict[str, str] | None:
-        """The label of each template that predicts it for every instance; ``None`` for a run of an earlier version."""
+    def constant_templates(self) -> dict[str, str]:
+        """The label of each template that predicts it for every instance."""
         labels = dict(zip(self.template_names, map(self.label_name, self.predictions[0].tolist()), strict=True))
-        constant = self.metrics.get("constant_templates")
-        return None if constant is None else {name: labels[name] for name in constant}
+        return {name: labels[name] for name in self.metrics["constant_templates"]}
 
     @property
     def method(self) -> str | None:
@@ -421,11 +420,8 @@ def html_table(caption: str, head: Sequence[str], rows: Iterable[Sequence[str]])
 
 
 def _metrics(run: Audit) -> list[dict[str, Any]]:
-    rows = []
-    for name in METRICS:
-        low, high = run.interval(name) or (None, None)
-        rows.append({"metric": name, "value": run.value(name), "low": low, "high": high})
-    return rows
+    ends = {name: run.interval(name) or (None, None) for name in METRICS}
+    return [{"metric": name, "value": run.value(name), "low": low, "high": high} for name, (low, high) in ends.items()]
 
 
 def _scores(run: Audit) -> dict[str, Any]:
@@ -440,26 +436,29 @@ def _scores(run: Audit) -> dict[str, Any]:
     }
 
 
-def _flips(run: Audit) -> dict[str, list[Any]]:
-    votes = run.data.votes
-    columns: dict[str, list[Any]] = {
-        name: [] for name in ("id", "template", "label", "vote", "gold", "margin", "prompt")
+def _flips(run: Audit) -> dict[str, Any]:
+    rows, columns = (places.tolist() for places in np.nonzero(run.predictions != run.data.votes[:, None]))
+    answers, votes, gold = run.predictions[rows, columns], run.data.votes[rows], run.gold[rows]
+    ids = [run.instance_ids[row] for row in rows]
+    prompts = {instance.id: instance.prompts for instance in run.instances if instance.id in {*ids}}
+    margins = None
+    if not run.data.is_generated:
+        margins = (run.scores[rows, columns, answers] - run.scores[rows, columns, votes]).astype(np.float64)
+    return {
+        "id": ids,
+        "template": [run.template_names[column] for column in columns],
+        "label": _label_names(run, answers, rows),
+        "vote": _label_names(run, votes, rows),
+        "gold": [name if label >= 0 else None for name, label in zip(_label_names(run, gold, rows), gold, strict=True)],
+        "margin": margins,
+        "prompt": [
+            prompts[name][column] if name in prompts else None for name, column in zip(ids, columns, strict=True)
+        ],
     }
-    flips = np.argwhere(run.predictions != votes[:, None]).tolist()
-    flipped = {run.instance_ids[row] for row, _ in flips}
-    texts = {row.id: row for row in run.instances if row.id in flipped}
-    for row, column in flips:
-        identifier, answer, vote = run.instance_ids[row], run.predictions[row, column], votes[row]
-        text, scores = texts.get(identifier), run.scores[row, column]
-        values = (
-            *(identifier, run.template_names[column], run.label_name(int(answer), row), run.label_name(int(vote), row)),
-            run.label_name(int(run.gold[row]), row) if run.gold[row] >= 0 else None,
-            None if run.data.is_generated else float(scores[answer] - scores[vote]),
-            None if text is None else text.prompts[column],
-        )
-        for cells, value in zip(columns.values(), values, strict=True):
-            cells.append(value)
-    return columns
+
+
+def _label_names(run: Audit, labels: Int[np.ndarray, " labels"], rows: Iterable[int]) -> list[str]:
+    return [run.label_name(label, row) for label, row in zip(labels.tolist(), rows, strict=True)]
 
 
 _TABLES = {

@@ -105,7 +105,7 @@ class StoredMetrics(pydantic.BaseModel):
 
     label_shares: list[Number]
     label_shares_per_template: dict[str, list[Number]]
-    constant_templates: list[str] = []
+    constant_templates: list[str]
     f1_per_template: dict[str, Number] | None = None
     own_label_mass_per_template: dict[str, Number] | None = None
     preferred_tokens_per_template: dict[str, list[str]] = {}

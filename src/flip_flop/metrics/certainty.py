@@ -110,11 +110,6 @@ def calibration_error_per_template(data: Scores) -> Float[np.ndarray, " template
     return ratio(gaps, sums[..., 0].sum(axis=1), otherwise=np.nan)
 
 
-def mean_calibration_error(data: Scores) -> float:
-    """Return the mean over templates of :func:`calibration_error_per_template`."""
-    return float(calibration_error_per_template(data).mean())
-
-
 def peer_votes(scores: Float[np.ndarray, "instances templates labels"]) -> Int[np.ndarray, "instances templates"]:
     r"""Compute the majority vote of the other templates, for each template (leave-one-out).
 

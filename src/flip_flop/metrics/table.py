@@ -25,7 +25,7 @@ from flip_flop.metrics.agreement import (
     label_shares_per_template,
 )
 from flip_flop.metrics.bootstrap import Statistic, bootstrap_interval, paired_bootstrap_interval
-from flip_flop.metrics.certainty import mean_calibration_error
+from flip_flop.metrics.certainty import calibration_error_per_template
 from flip_flop.metrics.data import Scores
 from flip_flop.metrics.f1 import ACCURACY, COHEN_KAPPA, MEAN_F1, Average, accuracy_per_template, f1_per_template
 from flip_flop.plugins import PluginTable, import_object
@@ -182,7 +182,7 @@ _METRICS = {
         _of_labels(
             "ece",
             "ECE",
-            mean_calibration_error,
+            lambda data: float(calibration_error_per_template(data).mean()),
             "ECE",
             "Expected calibration error: confidence of a template's predictions minus their accuracy, in ten bins.",
             higher_is_better=False,
@@ -339,7 +339,11 @@ def summarise(
         "num_templates": num_templates,
         "num_labels": num_labels,
         "intervals": {name: ends and list(ends) for name, ends in ends_of.items()},
-        **(_without_label(predictions, names) if data.is_generated or predictions.min() < 0 else {}),
+        **(
+            {"unmapped_share_per_template": by_template((predictions < 0).mean(axis=0))}
+            if data.is_generated or predictions.min() < 0
+            else {}
+        ),
         **{
             f"{name}_per_template": by_template(values.mean(axis=0) if len(values) else None)
             for name, values in {**data.answered, **data.labelled.answered}.items()
@@ -347,12 +351,6 @@ def summarise(
         },
         **({"absent": _absent(data)} if data.is_generated else {}),
     }
-
-
-def _without_label(predictions: Int[np.ndarray, "instances templates"], names: Sequence[str]) -> dict[str, Any]:
-    """Return the share of answers that match no label, per template."""
-    shares = (predictions < 0).mean(axis=0).tolist()
-    return {"unmapped_share_per_template": dict(zip(names, shares, strict=True))}
 
 
 def _absent(data: Scores) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from flip_flop.evaluation.run_directory import load_run
 from flip_flop.report.compare import (
-    comparison_frame,
+    comparison_blocks,
     data_differences,
     group_runs,
     mean_difference,
@@ -15,7 +15,7 @@ from flip_flop.report.tables import legend, render_csv, render_latex, render_mar
 
 __all__ = [
     "caveats",
-    "comparison_frame",
+    "comparison_blocks",
     "data_differences",
     "group_runs",
     "legend",

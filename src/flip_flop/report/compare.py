@@ -16,7 +16,7 @@ from flip_flop.errors import InputError
 from flip_flop.evaluation.result import SHOWN, html_table
 from flip_flop.evaluation.run_directory import Audit, load_run
 from flip_flop.metrics import METRICS, accuracy_per_template, f1_per_template
-from flip_flop.report.tables import metrics_frame, render_text
+from flip_flop.report.tables import render_text
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,6 @@ class Difference:
     def place(self) -> str:
         """The sign in words: above, below, or not clearly different from."""
         return ("above" if self.value > 0 else "below") if self.is_clear else "not clearly different from"
-
-    def cell(self) -> str:
-        """The difference in points, and its interval in brackets."""
-        return points(self.value) + (f" ({point_interval(self.interval)})" if self.interval else "")
 
     def words(self) -> str:
         """The difference in points with its interval.
@@ -237,19 +233,10 @@ class AuditComparison:
 
     def matrix_text(self, metric: str) -> str:
         """The matrix as aligned text, in points, with 95% intervals."""
-        head = [f"{METRICS[metric].title}: row minus column", *(run.name for run in self.runs)]
-        lines = zip(self.runs, self.matrix(metric), strict=True)
-        return align_columns(
-            [
-                head,
-                *(
-                    [run.name, *(difference.cell() if difference else MISSING for difference in line)]
-                    for run, line in lines
-                ),
-            ],
-            num_left=1,
-            rule=True,
-        )
+        lines = [[f"{METRICS[metric].title}: row minus column", *(run.name for run in self.runs)]]
+        for run, line in zip(self.runs, self.matrix(metric), strict=True):
+            lines.append([run.name, *(difference.words() if difference else MISSING for difference in line)])
+        return align_columns(lines, num_left=1, rule=True)
 
     def difference(self, metric: str, run: Audit) -> Difference | None:
         """The difference of a metric between a run and the baseline, as a fraction."""
@@ -272,7 +259,7 @@ class AuditComparison:
         return pd.DataFrame(rows, columns=columns)
 
     def __repr__(self) -> str:
-        return "\n\n".join([render_text(comparison_frame(self.runs)), *self.other_prompts, *self.decision])
+        return "\n\n".join([render_text(comparison_blocks(self.runs)), *self.other_prompts, *self.decision])
 
     def _repr_html_(self) -> str:
         rows = []
@@ -298,14 +285,13 @@ def compare(*runs: Audit | str | PathLike[str]) -> AuditComparison:
     return groups[0]
 
 
-def comparison_frame(runs: Sequence[Audit]) -> pd.DataFrame:
-    """:func:`~flip_flop.report.tables.metrics_frame` of runs by ``heading``: the calibrated row follows its raw row."""
-    by_heading: dict[str, list[Audit]] = {}
+def comparison_blocks(runs: Sequence[Audit]) -> dict[str, list[Audit]]:
+    """The runs of each table by its heading. A calibrated run follows its raw run."""
+    blocks: dict[str, list[Audit]] = {}
     for group in group_runs(runs):
         both = [audit for run in group.runs for audit in (run, run.calibrated) if audit is not None]
-        by_heading.setdefault(group.heading, []).extend(both)
-    frames = [metrics_frame(runs).assign(heading=heading) for heading, runs in by_heading.items()]
-    return pd.concat(frames, ignore_index=True)
+        blocks.setdefault(group.heading, []).extend(both)
+    return blocks
 
 
 def group_runs(runs: Sequence[Audit]) -> list[AuditComparison]:
@@ -374,12 +360,9 @@ def _with_distinct_names(runs: Sequence[Audit]) -> list[Audit]:
     """Name runs of several models by model. Runs that still share their name and templates get their folders."""
     if _of_several_models(runs):
         runs = [_renamed(run, _name_by_model(run)) for run in runs]
-    alike: dict[Any, list[Audit]] = {}
-    for run in runs:
-        alike.setdefault((run.name, run.template_names), []).append(run)
     named = []
     for run in runs:
-        duplicates = alike[run.name, run.template_names]
+        duplicates = [each for each in runs if (each.name, each.template_names) == (run.name, run.template_names)]
         folders = [run.path.resolve().name for run in duplicates]
         mark = run.path.resolve().name if len(set(folders)) == len(folders) else str(1 + duplicates.index(run))
         named.append(run if len(duplicates) == 1 else _renamed(run, f"{run.name} ({mark})"))

@@ -2,7 +2,7 @@
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -50,7 +50,6 @@ _OPEN_COLUMNS = {
     "answer_length": "length",
     "collapsed": "collapsed",
 }
-_RARE_COLUMNS = {"constant_templates": "constant"}  # only if a run has some
 _LEGEND = (
     "In percent. P_o: how likely two templates give the same label, with its 95% interval over instances.",
     "sigma_F1: standard deviation of F1 over templates. min..max F1: F1 of the worst and of the best template.",
@@ -129,6 +128,7 @@ class Column(TableCell):
 
 
 Row = Sequence[TableCell]
+Blocks = Mapping[str, Sequence[Audit]]  # runs by the heading of their table
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,43 +216,6 @@ def _latex_row(row: Row) -> str:
     return f"    {' & '.join(cell.latex() for cell in row)} \\\\"
 
 
-def metrics_frame(runs: Sequence[Audit]) -> pd.DataFrame:
-    """One row per run: its metrics as fractions from 0 to 1, None if it has no value, and the ``audit``."""
-    rows = []
-    for run in runs:
-        low, high = run.f1_range or (None, None)
-        row = {
-            "audit": run,
-            "run": visible(run.name, one_line=True),
-            "templates": len(run.template_names),
-            "instances": len(run.scores),
-            "f1_min": low,
-            "f1_max": high,
-            "collapsed": run.is_collapsed,
-            "constant_templates": None if run.constant_templates is None else len(run.constant_templates),
-            "calibration": assumption(run),
-        }
-        rows.append({**row, **{name: run.value(name) for name in METRICS}})
-    return pd.DataFrame(rows, dtype=object)
-
-
-def shown(frame: pd.DataFrame) -> pd.DataFrame:
-    """The frame as tables print it: percentages, ranges and words; a dash is a missing value."""
-    runs = frame["audit"]
-    metrics = {name: [percent(value, **style(name)) for value in frame[name]] for name in METRICS}
-    return pd.DataFrame(
-        {
-            **metrics,
-            "run": frame["run"],
-            "agreement_interval": [percent_interval(run.interval("observed_agreement")) for run in runs],
-            "f1_range": [MISSING if run.f1_range is None else "..".join(map(percent, run.f1_range)) for run in runs],
-            "label_shares": [" / ".join(map(percent, run.metrics["label_shares"])) for run in runs],
-            "collapsed": ["yes" if run.is_collapsed else "no" for run in runs],
-            "constant_templates": runs.map(constant_count),
-        }
-    )
-
-
 def style(name: str) -> dict[str, Any]:
     """The arguments of :func:`~flip_flop.console.percent` and its siblings that print a metric."""
     return {} if METRICS[name].in_percent else {"decimals": 2, "scale": 1}
@@ -260,48 +223,76 @@ def style(name: str) -> dict[str, Any]:
 
 def constant_count(run: Audit) -> str:
     """The number of constant templates, as ``3 of 4``."""
-    return MISSING if run.constant_templates is None else f"{len(run.constant_templates)} of {len(run.template_names)}"
+    return f"{len(run.constant_templates)} of {len(run.template_names)}"
 
 
-def render_text(frame: pd.DataFrame) -> str:
-    """Aligned plain text in percent, with one block for each set of templates."""
-    return "\n\n".join(table.text() for table, _ in _audit_tables(frame))
+_TEXTS: dict[str, Callable[[Audit], str]] = {
+    "run": lambda run: run.name,
+    "agreement_interval": lambda run: percent_interval(run.interval("observed_agreement")),
+    "f1_range": lambda run: MISSING if run.f1_range is None else "..".join(map(percent, run.f1_range)),
+    "label_shares": lambda run: " / ".join(map(percent, run.metrics["label_shares"])),
+    "collapsed": lambda run: "yes" if run.is_collapsed else "no",
+    "constant_templates": constant_count,
+}
 
 
-def render_markdown(frame: pd.DataFrame) -> str:
+def cell_text(run: Audit, name: str) -> str:
+    """A metric of a run as tables print it: a percentage, a range or a word. A dash is a missing value."""
+    return _TEXTS[name](run) if name in _TEXTS else percent(run.value(name), **style(name))
+
+
+def render_text(blocks: Blocks) -> str:
+    """Aligned plain text in percent, with a table for each set of templates."""
+    return "\n\n".join(_audit_table(heading, runs).text() for heading, runs in blocks.items())
+
+
+def render_markdown(blocks: Blocks) -> str:
     """A Markdown table in percent for each set of templates, followed by its :func:`table_caveats`."""
-    tables = (replace(table, notes=table_caveats(runs)) for table, runs in _audit_tables(frame))
+    tables = (replace(_audit_table(heading, runs), notes=table_caveats(runs)) for heading, runs in blocks.items())
     return "\n\n".join(table.markdown() for table in tables)
 
 
-def _audit_tables(frame: pd.DataFrame) -> Iterator[tuple[Table, list[Audit]]]:
-    """The table and the runs of each set of templates."""
-    for heading, rows in frame.groupby("heading", sort=False):
-        is_open = any(run.data.answered for run in rows["audit"])
-        titles = (_OPEN_COLUMNS if is_open else _TEXT_COLUMNS) | {
-            name: METRICS[name].label for name in _added_metrics(rows["audit"])
-        }
-        titles |= {name: title for name, title in _RARE_COLUMNS.items() if rows[name].any()}
-        columns = [Column(title, is_text=name == "run") for name, title in titles.items()]
-        cells = [
-            [TableCell(name, "name"), *map(TableCell, texts)] for name, *texts in shown(rows)[list(titles)].to_numpy()
-        ]
-        yield Table("", str(heading), columns, cells), list(rows["audit"])
+def _audit_table(heading: str, runs: Sequence[Audit]) -> Table:
+    is_open = any(run.data.answered for run in runs)
+    added = {name: METRICS[name].label for name in _added_metrics(runs)}
+    titles = (_OPEN_COLUMNS if is_open else _TEXT_COLUMNS) | added
+    if any(run.constant_templates for run in runs):
+        titles["constant_templates"] = "constant"
+    columns = [Column(title, is_text=name == "run") for name, title in titles.items()]
+    return Table("", heading, columns, [_audit_row(run, titles) for run in runs])
 
 
-def render_csv(frame: pd.DataFrame) -> str:
-    """CSV with all digits of the fractions, and empty cells for missing values."""
+def _audit_row(run: Audit, names: Iterable[str]) -> Row:
+    return [TableCell(cell_text(run, name), "name" if name == "run" else "") for name in names]
+
+
+def render_csv(blocks: Blocks) -> str:
+    """CSV with all digits of the fractions from 0 to 1, and empty cells for missing values."""
     columns = [*_CSV_COLUMNS, *(name for name in METRICS if name not in _CSV_COLUMNS)]
-    texts = {name: [spreadsheet_cell(text) for text in frame[name]] for name in ("run", "calibration")}
-    return frame[columns].assign(**texts).to_csv(index=False, lineterminator="\n")
+    rows = [_csv_row(run) for run in itertools.chain(*blocks.values())]
+    return pd.DataFrame(rows, columns=columns, dtype=object).to_csv(index=False, lineterminator="\n")
 
 
-def legend(frame: pd.DataFrame) -> str:
+def _csv_row(run: Audit) -> dict[str, Any]:
+    low, high = run.f1_range or (None, None)
+    return {name: run.value(name) for name in METRICS} | {
+        "run": spreadsheet_cell(visible(run.name, one_line=True)),
+        "templates": len(run.template_names),
+        "instances": len(run.scores),
+        "f1_min": low,
+        "f1_max": high,
+        "collapsed": run.is_collapsed,
+        "constant_templates": len(run.constant_templates),
+        "calibration": spreadsheet_cell(assumption(run)),
+    }
+
+
+def legend(runs: Collection[Audit]) -> str:
     """The columns of :func:`render_text` explained, and the reasons for missing values."""
-    lines = list(_OPEN_LEGEND if any(run.data.answered for run in frame["audit"]) else _LEGEND)
-    if not all(run.has_gold for run in frame["audit"]):
+    lines = list(_OPEN_LEGEND if any(run.data.answered for run in runs) else _LEGEND)
+    if not all(run.has_gold for run in runs):
         lines.append(f"{MISSING} of F1 and accuracy: they need gold labels, and the data have none.")
-    if (frame["templates"] < 2).any():
+    if any(len(run.template_names) < 2 for run in runs):
         lines.append(f"{MISSING} of P_o and sigma_F1: they need two templates, and there is one.")
     return "\n".join(lines)
 
@@ -342,14 +333,11 @@ def metric_table(group: "AuditComparison", columns: Sequence[str] | None = None)
     if columns is None:
         columns = _main_columns(group)
     labels = _OTHER_LABELS | {name: (metric.label, metric.meaning) for name, metric in METRICS.items()}
-    frame = metrics_frame(group.runs)
-    words = shown(frame)
-    best = {name: _best(name, frame, words[name]) if group.is_comparison else [] for name in columns}
+    best = {name: _best(name, group.runs) if group.is_comparison else [] for name in columns}
     rows = []
-    for index, run in enumerate(group.runs):
+    for run in group.runs:
         cells = [
-            {"value": words.at[index, name], "best": index in best[name], **_parts(group, run, name)}
-            for name in columns
+            {"value": cell_text(run, name), "best": run in best[name], **_parts(group, run, name)} for name in columns
         ]
         rows.append({"run": run, "cells": cells})
     heads = [{"name": name, "label": labels[name][0], "meaning": labels[name][1]} for name in columns]
@@ -391,19 +379,18 @@ def _parts(group: "AuditComparison", run: Audit, name: str) -> dict[str, str | N
     }
 
 
-def _best(name: str, frame: pd.DataFrame, words: pd.Series) -> list[int]:
-    """The rows with the best printed value.
+def _best(name: str, runs: Sequence[Audit]) -> list[Audit]:
+    """The runs with the best printed value.
 
     A collapsed run is excluded, and from metrics without gold labels a run with a constant template: its agreement
     says little.
     """
     if name not in METRICS or name == "answer_length":  # a longer answer is no better
         return []
-    excluded = frame["collapsed"].astype(bool)
-    if not METRICS[name].needs_gold:
-        excluded |= frame["constant_templates"].fillna(0).astype(bool)
-    values = words[~excluded & (words != MISSING)].astype(float)
-    return list(values[values == (values.max() if METRICS[name].higher_is_better else values.min())].index)
+    sound = [run for run in runs if not run.is_collapsed and (METRICS[name].needs_gold or not run.constant_templates)]
+    texts = {cell_text(run, name) for run in sound} - {MISSING}
+    best = (max if METRICS[name].higher_is_better else min)(texts, key=float, default="")
+    return [run for run in sound if cell_text(run, name) == best]
 
 
 def escape(text: str) -> str:
