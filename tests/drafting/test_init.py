@@ -183,15 +183,6 @@ def test_labels_of_another_language_are_reported(flip_flop, folder):
     assert "4 templates in English (the language of the labels is unknown), 0 warnings of lint\n" in result.out
 
 
-def test_words_of_a_missing_label_are_named(flip_flop, folder):
-    words = ("None", "Mild", "Severe", "NA")
-    (folder / "a.csv").write_text(csv("text,pain", lambda n: f"{text(n)},{words[n % 4]}", 60))
-    shown = flip_flop("init", "a.csv").out
-    assert "  labels  pain: Mild, Severe (NA, None: unlabelled unless --labels has them)\n" in shown
-    shown = flip_flop("init", "a.csv", "--labels", ",".join(words), "--overwrite").out
-    assert "  labels  pain: None, Mild, Severe, NA\n" in shown
-
-
 # name: (prompt, its Jinja)
 PROMPTS = {
     "braces": ('Say {"label": x} for $5.\nText: {text}\nMood: ', 'Say {"label": x} for $5.\nText: {{ text }}\nMood:'),
@@ -258,25 +249,16 @@ def test_options_in_columns_of_any_name_are_answers(flip_flop, folder):
     assert "{{ row['Die Frage?'] }}\n{{ A }}" in load_task("task.yaml").templates[0].jinja
 
 
-def test_the_file_has_label_names_and_the_delimiter(flip_flop, folder):
-    (folder / "a.csv").write_text(csv("text;topic", lambda n: f"{text(n)};{n % 2}"))
-    assert flip_flop("init", "a.csv", "--kind", "topic", "--labels", "rooms,food").code == 0
-    written = yaml.safe_load((folder / "task.yaml").read_text())
-    assert written["label_names"] == ["rooms", "food"]
-    assert written["data"]["train"] == {"path": "a.csv", "delimiter": ";", "part": "train", "by": ["text"]}
-    assert load_task("task.yaml").instances("test")
-    assert (
-        flip_flop("predict", "--model", "demo", "--task", "task.yaml", "--input", "a.csv", "--out", "b.csv").code == 0
-    )
-
-
-def test_an_encoding_and_a_delimiter_are_written_into_the_task_and_hold_for_predict(flip_flop, folder):
-    content = csv("text;urgent", lambda n: f"“{text(n)}” 5 €;{n % 2}")
+def test_label_names_encoding_and_delimiter_are_written_into_the_task_and_hold_for_predict(flip_flop, folder):
+    content = csv("text;topic", lambda n: f"“{text(n)}” 5 €;{n % 2}")
     (folder / "a.csv").write_text(content, encoding="cp1252")
-    one_line(flip_flop("init", "a.csv"), "E-DATA-ENCODING", "encoding: cp1252 (init: --encoding)")
-    assert flip_flop("init", "a.csv", "--encoding", "cp1252", "--delimiter", ";").code == 0
-    test = yaml.safe_load((folder / "task.yaml").read_text())["data"]["test"]
-    assert (test["encoding"], test["delimiter"]) == ("cp1252", ";")
+    topics = ("--kind", "topic", "--labels", "rooms,food")
+    one_line(flip_flop("init", "a.csv", *topics), "E-DATA-ENCODING", "encoding: cp1252 (init: --encoding)")
+    assert flip_flop("init", "a.csv", *topics, "--encoding", "cp1252").code == 0
+    written = yaml.safe_load((folder / "task.yaml").read_text())
+    file = {"path": "a.csv", "delimiter": ";", "encoding": "cp1252"}
+    assert written["data"]["test"] == file | {"part": "test", "by": ["text"]}
+    assert written["label_names"] == ["rooms", "food"]
     predict = ("predict", "--model", "demo", "--task", "task.yaml", "--input", "a.csv", "--out", "b.jsonl")
     assert flip_flop(*predict).code == 0
     assert "“On day 0" in (folder / "b.jsonl").read_text(encoding="utf-8")
@@ -371,17 +353,11 @@ def test_a_judge_gets_wordings_and_for_pairs_both_orders(content, arguments, lab
     assert all(name.startswith(wording) for name, wording in zip(task.templates.names, wordings, strict=True))
     instance = task.render("test").instances[0]
     assert len(set(instance.prompts)) == number
+    assert all("Is it {{ polite }}?" in prompt for prompt in instance.prompts) == ("--question" in arguments)
     for given, swapped in zip(instance.prompts[::2], instance.prompts[1::2], strict=True) if number == 6 else ():
         assert given.index("rain") < given.index("snow")
         assert swapped.index("snow") < swapped.index("rain")
     assert flip_flop("templates", "lint", "task.yaml").out.splitlines()[0].endswith("0 errors, 0 warnings")
-
-
-def test_a_criterion_is_in_every_wording(flip_flop, folder):
-    (folder / "a.csv").write_text(JUDGES["pass or fail"][0])
-    assert flip_flop("init", "a.csv", "--kind", "judge", "--question", "Is it {{ polite }}?").code == 0
-    for prompt in load_task("task.yaml").render("test").instances[0].prompts:
-        assert "Is it {{ polite }}?" in prompt
 
 
 def test_new_formats_and_paraphrases_keep_the_order(flip_flop, folder):

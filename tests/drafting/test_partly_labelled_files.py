@@ -23,18 +23,17 @@ def test_unlabelled_rows_of_a_file_are_for_training(values, labels, flip_flop, f
 
 
 def test_a_missing_word_is_a_label_if_it_is_named(flip_flop, folder):
-    words = ("None", "Mild", "NaN")
-    (folder / "a.csv").write_text(csv("text,pain", lambda n: f"{text(n)},{words[n % 3]}", 60))
-    assert flip_flop("init", "a.csv", "--kind", "topic").code == 2  # one label is not enough
-    result = flip_flop("init", "a.csv", "--kind", "topic", "--labels", "None,Mild")
-    assert (result.code, result.err) == (0, "")
-    assert "(20 unlabelled)" in result.out
+    words = ("None", "Mild", "Severe", "NA")
+    (folder / "a.csv").write_text(csv("text,pain", lambda n: f"{text(n)},{words[n % 4]}", 60))
+    shown = flip_flop("init", "a.csv").out
+    assert "  labels  pain: Mild, Severe (NA, None: unlabelled unless --labels has them)\n" in shown
+    shown = flip_flop("init", "a.csv", "--labels", "None,Mild,Severe", "--overwrite").out
+    assert "  labels  pain: None, Mild, Severe (NA: unlabelled unless --labels has them)\n" in shown
+    assert "(15 unlabelled)" in shown
     task = load_task("task.yaml")
-    assert task.labels == ("None", "Mild")
+    assert task.labels == words[:3]
     gold = [*task.render("train").gold.tolist(), *task.render("test").gold.tolist()]
-    assert [gold.count(label) for label in (0, 1, -1)] == [20, 20, 20]
-    audit = flip_flop("audit", "--model", "demo", "--task", "task.yaml", "--out", "out")
-    assert audit.code == 0, audit.err
+    assert [gold.count(label) for label in (0, 1, 2, -1)] == [15] * 4
 
 
 def drafted(folder):

@@ -135,11 +135,11 @@ def test_story_cloze_explains_registration_and_reads_its_folder(made, tmp_path, 
 def test_other_story_cloze_files_are_rejected(made):
     path = made.stories / CSV_FILES[1]
     path.write_text(path.read_text().replace("AnswerRightEnding", "Answer"))
-    with pytest.raises(InputError, match=r"E-DATA-FILE: .* has no column 'AnswerRightEnding'"):
+    with pytest.raises(InputError, match=r"E-DATA-COLUMN: .* has no column 'AnswerRightEnding'"):
         load(made, "storycloze")
     write_story_cloze(made.stories)
     path.write_text(path.read_text().removesuffix("1\n").removesuffix("1\r\n") + "3\n")
-    with pytest.raises(InputError, match=r"E-LABEL: .* line 24: AnswerRightEnding is '3'"):
+    with pytest.raises(InputError, match=r"E-LABEL: .* line 24: 'answer_right_ending' is 3"):
         load(made, "storycloze")
 
 

@@ -4,7 +4,6 @@ import hashlib
 import io
 import subprocess
 import tarfile
-from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -107,11 +106,7 @@ def test_pip_downloads_the_pinned_archive_and_only_its_yaml_files_are_unpacked(p
         (["/usr/bin/python: No module named pip", 1], "E-TPL-FETCH", "pip"),
         (["x\nERROR: no route\nhint", 1], "E-TPL-FETCH", "no route"),
         (["", 0], "E-TPL-FETCH", "it wrote no archive"),
-        (
-            ["ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM", 1],
-            "E-TPL-FETCH",
-            "another promptsource-0.2.3.tar.gz",
-        ),
+        (["ERROR: THESE PACKAGES DO NOT MATCH THE HASHES", 1], "E-TPL-FETCH", "DO NOT MATCH THE HASHES"),
         (FileNotFoundError("python"), "E-TPL-FETCH", "FileNotFoundError"),
         (subprocess.TimeoutExpired("pip", 600), "E-TPL-FETCH", "TimeoutExpired"),
     ],
@@ -264,32 +259,16 @@ def test_an_unknown_dataset_is_named_with_its_nearest(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.slow
-def test_each_of_the_279_files_and_2085_templates_is_read_or_refused_with_a_reason(promptsource_folder):
+def test_each_of_the_2085_templates_is_read_but_those_of_one_file(promptsource_folder):
     names = promptsource_names(promptsource_folder)
     if len(names) != 279:
         pytest.skip("FLIP_FLOP_PROMPTSOURCE names another folder than PromptSource 0.2.3")
-    refused_files, outcomes, in_refused_files = {}, Counter[str](), 0
-    for name in names:
-        try:
-            sources = read_promptsource(promptsource_folder, name)
-        except InputError as error:
-            refused_files[name] = str(error)
-            text = (promptsource_folder / name / "templates.yaml").read_text(encoding="utf-8")
-            in_refused_files += sum(line.endswith(": !Template") for line in text.splitlines())
-            continue
-        for source in sources:
-            if isinstance(source.template, Template):
-                outcomes["read"] += 1
-            else:
-                assert repr(source.name) in source.template.message
-                outcomes[source.template.code] += 1
-    assert outcomes == {"read": 2073}
-    assert list(refused_files) == ["squad_v2"]
-    assert "E-TASK-FILE" in refused_files["squad_v2"]
-    assert "line 243: an alias (*name) is not allowed" in refused_files["squad_v2"]
-    assert in_refused_files == 12
-    assert sum(outcomes.values()) + in_refused_files == 2085
+    with pytest.raises(InputError, match=r"E-TASK-FILE: .* line 243: an alias \(\*name\) is not allowed"):
+        read_promptsource(promptsource_folder, "squad_v2")  # of 12 templates
+    readable = [name for name in names if name != "squad_v2"]
+    templates = [source.template for name in readable for source in read_promptsource(promptsource_folder, name)]
+    assert len(templates) == 2073
+    assert all(isinstance(template, Template) for template in templates)
 
 
 ROWS = [{"x": "tea", "y": 1, "extra": "a"}, {"x": "", "y": 0, "extra": "b"}]

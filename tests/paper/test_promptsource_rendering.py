@@ -69,11 +69,6 @@ class Reference:
         parts = template.apply(row, truncate=False)
         return parts, template.get_answer_choices_list(row)
 
-    def read(self, name):
-        """The dataset's templates, as PromptSource reads them."""
-        dataset, _, subset = name.partition("/")
-        return self.module.__dict__["DatasetTemplates"](dataset, subset or None)
-
 
 @pytest.fixture(scope="module")
 def reference(promptsource_folder):
@@ -100,14 +95,3 @@ def test_templates_render_like_promptsource(name, promptsource_folder, hub_mirro
             assert prompt
             targets.add(choices.index(target))
         assert len(targets) == 1, "the templates do not agree on which answer is right"
-
-
-@pytest.mark.parametrize("dataset", sorted({catalog_entry(name).templates for name in REAL}))
-def test_templates_are_listed_like_promptsource(dataset, promptsource_folder, reference):
-    theirs = reference.read(dataset)
-    ours = read_promptsource(promptsource_folder, dataset)
-    assert [source.name for source in ours] == theirs.all_template_names
-    for source in ours:
-        other = theirs[source.name]
-        assert (source.jinja, source.answer_choices) == (other.jinja, other.answer_choices)
-        assert source.original_task == bool(other.metadata.original_task)

@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from peft import PeftConfig
 
 from tests.paper.made_datasets import templates_yaml
 
@@ -40,18 +39,14 @@ def test_show_prints_source_labels_splits_and_templates(flip_flop, made, argumen
     assert (result.code, [text for text in texts if text not in result.out]) == (0, [])
 
 
+@pytest.mark.slow
 def test_check_succeeds_if_differences_have_reasons(flip_flop, made):
     ten = [(f"t{number}", f"{number} {{{{sentence1}}}} {{{{sentence2}}}}", "No ||| Yes", True) for number in range(10)]
     (made.promptsource / "super_glue/wic/templates.yaml").write_text(templates_yaml("super_glue/wic", ten))
     result = flip_flop("tasks", "check", "wic", "storycloze", "--hub-mirror", made.mirror)
     assert (result.code, result.err) == (0, "")
-
-
-@pytest.mark.slow
-def test_check_reads_story_cloze_if_given(flip_flop, made):
     result = flip_flop("tasks", "check", "--hub-mirror", made.mirror, "--story-cloze-dir", made.stories)
     assert "storycloze: validation has 60 of its 1,871 rows here; test has 23" in result.out
-    assert "E-DATA" not in result.out
     assert len(result.out.split("\n\n")[0].splitlines()) == 12
 
 
@@ -92,13 +87,3 @@ def test_check_compares_both_protocols_with_their_sizes_and_names_reasons(flip_f
     result = flip_flop("tasks", "check", "rte", "--protocol", "release", "--hub-mirror", made.mirror)
     assert "protocol release: the authors' release" in result.out
     assert "protocol paper" not in result.out
-
-
-@pytest.mark.slow
-def test_a_dataset_by_name_is_trained_on(flip_flop, made, model, tmp_path):
-    out = tmp_path / "run"
-    options = ["--hub-mirror", made.mirror, "--limit", 12, "--max-steps", 1, "--keep-worse", "--out", out, "-q"]
-    result = flip_flop("train", "-m", model, "-t", "cb", "--method", "swarm", *options)
-    assert result.code == 0, result.err
-    assert PeftConfig.from_pretrained(str(out / "adapter")).r == 16
-    assert json.loads((out / "run.json").read_text())["task"]["data"]["split_sizes"]["validation"] == 23

@@ -1,6 +1,5 @@
 """Plans: the digest of a cell contains exactly the inputs that decide the result. Files and lists of plans."""
 
-import json
 from dataclasses import replace
 
 import pyarrow as pa
@@ -69,8 +68,7 @@ def test_model_and_dtype_change_every_digest(first, tmp_path):
     assert changed(hub, keys(setup=Setup("owner/model", "a1" * 20))) == CELLS
 
 
-def test_digests_are_stable(tmp_path):
-    """Digests of the smoke study, and a folder that an earlier version wrote."""
+def test_digests_are_stable():
     expected = {
         "audit base-hotel_reviews": "2dc939505c7909068e4615b773d8c902b56bb154ea17b4216d664e8b8c081daf",
         "train swarm-hotel_reviews-seed0": "71d65573ec9c18f6f881fc24bb53e5281ea6714312c02a1f055b544bafe4426b",
@@ -79,18 +77,6 @@ def test_digests_are_stable(tmp_path):
     study = narrow(load_study("smoke"), tasks=["demo"], methods=["base", "swarm"])
     made = plan(study, Setup("demo", dtype="float32"))
     assert {f"{cell.kind} {cell.label}": cell.key for cell in made.cells} == expected
-    folder = StudyFolder(tmp_path)
-    base = made.cells[0]
-    folder.run(base).mkdir(parents=True)
-    (folder.run(base) / "run.json").write_text('{"kind": "audit"}')
-    (folder.run(base) / "cell.json").write_text(json.dumps({"key": expected["audit base-hotel_reviews"]}))
-    assert [folder.is_done(cell) for cell in made.cells] == [True, False, False]
-    path = folder.write_plan(made)
-    record = json.loads(path.read_text())
-    record["study"]["settings"] = {"common": {}, "protocol": {"cce": {"demo": {"protocol": "paper"}}}}
-    record["study"].pop("folder")
-    path.write_text(json.dumps(record))
-    assert load_plan(path).cells == made.cells
 
 
 def test_digest_uses_content_of_hub_rows(tmp_path):
@@ -326,7 +312,4 @@ def test_local_model_is_identified_by_its_path(tmp_path, monkeypatch):
     here("run", "small.yaml", "--out", "out", "--model", "other/tiny")
     assert len([*(tmp_path / "out").glob("small*/study.json")]) == 2
     assert load_plan(tmp_path / "out" / "small" / "study.json").setup.model == str(tmp_path / "tiny")
-    for command in ("status", "tables"):
-        with pytest.raises(InputError, match=r"E-STUDY: .*several runs"):
-            here(command, "small.yaml", "--out", "out")
-        assert here(command, "small.yaml", "--out", "out", "--model", "other/tiny") == 0
+    assert here("status", "small.yaml", "--out", "out", "--model", "other/tiny") == 0

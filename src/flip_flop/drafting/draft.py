@@ -251,24 +251,22 @@ def _labels(
     values = tuple(columns.values)
     if columns.options:
         return values, values
-    if not values and not given and kind == "judge":
-        given = ("first", "second") if len(columns.texts) > 2 else ("fail", "pass")
-    if not values and not given:
-        answer = "" if ask is None else ask("No column holds labels. Which are there, such as no,yes?", "", ())
-        given = split_labels(answer) if answer else ()
-        if not given:
+    if not values:
+        if not given and kind == "judge":
+            given = ("first", "second") if len(columns.texts) > 2 else ("fail", "pass")
+        elif not given and ask is not None:
+            given = split_labels(ask("No column holds labels. Which are there, such as no,yes?", "", ()))
+        elif not given:
             raise InputError(
                 "E-INIT",
                 f"{rows.source} has no column of labels.",
                 'Name them with --labels, such as --labels "no,yes".',
             )
-    if not values:
         return given, given
     are_numbers = all(re.fullmatch(r"-?\d+", value) for value in values)
     if not given:
         if ask is not None and are_numbers and kind not in ("sentiment", "yes_no"):
-            answer = ask(f"What do {', '.join(values)} mean, in this order?", ",".join(values), ())
-            given = split_labels(answer)
+            given = split_labels(ask(f"What do {', '.join(values)} mean, in this order?", ",".join(values), ()))
         elif are_numbers and (kind in ("topic", "entailment") or len(columns.texts) > 2):
             raise InputError(
                 "E-INIT",
@@ -324,27 +322,24 @@ def _option_labels(rows: Rows, columns: Columns) -> tuple[str, ...]:
     number, values = len(columns.options), set(columns.values)
     if not values:
         return ()
-    forms = [
-        tuple(str(index) for index in range(number)),
-        tuple(str(index + 1) for index in range(number)),
-        *(tuple(chr(ord(first) + index) for index in range(number)) for first in "Aa"),
-        columns.options,
-    ]
-    found = next((form for form in forms if set(form) == values), None)
-    if found is None:
-        among = [form for form in forms if values <= set(form)]
-        if len(among) > 1:
-            raise InputError(
-                "E-INIT",
-                f"{rows.source}: {columns.label!r} holds {', '.join(sorted(values))}, counted from 0 or from 1.",
-                "Write letters or the options' columns instead of numbers.",
-            )
-        found = next(iter(among), None)
-    if found is None:
-        message = f"{rows.source}: {columns.label!r} holds {', '.join(map(repr, columns.values))}"
-        message += f", which do not name {count(number, 'option')}."
-        raise InputError("E-INIT", message, "Write an option's number, letter or column there.")
-    return found
+    forms = dict.fromkeys(
+        [
+            tuple(str(index) for index in range(number)),
+            tuple(str(index + 1) for index in range(number)),
+            tuple(string.ascii_uppercase[:number]),
+            tuple(string.ascii_lowercase[:number]),
+            columns.options,
+        ]
+    )
+    fitting = [form for form in forms if set(form) == values] or [form for form in forms if values <= set(form)]
+    if len(fitting) == 1:
+        return fitting[0]
+    message, hint = f"{rows.source}: {columns.label!r} holds {', '.join(columns.values)}", "letter or column there"
+    if fitting:
+        raise InputError("E-INIT", f"{message}, counted from 0 or from 1.", f"Write an option's {hint}.")
+    raise InputError(
+        "E-INIT", f"{message}, which do not name {count(number, 'option')}.", f"Write an option's number, {hint}."
+    )
 
 
 def _lint_rows(rows: Rows, label: str | None, values: Sequence[str]) -> list[LintRow]:

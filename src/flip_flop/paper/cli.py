@@ -110,13 +110,13 @@ class RunOptions:
 
     def launcher_words(self) -> list[str]:
         """The words of ``--launcher``; a program of this very installation by its whole path."""
-        launcher, flag = self.launcher, "--launcher"
+        launcher = self.launcher
         if self.processes_per_unit is not None:
             if launcher is not None:
                 raise InputError(
                     "E-DISTRIBUTED", "--launcher and --processes-per-unit are both given.", "Remove one of them."
                 )
-            launcher, flag = f"torchrun --standalone --nproc-per-node {self.processes_per_unit}", "--processes-per-unit"
+            launcher = f"torchrun --standalone --nproc-per-node {self.processes_per_unit}"
         if launcher is None:
             if self.gpus is not None and self.gpus > 1:
                 raise InputError(
@@ -128,7 +128,7 @@ class RunOptions:
         if self.executor == "local" and self.export is None:
             raise InputError(
                 "E-DISTRIBUTED",
-                f"{flag}: local workers run each unit as one process.",
+                "--launcher or --processes-per-unit: local workers run each unit as one process.",
                 "Use --executor slurm, or --export FILE and run its lines.",
             )
         try:
@@ -447,7 +447,6 @@ def check_command(data: DataOptions, tasks: Sequence[str], protocol: str | None,
     Without a name, all datasets are compared, under both protocols. Exit code 1: a number differs without a known
     reason, or rows are not available. StoryCloze, which its owners give to each user, may be missing.
     """
-    from flip_flop.hub import hub_answers
     from flip_flop.paper.data.catalog import ROW_PROTOCOLS, catalog_entry, catalog_names, compare
 
     entries = [catalog_entry(name) for name in tasks or catalog_names()]
@@ -461,9 +460,6 @@ def check_command(data: DataOptions, tasks: Sequence[str], protocol: str | None,
             if error.code == "E-TPL-FETCH":
                 raise
             missing[entry.name] = error
-            if error.code == "E-DATA-HUB" and not hub_answers():
-                echo("the hub cannot be reached: the other datasets are not tried", err=True)
-                break
     for place, name in enumerate(protocols):
         comparisons = {task: of_protocols[place] for task, of_protocols in comparisons_of.items()}
         cells = [_cells(entry, comparisons.get(entry.name), name) for entry in entries]
@@ -472,11 +468,8 @@ def check_command(data: DataOptions, tasks: Sequence[str], protocol: str | None,
     for name, reason in missing.items():
         echo(f"{name}: {reason}")
     is_complete = not missing or (set(missing) == {"storycloze"} and data.story_cloze_dir is None)
-    return (
-        0
-        if is_complete and not any(comparison.unexplained for both in comparisons_of.values() for comparison in both)
-        else 1
-    )
+    is_explained = not any(comparison.unexplained for both in comparisons_of.values() for comparison in both)
+    return 0 if is_complete and is_explained else 1
 
 
 def _open(data: DataOptions, name: str, protocol: str, seed: int = 0) -> "CatalogData":

@@ -27,7 +27,6 @@ from flip_flop.errors import InputError
 from flip_flop.evaluation.audit import audit
 from flip_flop.files import (
     lock_output,
-    read_json,
     read_object,
     remove,
     sha256_json,
@@ -185,11 +184,11 @@ class StudyFolder:
 def load_plan(path: Path) -> Plan:
     """Read a plan that :meth:`StudyFolder.write_plan` wrote (``E-STUDY``)."""
     try:
-        record = read_json(path)
-        record["study"].pop("settings", None)  # of an earlier version
-        return _PLAN.validate_python(record)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else type(error).__name__
+        return _PLAN.validate_json(path.read_bytes())
+    except OSError as error:
+        reason = str(error.strerror)
+    except ValidationError as error:
+        reason = error.errors()[0]["msg"]
     raise InputError("E-STUDY", f"{path} is not the plan of a study ({reason}).", "Run the study again.")
 
 

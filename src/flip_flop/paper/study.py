@@ -17,8 +17,8 @@ from flip_flop.tasks import Task
 
 CATALOG = Path(__file__).parent / "catalog"
 RELEASE_SETTINGS = Path(__file__).parent / "published" / "release_settings.csv"
-# Folders that all studies share. Earlier versions wrote claims/.
-SHARED_FOLDERS = ("trainings", "audits", "logs", "claims", "slurm")
+# Folders that all studies share.
+SHARED_FOLDERS = ("trainings", "audits", "logs", "slurm")
 MAX_SEED = 2**32 - 1  # of NumPy
 # The source of each training setting that the grid decides.
 SET_BY_GRID = {

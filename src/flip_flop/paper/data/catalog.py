@@ -281,7 +281,7 @@ class StoryClozeSource:
     folder: Path | None = None
 
     def load(self) -> Rows:
-        """Read the file with the field names of the hub (``E-DATA-FILE``)."""
+        """Read the file with the field names of the hub (``E-DATA-FILE``, ``E-DATA-COLUMN``)."""
         folder = self.folder or os.environ.get(STORY_CLOZE_VARIABLE)
         if not folder:
             raise InputError(
@@ -297,20 +297,13 @@ class StoryClozeSource:
                 f"Register at {STORY_CLOZE_OWNERS}, and keep the file's name.",
             )
         rows = FileSource(path).load()
-        missing = [column for column in STORY_CLOZE_FIELDS if column not in rows.columns()]
-        if missing:
-            raise InputError("E-DATA-FILE", f"{path} has no column {missing[0]!r}.", "Use the owners' file of 2016.")
+        rows.require_columns(STORY_CLOZE_FIELDS, "which the owners' file of 2016 has")
         renamed = []
         for row in rows.rows:
             fields: dict[str, Any] = {name: row.fields[column] for column, name in STORY_CLOZE_FIELDS.items()}
-            answer = fields["answer_right_ending"]
-            if answer not in ("1", "2"):
-                raise InputError(
-                    "E-LABEL",
-                    f"{rows.location(row)}: AnswerRightEnding is {answer!r}.",
-                    "It must be 1 or 2.",
-                )
-            renamed.append(row._replace(fields=fields | {"answer_right_ending": int(answer)}))
+            if fields["answer_right_ending"].isdecimal():  # another answer is an invalid label
+                fields["answer_right_ending"] = int(fields["answer_right_ending"])
+            renamed.append(row._replace(fields=fields))
         return replace(rows, rows=tuple(renamed))
 
 
