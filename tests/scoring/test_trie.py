@@ -4,17 +4,13 @@ import numpy as np
 from hypothesis import given, settings
 
 from flip_flop.scoring.trie import build_trie, join, shared_beginning
-from tests.scoring.tries import batches, batches_with_a_common_beginning, expected_prefixes, joined, path, spelled
+from tests.scoring.tries import batches, batches_with_a_common_beginning, expected_prefixes, joined, words
 
 # 2 templates, 3 labels; the second label of the second template has another prompt.
 EXAMPLE = [
     [((1, 2, 3), (4,)), ((1, 2, 3), (5, 6)), ((1, 2, 3), (5, 7, 8))],
     [((1, 2), (3, 9)), ((1, 4, 4), (1,)), ((1, 2), (6, 1))],
 ]
-
-
-def words(trie):
-    return [word[1:] for word in spelled(trie)]
 
 
 def test_trie_of_example():
@@ -32,7 +28,6 @@ def test_trie_of_example():
 def test_one_node_per_distinct_prefix(batch):
     trie = joined(batch)
     assert sorted(words(trie)) == sorted(word for answers in batch for word in expected_prefixes(answers))
-    assert all(trie.parent[node] < node for node in range(len(trie)))
     assert trie.depth.tolist() == [len(word) - 1 for word in words(trie)]
 
 
@@ -47,17 +42,8 @@ def test_joined_tries_keep_visibility_positions_and_targets(batch):
         # Visibility: the nodes that an attention mask shows are the node and its ancestors.
         nodes = np.arange(len(trie))
         is_seen = (nodes <= nodes[:, None]) & (nodes[:, None] < trie.leave)
-        paths = [path(trie, node) for node in range(len(trie))]
-        assert [np.flatnonzero(row).tolist() for row in is_seen] == paths
-        assert [[*trie.ancestors(node), node] for node in nodes] == paths
-        # Positions, and a parent before its children.
-        assert trie.depth.tolist() == [len(each) - 1 for each in paths]
-        assert all(trie.parent[node] < node for node in range(len(trie)))
-        # Sequences for the padded back end: each node is in the sequence that it names.
-        sequences, sequence_of = trie.sequences()
-        assert all(
-            tuple(sequences[number][: len(word)]) == word for number, word in zip(sequence_of, spelt, strict=True)
-        )
+        assert [np.flatnonzero(row).tolist() for row in is_seen] == [[*trie.ancestors(node), node] for node in nodes]
+        assert trie.depth.tolist() == [len(word) - 1 for word in spelt]
         # Targets: each answer token is predicted after its own prompt and the tokens before it.
         pairs = [pair for answers in batch for template in answers for pair in template]
         contexts = [prompt + answer[:at] for prompt, answer in pairs for at in range(len(answer))]

@@ -59,25 +59,9 @@ def expected_prefixes(answers):
     return {word for template in answers for prompt, answer in template for word in prefixes(prompt + answer[:-1])}
 
 
-def spelled(trie):
-    """The tokens up to each node, after the number of its root."""
-    words = []
-    for node in range(len(trie)):
-        backwards, at = [], node
-        while at >= 0:
-            backwards.append(int(trie.ids[at]))
-            root, at = at, int(trie.parent[at])
-        words.append((root, *backwards[::-1]))
-    return words
-
-
-def path(trie, node):
-    """A node and its ancestors, the root first."""
-    found = []
-    while node >= 0:
-        found.append(node)
-        node = int(trie.parent[node])
-    return found[::-1]
+def words(trie):
+    """The tokens of the ancestors of each node, and its token."""
+    return [tuple(trie.ids[[*trie.ancestors(node), node]].tolist()) for node in range(len(trie))]
 
 
 def made_trie(prompts=(9, 4, 12), longest=5, count=2):

@@ -7,7 +7,7 @@ separately, for models whose attention does not take a layout.
 
 import inspect
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,7 +23,7 @@ from transformers import AttentionInterface
 from flip_flop.method.divergences import at_least_float32, to_device
 from flip_flop.scoring import distributed
 from flip_flop.scoring.causal_lm import as_input_error, unwrap
-from flip_flop.scoring.encode import EncodedInstance
+from flip_flop.scoring.encode import EncodedAnswer, EncodedInstance
 from flip_flop.scoring.options import DEFAULT_SCORING, Backend
 from flip_flop.scoring.trie import TokenTrie, join
 
@@ -120,29 +120,20 @@ def answer_states(
     """Run one forward pass over a batch of instances, with gradient if enabled.
 
     All instances have the same numbers of templates and labels. ``packed`` computes them as one row of any length.
-    ``padded`` computes batches of sequences with at most ``batch_tokens``, padding included. If a sequence reaches
-    :func:`rotary_limit`, each answer has its own sequence. The ``shared`` beginning of the instances is computed once.
+    ``padded`` computes batches of sequences with at most ``batch_tokens``, padding included. The ``shared`` beginning
+    of the instances is computed once in a packed row.
 
     Raises:
         InputError: ``E-MODEL-KIND`` if packing was forced on a model that does not take a packed row.
     """
     trie = join([instance.trie for instance in instances], shared)
-    limit = rotary_limit(model)
     if backend == "packed":
         logits, token_row = _packed_logits(model, trie)
-    elif limit is None or trie.depth.max() + 1 < limit:
-        sequences, sequence_of = trie.sequences()
-        lines, columns = sequence_of[trie.token_node].tolist(), trie.depth[trie.token_node].tolist()
-        logits, token_row = _padded_logits(model, sequences, [*zip(lines, columns, strict=True)], batch_tokens)
     else:
         answers = [answer for instance in instances for template in instance.answers for answer in template]
-        places = [
-            (number, len(answer.context) - 1 + offset)
-            for number, answer in enumerate(answers)
-            for offset in range(len(answer.tokens))
-        ]
-        inputs = [answer.inputs for answer in answers]
-        logits, token_row = _padded_logits(model, inputs, places, batch_tokens, same_length=True)
+        limit = rotary_limit(model)
+        depends_on_length = limit is not None and int(trie.depth.max()) + 1 >= limit
+        logits, token_row = _padded_logits(model, answers, batch_tokens, same_length=depends_on_length)
     return AnswerStates(logits, token_row, *map(torch.from_numpy, (trie.token_target, trie.token_counts)))
 
 
@@ -159,68 +150,67 @@ def _packed_logits(model: nn.Module, trie: TokenTrie) -> tuple[Float[Tensor, "ro
 
 
 def _padded_logits(
-    model: nn.Module,
-    sequences: Sequence[Sequence[int]],
-    places: Sequence[tuple[int, int]],
-    batch_tokens: int,
-    *,
-    same_length: bool = False,
+    model: nn.Module, answers: Sequence[EncodedAnswer], batch_tokens: int, *, same_length: bool
 ) -> tuple[Float[Tensor, "rows vocab"], Int[Tensor, " tokens"]]:
-    """Return the logits at some places of separate sequences, and the row of each place.
+    """Return the logits that predict the tokens of answers, from separate sequences, and the row of each token.
 
     Sequences are padded on the right with token 0. A causal model needs no mask, because a token never attends to
     later tokens.
 
     Args:
         model: The model.
-        sequences: The token ids of each sequence.
-        places: A sequence and a position for each answer token.
+        answers: The answers. An input shares the sequence of a longer input that begins with it.
         batch_tokens: The tokens of a forward pass, padding included.
         same_length: Compute only sequences of one length together, for positions that depend on the length. A pass
             over a single token resets positions that a longer sequence has changed.
     """
-    columns: dict[int, set[int]] = {}
+    sequence_of: dict[tuple[int, ...], tuple[int, ...]] = {}
+    longest: tuple[int, ...] = ()
+    for inputs in sorted({answer.inputs for answer in answers}, reverse=True):
+        if same_length or longest[: len(inputs)] != inputs:
+            longest = inputs
+        sequence_of[inputs] = longest
+    places = []
+    for answer in answers:
+        sequence, first = sequence_of[answer.inputs], len(answer.context) - 1
+        places += [(sequence, first + offset) for offset in range(len(answer.tokens))]
+    columns: dict[tuple[int, ...], set[int]] = {}
     for sequence, column in places:
         columns.setdefault(sequence, set()).add(column)
     max_rows = MAX_LOGITS // unwrap(model).config.get_text_config().vocab_size
     pieces: list[Tensor] = []
-    row_of: dict[tuple[int, int], int] = {}
-    for numbers in _batches(sequences, columns, batch_tokens, max_rows, same_length=same_length):
-        ids = torch.zeros(len(numbers), len(sequences[numbers[0]]), dtype=torch.long)
-        for line, number in enumerate(numbers):
-            ids[line, : len(sequences[number])] = torch.tensor(sequences[number])
+    row_of: dict[tuple[tuple[int, ...], int], int] = {}
+    for batch in _batches(columns, batch_tokens, max_rows, same_length=same_length):
+        ids = torch.zeros(len(batch), len(batch[0]), dtype=torch.long)
+        for line, sequence in enumerate(batch):
+            ids[line, : len(sequence)] = torch.tensor(sequence)
         if same_length:
             with torch.no_grad():
                 _forward(model, ids[:1, :1], torch.tensor([0]))
-        used = sorted(set.union(*(columns[number] for number in numbers)))
+        used = sorted(set.union(*(columns[sequence] for sequence in batch)))
         logits = _forward(model, ids, torch.tensor(used))
-        cells = [(line, column) for line, number in enumerate(numbers) for column in sorted(columns[number])]
+        cells = [(line, column) for line, sequence in enumerate(batch) for column in sorted(columns[sequence])]
         for line, column in cells:
-            row_of[numbers[line], column] = len(row_of)
+            row_of[batch[line], column] = len(row_of)
         lines, kept = torch.tensor([(line, used.index(column)) for line, column in cells]).T
         pieces.append(logits[to_device(lines, logits.device), to_device(kept, logits.device)])
     return torch.cat(pieces), torch.tensor([row_of[place] for place in places])
 
 
 def _batches(
-    sequences: Sequence[Sequence[int]],
-    columns: dict[int, set[int]],
-    batch_tokens: int,
-    max_rows: int,
-    *,
-    same_length: bool,
-) -> Iterator[list[int]]:
-    """Yield the numbers of the sequences that one forward pass computes, longest first."""
-    batch: list[int] = []
+    columns: Mapping[tuple[int, ...], set[int]], batch_tokens: int, max_rows: int, *, same_length: bool
+) -> Iterator[list[tuple[int, ...]]]:
+    """Yield the sequences that one forward pass computes, longest first, by the columns whose logits are needed."""
+    batch: list[tuple[int, ...]] = []
     used: set[int] = set()
-    for number in sorted(columns, key=lambda number: -len(sequences[number])):
-        length = len(sequences[batch[0]]) if batch else len(sequences[number])
-        both = used | columns[number]
+    for sequence in sorted(columns, key=len, reverse=True):
+        length = len(batch[0]) if batch else len(sequence)
+        both = used | columns[sequence]
         is_full = (len(batch) + 1) * length > batch_tokens or (len(batch) + 1) * len(both) > max_rows
-        if batch and (is_full or (same_length and len(sequences[number]) < length)):
+        if batch and (is_full or (same_length and len(sequence) < length)):
             yield batch
-            batch, both = [], columns[number]
-        batch.append(number)
+            batch, both = [], columns[sequence]
+        batch.append(sequence)
         used = both
     if batch:
         yield batch

@@ -29,7 +29,6 @@ class TokenTrie:
 
     Attributes:
         ids: The token of each node.
-        parent: The preceding node, -1 for the first node of a sequence.
         depth: The number of ancestors, which is the position for the model.
         leave: The number of the first node after the descendants.
         token_node: The node that predicts each token of the answers, in the order (instance, template, label).
@@ -38,7 +37,6 @@ class TokenTrie:
     """
 
     ids: Int[ndarray, " nodes"]
-    parent: Int[ndarray, " nodes"]
     depth: Int[ndarray, " nodes"]
     leave: Int[ndarray, " nodes"]
     token_node: Int[ndarray, " tokens"]
@@ -47,21 +45,6 @@ class TokenTrie:
 
     def __len__(self) -> int:
         return len(self.ids)
-
-    def sequences(self) -> tuple[list[list[int]], Int[ndarray, " nodes"]]:
-        """Return the sequences that are not the beginning of another sequence, and a sequence of each node."""
-        nodes = np.arange(len(self))
-        leaves = np.flatnonzero(self.leave == nodes + 1)
-        ids, parent = self.ids.tolist(), self.parent.tolist()
-        sequences = []
-        for node in leaves.tolist():
-            backwards = []
-            while node >= 0:
-                backwards.append(ids[node])
-                node = parent[node]
-            sequences.append(backwards[::-1])
-        # The next leaf is the node or one of its descendants.
-        return sequences, np.searchsorted(leaves, nodes)
 
     def ancestors(self, node: int) -> Int[ndarray, " ancestors"]:
         """Return the ancestors of a node, from the first token of its sequence."""
@@ -81,28 +64,25 @@ def build_trie(answers: Sequence[Sequence[Pair]]) -> TokenTrie:
     packed = {key: _as_bytes(prompt) for key, prompt in prompts.items()}
     reads = [packed[id(prompt)] + _as_bytes(answer[:-1]) for prompt, answer in pairs]
     ids: list[bytes] = []
-    parent: list[int] = []
     depth: list[int] = []
     leave: list[int] = []
     paths: dict[bytes, list[int]] = {}
     before, path = b"", list[int]()
     # In sorted order, the longest shared beginning with any earlier sequence is that with the preceding sequence.
     for read in sorted(set(reads)):
-        common, start = _common_prefix(before, read), len(parent)
+        common, start = _common_prefix(before, read), len(depth)
         for node in path[common:]:
             leave[node] = start
         new = range(start, start + len(read) // TOKEN.itemsize - common)
         ids.append(read[common * TOKEN.itemsize :])
-        parent += [path[common - 1] if common else -1, *new[:-1]]
         depth += range(common, common + len(new))
         leave += [0] * len(new)
         before, path = read, [*path[:common], *new]
         paths[read] = path
     for node in path:
-        leave[node] = len(parent)
+        leave[node] = len(depth)
     return TokenTrie(
         ids=np.frombuffer(b"".join(ids), TOKEN).astype(STORED),
-        parent=np.array(parent, dtype=STORED),
         depth=np.array(depth, dtype=STORED),
         leave=np.array(leave, dtype=STORED),
         token_node=np.array(
@@ -133,7 +113,6 @@ def join(tries: Sequence[TokenTrie], shared: int = 0) -> TokenTrie:
 
     trie = TokenTrie(
         ids=joined("ids"),
-        parent=joined("parent", shifted=True),
         depth=joined("depth"),
         leave=joined("leave", shifted=True),
         token_node=joined("token_node", shifted=True, skip=0),
