@@ -20,10 +20,8 @@ TASK = {
     "templates": [{"name": "plain", "jinja": "{{ text }}", "answer_choices": "No ||| Yes ||| So", "digest": "cd"}],
     "data": {"source": "made rows", "num_rows": 5},
     "instances_digest": "ef",
-    "digests": {"gold": "45"},
 }
 MODEL = {"name": "tiny", "revision": None, "digest": "01", "num_parameters": 7, "dtype": "float32", "is_demo": False}
-MODEL |= {"digests": {"config": "67"}}
 AUDIT = {
     "kind": "audit",
     "flip_flop_version": "0.1.0",
@@ -47,7 +45,7 @@ TRAINING = {
     "command": "flip-flop train",
     "task": TASK | {"num_validation": 2, "num_dropped": 0},
     "model": MODEL,
-    "adapter": {"path": "adapter", "digest": "23", "method": "f2c", "digests": {}},
+    "adapter": {"path": "adapter", "digest": "23", "method": "f2c"},
     "scoring": {"delimiter": " "},
     "training": {"method": "f2c", "fast_linear": False, "survey": {"num_instances": 3}},
     "seed": 0,
@@ -57,7 +55,7 @@ TRAINING = {
     "created": "2026-11-22T07:58:44+00:00",
     "seconds": 40.25,
 }
-ADAPTED = AUDIT | {"adapter": {"path": "a", "digest": "23", "method": None, "digests": {}, "chat_template": False}}
+ADAPTED = AUDIT | {"adapter": {"path": "a", "digest": "23", "method": None, "chat_template": False}}
 WITH_OPTIONS = AUDIT | {
     "task": TASK | {"system": "Be brief.", "chat_template_kwargs": {"enable_thinking": False}, "num_too_long": 1},
     "model": MODEL | {"endpoint": "http://127.0.0.1", "quantization": {"load_in_4bit": True}},
@@ -77,12 +75,12 @@ def test_read_and_written_records_are_equal(content, tmp_path):
     assert json.loads((tmp_path / "again" / "run.json").read_text()) == content
 
 
-def test_an_older_record_is_read_with_defaults(tmp_path):
+def test_a_record_with_required_keys_only_has_defaults(tmp_path):
     task = {name: TASK[name] for name in ("name", "labels", "digest", "split")} | {"templates": [{"name": "plain"}]}
     record = RunRecord.read(write(tmp_path, {"kind": "audit", "task": task, "model": {}}))
     assert (record.task.f1, record.task.held_out_templates, record.model.is_demo) == ("auto", (), False)
     assert (record.adapter, record.training, record.scoring, record.name) == (None, None, {}, None)
-    assert (record.task.digests, record.model.digests, record.allowed_changes) == ({}, {}, ())
+    assert record.allowed_changes == ()
 
 
 @pytest.mark.parametrize(

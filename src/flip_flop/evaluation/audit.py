@@ -31,12 +31,11 @@ from flip_flop.metrics import (
 )
 from flip_flop.metrics.calibration import CalibrationChoice
 from flip_flop.prompts import RenderedInstance
-from flip_flop.prompts.answers import unsupported
+from flip_flop.prompts.answers import label_of, unread, unsupported
 from flip_flop.record import AdapterRecord, RunRecord, TaskRecord, this_process
 from flip_flop.scoring import CausalLMScorer, EndpointScorer, ModelGiven, Scorer, as_scorer
 from flip_flop.scoring.adapters import stored_calibration
 from flip_flop.scoring.options import DEFAULT_SCORING, ScoringOptions
-from flip_flop.scoring.served_answers import label_of, unread
 from flip_flop.scoring.too_long import ids_of
 from flip_flop.tasks import Data, RenderedSplit, as_split, log_findings, log_label_counts
 from flip_flop.tasks.task import instances_digest

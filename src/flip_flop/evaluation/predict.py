@@ -21,9 +21,9 @@ from flip_flop.files import write_bytes
 from flip_flop.metrics import calibrated, label_probs, majority_vote, predicted, vote_counts
 from flip_flop.metrics.calibration import CalibrationChoice
 from flip_flop.prompts import RenderedInstance
+from flip_flop.prompts.answers import after_reasoning
 from flip_flop.scoring import ModelGiven, Scorer
 from flip_flop.scoring.options import DEFAULT_SCORING, ScoringOptions
-from flip_flop.scoring.served_answers import after_reasoning
 from flip_flop.scoring.too_long import words
 from flip_flop.tasks import Data, Rows
 

@@ -15,11 +15,10 @@ from flip_flop.errors import InputError
 from flip_flop.files import generator
 from flip_flop.metrics import ScoredRows
 from flip_flop.prompts import AnswerFormat, RenderedInstance
-from flip_flop.prompts.answers import token_f1
+from flip_flop.prompts.answers import after_reasoning, token_f1
 from flip_flop.scoring.causal_lm import evaluation_mode, unwrap
 from flip_flop.scoring.models import LoadedModel
 from flip_flop.scoring.options import ScoringOptions
-from flip_flop.scoring.served_answers import after_reasoning
 from flip_flop.scoring.too_long import TooLong, refuse_or_skip
 
 log = logging.getLogger("flip_flop")

@@ -6,8 +6,10 @@ The first question shows which API the server has. :mod:`flip_flop.scoring.serve
 import contextlib
 import itertools
 import json
+import math
 import multiprocessing
 import re
+import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from multiprocessing.pool import ThreadPool
@@ -22,19 +24,13 @@ from flip_flop.errors import InputError
 from flip_flop.files import sha256_json, user_cache
 from flip_flop.metrics import ScoredRows, Scores
 from flip_flop.prompts import RenderedInstance
+from flip_flop.prompts.answers import label_inside, label_of
 from flip_flop.record import ModelRecord
 from flip_flop.scoring.encode import PromptEncoder
 from flip_flop.scoring.models import load_tokenizer
 from flip_flop.scoring.open_answers import group_answers
 from flip_flop.scoring.options import DEFAULT_SCORING, ScoringOptions
 from flip_flop.scoring.scores import Scorer
-from flip_flop.scoring.served_answers import (
-    first_token_scores,
-    label_inside,
-    label_of,
-    require_different,
-    require_different_beginnings,
-)
 from flip_flop.scoring.served_apis import (
     EXACT,
     RETRIES,
@@ -54,6 +50,8 @@ SAME_LETTERS = 20  # of a repeated open answer
 SAME_NATS = 0.1  # tolerance of a repeated score, for servers in half precision
 # Words in the name of an instruction-tuned model, as in Llama-3.2-1B-Instruct, gemma-2-2b-it and zephyr-7b-chat.
 INSTRUCT = re.compile(r"(?i)(?<![a-z])(instruct|chat|it|sft|dpo)(?![a-z])")
+
+HINT_LABELS = "Use answers that begin differently, or --by generation."
 
 
 class EndpointScorer(Scorer):
@@ -341,3 +339,64 @@ def _questions(
 
 def _delimiter(instance: RenderedInstance, encoder: PromptEncoder | None) -> str:
     return " " if encoder is None else encoder.delimiter_of(instance.chat)
+
+
+def require_different(instances: Sequence[RenderedInstance]) -> None:
+    """Refuse answers that a generated text cannot distinguish (``E-ENDPOINT``)."""
+    for group in dict.fromkeys(group for instance in instances for group in instance.choices):
+        if [label_of(choice, group) for choice in group] != list(range(len(group))):
+            raise InputError(
+                "E-ENDPOINT",
+                f"Generated texts cannot distinguish the answers {', '.join(map(repr, group))}.",
+                "Use other words.",
+            )
+
+
+def require_different_beginnings(instances: Sequence[RenderedInstance], names: Sequence[str]) -> None:
+    """Refuse answers whose first words begin alike (``E-ENDPOINT-LOGPROBS``)."""
+    for template, group in dict.fromkeys(pair for instance in instances for pair in enumerate(instance.choices)):
+        words = sorted((*unicodedata.normalize("NFC", choice).split(), "")[0] for choice in group)
+        if any(after.startswith(word) for word, after in itertools.pairwise(words)):
+            name = names[template] if names else template + 1
+            raise InputError(
+                "E-ENDPOINT-LOGPROBS",
+                f"Template {name!r}: the answers {', '.join(map(repr, group))} begin alike.",
+                HINT_LABELS,
+            )
+
+
+def first_token_scores(top: Sequence[tuple[str, float]], choices: Sequence[str], place: str) -> list[float]:
+    """Return the log-probability of each answer's first token, from the most probable tokens.
+
+    The first token of an answer is the longest token that begins this answer and no other. An answer without such a
+    token gets an upper bound: the probability of an unlisted token, or of a token that begins several answers. Without
+    any token that begins an answer, all scores are ``-inf``.
+
+    Raises:
+        InputError: ``E-ENDPOINT-LOGPROBS`` if a token that begins several answers is the most probable.
+
+    Example:
+        >>> first_token_scores([("Yes", -0.1), ("Y", -4.0), ("Maybe", -5.0)], ["No", "Yes"], "")
+        [-5.0, -0.1]
+    """
+    answers = [unicodedata.normalize("NFC", choice) for choice in choices]
+    tokens = [(unicodedata.normalize("NFC", token.strip()), log_prob) for token, log_prob in top if token.strip()]
+    unique: dict[int, float] = {}
+    shared = [-math.inf] * len(choices)  # of each answer, the most probable token that begins other answers too
+    for token, log_prob in sorted(tokens, key=lambda pair: (len(pair[0]), pair[1])):
+        labels = [label for label, answer in enumerate(answers) if answer.startswith(token)]
+        if len(labels) == 1:
+            unique[labels[0]] = log_prob
+        else:
+            shared = [max(value, log_prob) if label in labels else value for label, value in enumerate(shared)]
+    if not unique and max(shared) == -math.inf:
+        return shared
+    if max(shared) >= max(unique.values(), default=-math.inf):
+        raise InputError(
+            "E-ENDPOINT-LOGPROBS",
+            f"{place}: the first token does not identify one of {', '.join(map(repr, choices))}.",
+            HINT_LABELS,
+        )
+    unlisted = max(1.0 - sum(math.exp(log_prob) for _, log_prob in top), 1e-9)
+    bound = min(math.log(unlisted), *(log_prob for _, log_prob in top))
+    return [unique.get(label, max(bound, value)) for label, value in enumerate(shared)]
