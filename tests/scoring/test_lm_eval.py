@@ -5,7 +5,7 @@ import copy
 import numpy as np
 import pytest
 
-from flip_flop.scoring import PromptEncoder, score_instances
+from flip_flop.scoring import score_instances
 from tests.exact import ROUNDED, assert_scores, in_float64
 from tests.scoring.made import instances, rows
 from tests.tiny import TOKENIZERS, tiny_model
@@ -45,14 +45,13 @@ def assert_same(model, table, log_likelihoods):
 @pytest.mark.parametrize("logits_cache", [True, False])
 def test_tokens_and_scores_match_lm_eval(architecture, tokenizer, backend, logits_cache):
     model = in_float64(tiny_model(architecture, len(tokenizer)))
-    encoder = PromptEncoder(tokenizer)
     encoded = instances(tokenizer)
     harness = HFLM(pretrained=model, tokenizer=tokenizer, backend="causal", batch_size=4, logits_cache=logits_cache)
     requests = []
     for row, instance in zip(rows(), encoded, strict=True):
         for prompt, choices, answers in zip(row.prompts, row.choices, instance.answers, strict=True):
             for choice, answer in zip(choices, answers, strict=True):
-                texts = (prompt, encoder.delimiter + choice)
+                texts = (prompt, f" {choice}")
                 assert harness._encode_pair(*texts) == (list(answer.context), list(answer.tokens))
                 requests.append(Instance(request_type="loglikelihood", doc={}, arguments=texts, idx=0))
     assert_same(model, ours(model, encoded, backend), harness.loglikelihood(requests, disable_tqdm=True))

@@ -207,11 +207,6 @@ class PromptEncoder:
         """Whether the tokenizer's chat template is used."""
         return self.chat_template != "off" and bool(self.tokenizer.chat_template)
 
-    @property
-    def delimiter(self) -> str:
-        """The text between prompt and answer: empty after the generation prompt of a chat template, else a space."""
-        return "" if self.uses_chat_template else " "
-
     @functools.cached_property
     def starts_with_bos(self) -> bool:
         """Whether the tokenizer adds its BOS token to a text."""
@@ -282,8 +277,14 @@ class PromptEncoder:
             return replace(instance, prompts=tuple(prompts))
 
     def delimiter_of(self, chat: Chat) -> str:
-        """Return :attr:`delimiter`, or after an assistant prefix that does not end with white space, a space."""
-        return self.delimiter if not chat.assistant_prefix else " " * (not chat.assistant_prefix[-1].isspace())
+        """Return the text between prompt and answer.
+
+        It is empty after the generation prompt of a chat template, and after an assistant prefix that ends with white
+        space. Otherwise it is a space.
+        """
+        if chat.assistant_prefix:
+            return "" if chat.assistant_prefix[-1].isspace() else " "
+        return "" if self.uses_chat_template else " "
 
     @functools.cached_property
     def _boundary(self) -> Boundary:
@@ -383,10 +384,12 @@ def in_chat(tokenizer: PreTrainedTokenizerBase, prompt: str, chat: Chat) -> str:
     return text + (chat.assistant_prefix or "")
 
 
-def refuse_without_template(tokenizer: PreTrainedTokenizerBase, chat: Chat) -> None:
+def refuse_without_template(tokenizer: PreTrainedTokenizerBase | None, chat: Chat) -> None:
     """Refuse chat settings of a task if no chat template is used (``E-CHAT-TEMPLATE``)."""
     for key in chat.given:
-        why = "--chat-template is off" if tokenizer.chat_template else "the tokenizer does not have one"
+        why = "the served model has no --tokenizer"
+        if tokenizer is not None:
+            why = "--chat-template is off" if tokenizer.chat_template else "the tokenizer does not have one"
         hint = "Use an instruction-tuned model with a chat template, or write the text into the templates."
         raise InputError("E-CHAT-TEMPLATE", f"The task has {key}, which needs a chat template, but {why}.", hint)
 

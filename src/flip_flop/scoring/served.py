@@ -26,7 +26,7 @@ from flip_flop.metrics import ScoredRows, Scores
 from flip_flop.prompts import RenderedInstance
 from flip_flop.prompts.answers import label_inside, label_of
 from flip_flop.record import ModelRecord
-from flip_flop.scoring.encode import PromptEncoder
+from flip_flop.scoring.encode import PromptEncoder, refuse_without_template
 from flip_flop.scoring.models import load_tokenizer
 from flip_flop.scoring.open_answers import group_answers
 from flip_flop.scoring.options import DEFAULT_SCORING, ScoringOptions
@@ -93,12 +93,7 @@ class EndpointScorer(Scorer):
     def _as_read(self, instance: RenderedInstance, encoder: PromptEncoder | None) -> RenderedInstance:
         if encoder is not None:
             return encoder.as_read(instance)
-        for key in instance.chat.given:
-            raise InputError(
-                "E-CHAT-TEMPLATE",
-                f"The task has {key}, which needs a chat template.",
-                "Give the served model's tokenizer with --tokenizer.",
-            )
+        refuse_without_template(None, instance.chat)
         return instance
 
     def scores(
