@@ -91,16 +91,12 @@ def write_fp8(folder, block=16):
     """Blocks of FP8 codes, each with a scale."""
     stored, dequantized = {}, {}
     for name, weight in projections(load_file(folder / "model.safetensors")).items():
-        rows, columns = (-(-size // block) for size in weight.shape)
-        scales, codes, plain = torch.zeros(rows, columns), torch.zeros_like(weight), torch.zeros_like(weight)
-        for row in range(rows):
-            for column in range(columns):
-                part = slice(block * row, block * (row + 1)), slice(block * column, block * (column + 1))
-                scales[row, column] = weight[part].abs().max() / 448
-                codes[part] = (weight[part] / scales[row, column]).to(torch.float8_e4m3fn).float()
-                plain[part] = codes[part] * scales[row, column]
-        stored |= {name: codes.to(torch.float8_e4m3fn), f"{name}_scale_inv": scales}
-        dequantized[name] = plain
+        rows, columns = weight.shape
+        blocks = weight.view(rows // block, block, columns // block, block)
+        scales = blocks.abs().amax(dim=(1, 3), keepdim=True) / 448
+        codes = (blocks / scales).to(torch.float8_e4m3fn)
+        stored |= {name: codes.view(rows, columns), f"{name}_scale_inv": scales[:, 0, :, 0].contiguous()}
+        dequantized[name] = (codes.float() * scales).view(rows, columns)
     how = {"quant_method": "fp8", "weight_block_size": [block, block], "modules_to_not_convert": ["lm_head"]}
     change(folder, stored, quantization_config=how)
     return dequantized

@@ -5,7 +5,7 @@ import pytest
 from flip_flop.errors import InputError
 from flip_flop.record import TaskRecord
 from flip_flop.tasks import FileSource, HubSource, load_task, require_templates_for_training
-from flip_flop.tasks.task_file import read_task_file
+from flip_flop.tasks.loading import read_task_file
 
 # ruff: noqa: E501 - one case per line
 
@@ -72,7 +72,7 @@ def test_wording_order_and_scale_are_in_the_record_and_not_in_the_digests(tmp_pa
 def test_data_entries_for_encodings_and_the_hub(tmp_path):
     data = (
         "data: {train: {path: a.csv, encoding: latin-1}, test: {repo: a/b, config: c, split: d, revision: e}, "
-        "validation: {hub: {repo: a/b}}}"
+        "validation: {repo: a/b}}"
     )
     path = write(tmp_path, GOOD.replace("data: {train: unlabelled.jsonl, test: labelled.csv}", data))
     assert read_task_file(path, hub_mirror=tmp_path).data == {
@@ -93,7 +93,7 @@ MISTAKES = [
     ("labels:", "lables:", "E-TASK-KEY", "unknown key 'lables'. Did you mean 'labels'?"),
     ("reference:", "referense:", "E-TASK-KEY", "template 3 ('long') has an unknown key 'referense'. Did you mean 'reference'?"),
     (GOOD[GOOD.index("templates:") :], "", "E-TASK-KEY", "has no templates"),
-    (GOOD[GOOD.index("templates:") :], "templates: []", "E-TASK-KEY", "it has no templates"),
+    (GOOD[GOOD.index("templates:") :], "templates: []", "E-TASK-KEY", "templates is []"),
     (GOOD[GOOD.index("templates:") :], "templates: {a: b}", "E-TASK-KEY", "templates is {'a': 'b'}. Write a list of templates, or {promptsource: SET}"),
     (GOOD[GOOD.index("templates:") :], "templates: [x]", "E-TASK-KEY", "template 1 does not hold keys and values"),
     (DATA, "data: {}", "E-TASK-KEY", "data is {}. Dictionary should have at least 1 item"),
@@ -127,7 +127,6 @@ MISTAKES = [
     ('["calm", "urgent"]', "No", "E-LABEL", "an answer choice was read as False"),
     ('["calm", "urgent"]', "[1, 2]", "E-LABEL", "an answer choice was read as 1"),
     ('["calm", "urgent"]', '["a ||| b", "c"]', "E-LABEL", "holds |||"),
-    ('["calm", "urgent"]', "", "E-TPL-LABELS", "template 2 ('terse'): it has no answer_choices"),
     # Templates.
     ("name: terse\n", "name: plain\n", "E-TPL-DUP", "two templates are named 'plain'"),
     ("Urgent:", "{% if %}", "E-TPL-SYNTAX", "template 'terse', line 2"),
