@@ -30,9 +30,6 @@ WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP)
 MAX_JSON = 2**24  # bytes of a JSON file in a run; metrics of 100 templates and 100 labels need 0.2 MB
 MAX_ARRAYS = 2**28  # bytes of all arrays in a file; a large file may hold up to 100 times its size
-# Keys of configuration files that do not change a model. The chat template has a separate digest.
-NOT_DECIDING = ("_name_or_path", "base_model_name_or_path", "transformers_version", "peft_version", "chat_template")
-
 # The kinds of nodes in a file system, and those that are written in place.
 NODES = {
     stat.S_IFDIR: "a folder",
@@ -342,15 +339,6 @@ def sha256_text(text: str) -> str:
 def sha256_json(value: Any) -> str:
     """Return the SHA-256 of a JSON value in canonical form: sorted keys, no white space."""
     return sha256_text(json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False))
-
-
-def config_digest(path: Path) -> str:
-    """Return the SHA-256 of a JSON configuration without the notes of libraries, or of a file of another kind."""
-    content = read_object(path)
-    if content is None:
-        return sha256_file(path)
-    decisive = {key: value for key, value in content.items() if key not in NOT_DECIDING}
-    return sha256_text(json.dumps(decisive, sort_keys=True, default=str))  # escapes lone surrogates
 
 
 def sha256_file(path: Path) -> str:

@@ -16,12 +16,12 @@ from flip_flop.console import command, hardware, now, versions
 from flip_flop.errors import InputError
 from flip_flop.files import (
     MAX_JSON,
-    config_digest,
     flush,
     fsync_folder,
     read_json,
     read_object,
     sha256_file,
+    sha256_text,
     write_json,
 )
 
@@ -30,6 +30,8 @@ BROKEN_HINT = "Restore it, or run it again into a new folder."
 RUN_FILE = "run.json"
 MANIFEST = "MANIFEST.json"
 ADAPTER_WEIGHTS, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
+# Keys of an adapter's configuration that do not change it.
+NOT_DECIDING = ("_name_or_path", "base_model_name_or_path", "transformers_version", "peft_version", "chat_template")
 # The beginnings of the names of files that are never loaded: hidden ones, model card, tokenizer and manifest.
 UNREAD = (".", "README.md", "tokenizer", "special_tokens", "added_tokens", "chat_template", "vocab", "merges", MANIFEST)
 READABLE_JSON = f"readable JSON of at most {MAX_JSON // 2**20} MB"
@@ -290,7 +292,11 @@ def write_manifest(folder: Path) -> None:
 
 def _digest(file: Path) -> str:
     """Return the SHA-256 of a file. Notes of libraries in an adapter's configuration do not change it."""
-    return config_digest(file) if file.name == ADAPTER_CONFIG else sha256_file(file)
+    content = read_object(file) if file.name == ADAPTER_CONFIG else None
+    if content is None:
+        return sha256_file(file)
+    decisive = {key: value for key, value in content.items() if key not in NOT_DECIDING}
+    return sha256_text(json.dumps(decisive, sort_keys=True, default=str))  # escapes lone surrogates
 
 
 def find_corruption(folder: Path, only: Container[str] = ()) -> str | None:
