@@ -118,7 +118,8 @@ def test_arrays_with_a_flipped_bit_are_refused_or_are_what_was_written(tmp_path)
     path, arrays = tmp_path / "a.npz", {"ids": np.array(["a", "b"]), "scores": np.arange(24.0).reshape(2, 3, 4)}
     write_arrays(path, **arrays)
     whole, refused = path.read_bytes(), 0
-    for bit in range(8 * len(whole)):
+    bits = range(0, 8 * len(whole), 7)
+    for bit in bits:
         damaged = bytearray(whole)
         damaged[bit // 8] ^= 1 << bit % 8
         path.write_bytes(damaged)
@@ -128,6 +129,6 @@ def test_arrays_with_a_flipped_bit_are_refused_or_are_what_was_written(tmp_path)
             refused += 1
         else:
             assert all(np.array_equal(damage[name], arrays[name]) for name in damage.keys() & arrays.keys())
-    assert refused > 4 * len(whole)
+    assert refused > len(bits) / 2
     path.write_bytes(whole)
     np.testing.assert_equal(read_arrays(path), arrays)

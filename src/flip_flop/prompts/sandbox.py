@@ -49,7 +49,7 @@ NO_NAMES = (
     "true",
 )
 _STATE = "\0state"  # the name of a render's state, which no template can write
-_BOUNDARY = f"\ufdd0{SEPARATOR}\ufdd1"  # between answer choices; noncharacters, which no text of a row may have
+_BOUNDARY = f"\ufdd0{SEPARATOR}\ufdd1"  # between answer choices; noncharacters, which no text has
 _NUMBERS = (numbers.Number, np.bool_)
 _DATES = (datetime.date, datetime.time, datetime.timedelta)  # printable, but not inside a list
 
@@ -379,8 +379,6 @@ def names_of(source: str, *, printed: bool = False) -> frozenset[str]:
 def _with_missing(value: Any) -> Any:
     """Copy a value of a row with its missing values marked."""
     if isinstance(value, str):
-        if _BOUNDARY in value:
-            raise ValueError("the row has the text that divides answer choices")
         return value
     if isinstance(value, dict):
         return {key: _with_missing(item) for key, item in value.items()}
@@ -421,16 +419,12 @@ def _not_printable(item: Any, fields: Mapping[str, Any], read: frozenset[str], l
 
 
 def _parts(value: Any) -> Iterator[Any]:
-    """Yield the value and its parts, each once. A list may hold itself."""
-    stack, seen = [value], set[int]()
-    while stack:
-        item = stack.pop()
-        if id(item) in seen:
-            continue
-        seen.add(id(item))
-        yield item
-        if isinstance(item, dict):
-            stack.extend(item.keys())
-            stack.extend(item.values())
-        elif isinstance(item, list | tuple):
-            stack.extend(item)
+    """Yield the value and its parts."""
+    yield value
+    inside: Iterable[Any] = ()
+    if isinstance(value, dict):
+        inside = (*value.keys(), *value.values())
+    elif isinstance(value, list | tuple):
+        inside = value
+    for item in inside:
+        yield from _parts(item)
