@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 
 import numpy as np
 import pytest
@@ -11,7 +12,8 @@ from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 from flip_flop.errors import InputError
 from flip_flop.prompts import RenderedInstance
-from flip_flop.scoring import load_model, score
+from flip_flop.scoring import PromptEncoder, load_model, score
+from flip_flop.scoring.models import as_loaded
 from flip_flop.scoring.options import ScoringOptions
 from tests.scoring.oracle import naive_scores
 from tests.tiny import byte_bpe, save_tiny, tiny_model
@@ -103,10 +105,14 @@ def write_fp8(folder, block=16):
 
 
 def write_bitsandbytes(folder, config):
-    from bitsandbytes.functional import dequantize_4bit
-
     model = AutoModelForCausalLM.from_pretrained(folder, quantization_config=config)
     model.save_pretrained(folder)
+    return dequantized_by_bitsandbytes(model)
+
+
+def dequantized_by_bitsandbytes(model):
+    from bitsandbytes.functional import dequantize_4bit
+
     dequantized = {}
     for name, module in model.named_modules():
         if type(module).__name__ == "Linear4bit":
@@ -164,17 +170,36 @@ def quantized(request, tmp_path):
 def test_quantized_files_have_the_scores_of_their_dequantized_weights(quantized):
     folder, dequantized, name, _, tolerance = quantized
     loaded = load_model(folder)
-    plain = tiny_model("qwen2")
     assert loaded.record.dtype == f"{name}, float32"
     assert loaded.record.quantization["quant_method"] in (name, "bitsandbytes")
-    assert loaded.record.num_parameters == plain.num_parameters()
+    assert loaded.record.num_parameters == tiny_model("qwen2").num_parameters()
+    found = score(loaded, INSTANCES, ScoringOptions(backend="padded")).scores
+    np.testing.assert_allclose(found, scores_of(dequantized), atol=tolerance)
+
+
+def scores_of(dequantized):
+    """The scores of the tiny model with these weights."""
     assert len(dequantized) == 14
+    model = tiny_model("qwen2")
     with torch.no_grad():
         for weight, value in dequantized.items():
-            plain.get_parameter(weight).copy_(value)
-    expected = naive_scores(plain.double(), loaded.encoder().encode_all(INSTANCES)[0])
-    found = score(loaded, INSTANCES, ScoringOptions(backend="padded")).scores
-    np.testing.assert_allclose(found, expected, atol=tolerance)
+            model.get_parameter(weight).copy_(value)
+    return naive_scores(model.double(), [PromptEncoder(byte_bpe()).encode(instance) for instance in INSTANCES])
+
+
+def test_model_loaded_in_4_bits_has_the_scores_of_its_dequantized_weights(tmp_path):
+    pytest.importorskip("bitsandbytes")
+    loaded = load_model(save_tiny(tmp_path / "tiny"), quantization_config="4bit")
+    assert loaded.record.dtype == "4bit, float32"
+    assert loaded.record.num_parameters == tiny_model("qwen2").num_parameters()
+    given = as_loaded((loaded.model, loaded.tokenizer)).record
+    for part in ("dtype", "num_parameters", "quantization"):
+        assert getattr(given, part) == getattr(loaded.record, part)
+    found = score(loaded, INSTANCES)
+    assert found.settings["backend"] == "packed"
+    np.testing.assert_allclose(found.scores, scores_of(dequantized_by_bitsandbytes(loaded.model)), atol=1e-4)
+    # bitsandbytes would compute in bfloat16 on CPUs that support it.
+    assert {getattr(module, "support_avx512bf16_for_cpu", False) for module in loaded.model.modules()} == {False}
 
 
 def test_quantized_files_are_complete_and_not_quantized_again(quantized):
@@ -234,3 +259,40 @@ def test_token_beyond_the_vocabulary_gives_one_line(tmp_path, number):
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
     with pytest.raises(InputError, match=r"^E-MODEL-FILE: [^\n]*$"):
         load_model(folder).encoder().encode(INSTANCES[0])
+
+
+def test_model_in_8_bits_has_nearly_the_scores_of_its_weights(tmp_path):
+    pytest.importorskip("bitsandbytes")
+    base = save_tiny(tmp_path / "tiny")
+    found = score(load_model(base, quantization_config="8bit"), INSTANCES, ScoringOptions(backend="padded"))
+    np.testing.assert_allclose(found.scores, score(load_model(base), INSTANCES).scores, atol=0.5)
+
+
+@pytest.mark.slow
+def test_resume_needs_same_quantization(flip_flop, tmp_path, caplog):
+    pytest.importorskip("bitsandbytes")
+    command = ["train", "-m", "demo", "-t", "demo", "--limit", 16, "--eval-limit", 10, "--out", tmp_path / "run"]
+    more = ["--max-steps", 1]
+    assert flip_flop(*command, *more, "--load-in", "4bit", "--keep-worse").code == 0
+    audit = ["audit", "-m", "demo", "-t", "demo", "--limit", 4, "--adapter", tmp_path / "run/adapter", "--out"]
+    assert flip_flop(*audit, tmp_path / "in_4_bits", "--load-in", "4bit").code == 0
+    assert "W-ADAPTER" not in caplog.text
+    assert flip_flop(*audit, tmp_path / "plain").code == 0
+    assert "W-ADAPTER: the adapter was trained on a base in 4bit, float32, and is now" in caplog.text
+    found = flip_flop(*command, *more, "--resume")
+    assert found.code == 2
+    assert "model.dtype ('4bit, float32', now 'float32')" in found.err
+
+
+def test_missing_bitsandbytes_is_reported(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "bitsandbytes", None)
+    with pytest.raises(InputError, match=r"E-MODEL-DEVICE: .* -m pip install 'bitsandbytes>=0\.46'"):
+        load_model(save_tiny(tmp_path / "tiny"), quantization_config="8bit")
+
+
+def test_device_map_replaces_device(flip_flop, tmp_path):
+    command = ["audit", "-m", "demo", "-t", "demo", "--limit", 5, "--device-map", "auto"]
+    assert flip_flop(*command, "--out", tmp_path / "run").code == 0
+    found = flip_flop(*command, "--device", "cpu", "--out", tmp_path / "other")
+    assert (found.code, found.err.count("\n")) == (2, 1)
+    assert "E-MODEL-DEVICE" in found.err
