@@ -34,12 +34,6 @@ def spanning_tokenizer():
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>")
 
 
-def test_prompt_and_answer_are_tokenized_together(tokenizer):
-    whole = tokenizer("Is it good? Yes", add_special_tokens=False)["input_ids"]
-    pair = encode_pair(tokenizer, "Is it good?", " Yes")
-    assert list(pair.context + pair.tokens) == whole
-
-
 def test_answer_token_includes_space():
     pair = encode_pair(byte_bpe(), "Is it good?", " Yes")
     assert byte_bpe().decode(pair.tokens) == " Yes"
