@@ -206,32 +206,16 @@ templates:
 """
 
 
-@pytest.mark.parametrize("method", ["f2c", "cce"])
-def test_training_without_any_consensus_is_refused(run, project, method):
+def test_training_without_any_consensus_is_refused(run, project):
     lines = (project / "train.jsonl").read_text().splitlines(keepends=True)
     (project / "train.jsonl").write_text("".join(lines[:6]))
     (project / "other.jsonl").write_text("".join(lines[6:]))
     (project / "tickets.yaml").write_text(REVERSED.replace("validation: train", "validation: other"))
-    result = run(TRAIN, "--method", method)
+    result = run(TRAIN)
     assert result.code == 2
     *notes, last = result.err.splitlines()
     assert last.startswith("E-NO-CONSENSUS: none of the 6 instances ")
     assert all(note.startswith(("first votes: ", "W-")) for note in notes)
-    assert files(project / "out") == {".lock": b""}
-
-
-def test_training_of_answers_by_position_is_refused(run, project):
-    lines = (project / "train.jsonl").read_text().splitlines(keepends=True)
-    (project / "other.jsonl").write_text("".join(lines[6:]))
-    orders = REVERSED.replace("validation: train", "validation: other")
-    orders = orders.replace('"No ||| Yes"', '"No ||| Yes", wording: w, order: given')
-    orders = orders.replace('"Yes ||| No"', '"Yes ||| No", wording: w, order: swapped')
-    (project / "tickets.yaml").write_text(orders)
-    result = run(TRAIN, "--vote-calibration", "none")
-    assert result.code == 2
-    assert result.err.splitlines()[-1].startswith(
-        "E-POSITION: the model answers by position, not by content: the order of the options changes 100.0 % of its "
-    )
     assert files(project / "out") == {".lock": b""}
 
 
@@ -276,9 +260,6 @@ def test_training_looks_at_its_output_before_it_reads_a_model(run, project):
     (project / "out").mkdir()
     with held(project / "out" / ".lock"):
         one_line(run(command), "E-OUT-BUSY", "out")
-    one_line(run(command), "E-MODEL-FILE", "./no-model does not exist")
-    (project / "out" / "thesis.txt").write_text("precious")
-    one_line(run(command), "E-OUT-USED", "thesis.txt")
 
 
 @pytest.mark.slow

@@ -199,14 +199,20 @@ def test_generated_answers_have_no_probability_metrics(served, task, tmp_path):
     server.writes = lambda prompt: next(text for words, text in texts.items() if words in prompt)
     theirs = audit(name, task, quiet=True, scoring=GENERATION)
     assert theirs.predictions.tolist() == [[1, -1, 1, 0]] * 5
-    assert theirs.metrics["unmapped_share_per_template"] == {"plain": 0.0, "truth": 1.0, "long": 0.0, "terse": 0.0}
-    assert theirs.metrics["unmapped_share"] == 0.25
-    assert theirs.metrics["label_inside_share"] == 0.25
+    names = ("plain", "truth", "long", "terse")
+    expected = {
+        "unmapped_share_per_template": dict(zip(names, (0.0, 1.0, 0.0, 0.0), strict=True)),
+        "unmapped_share": 0.25,
+        "label_inside_share": 0.25,
+        "label_shares": [0.25, 0.5, 0.0],
+        "accuracy_per_template": {
+            name: np.mean(theirs.gold == answer) for name, answer in zip(names, (1, -1, 1, 0), strict=True)
+        },
+        "posix": None,
+        "ensemble_f1": None,
+    }
+    assert {name: theirs.metrics[name] for name in expected} == expected
     assert theirs.metrics["observed_agreement"] == pytest.approx(2 * 1 / (4 * 3))
-    assert theirs.metrics["label_shares"] == [0.25, 0.5, 0.0]
-    accuracy = [np.mean(theirs.gold == answer) for answer in (1, -1, 1, 0)]
-    assert list(theirs.metrics["accuracy_per_template"].values()) == accuracy
-    assert theirs.metrics["posix"] is theirs.metrics["ensemble_f1"] is None
     assert "no probabilities" in theirs.metrics["absent"]["posix"]
     stored = load_run(theirs.write(tmp_path / "run"))
     assert (stored.predictions == theirs.predictions).all()

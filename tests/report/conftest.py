@@ -3,12 +3,18 @@ import shutil
 
 import pytest
 
+from flip_flop.report import write_report
 from tests.report.made_runs import TEMPLATES, demo_runs, hostile_runs, make_scores, write_run
 
 
 @pytest.fixture(scope="session")
 def demo(tmp_path_factory):
     return demo_runs(tmp_path_factory.mktemp("demo"))
+
+
+@pytest.fixture(scope="session")
+def demo_report(demo, tmp_path_factory):
+    return write_report(demo, tmp_path_factory.mktemp("page") / "report.html")
 
 
 @pytest.fixture(scope="session")

@@ -26,9 +26,9 @@ def browser():
     found.close()
 
 
-@pytest.fixture(scope="module")
-def page(demo, tmp_path_factory):
-    return write_report(demo, tmp_path_factory.mktemp("browser") / "report.html")
+@pytest.fixture
+def page(demo_report):
+    return demo_report
 
 
 @pytest.fixture(scope="module")

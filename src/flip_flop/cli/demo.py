@@ -4,7 +4,7 @@ import logging
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -12,10 +12,6 @@ from flip_flop.cli.options import option, options, out_folder
 from flip_flop.console import DEMO_NOTE, echo
 from flip_flop.errors import InputError
 from flip_flop.files import remove
-
-if TYPE_CHECKING:
-    from flip_flop.scoring import LoadedModel
-    from flip_flop.tasks import Task
 
 log = logging.getLogger("flip_flop")
 
@@ -75,28 +71,37 @@ def demo_command(demo: DemoOptions) -> int:
 
 
 def run_demo(out: Path, *, seed: int = 0, quiet: bool = False) -> dict[str, list[Path]]:
-    """Audit, train with each method and audit again, into an empty or new folder.
+    """Train with each method, and audit the base and the trained models, into an empty or new folder.
 
     Returns:
         The run directories of the audits, base first: ``train`` on the training templates, ``held_out`` on the others.
     """
     import torch
 
+    from flip_flop.evaluation.audit import audit
     from flip_flop.scoring import load_model
     from flip_flop.tasks import load_task
     from flip_flop.training import make_config, train
 
     torch.set_num_threads(1)  # a second thread does not speed up this small model
     task = load_task("demo", templates="all")
-    audits: dict[str, list[Path]] = {"train": [], "held_out": []}
-    _audit_both(load_model("demo", **LOADED), task, out / "base", "base", audits)
+    adapters: dict[str, Path | None] = {"base": None}
     for number, (name, settings) in enumerate(METHODS.items(), start=1):
         log.info("%d of %d: training %s", number, len(METHODS), name)
         config = make_config(COMMON | settings | {"seed": seed}, "the demo's settings")
         run = train(load_model("demo", **LOADED), task, config, out / name, quiet=quiet, keep_worse=True)
         if run.stopped_by is not None:
             raise KeyboardInterrupt
-        _audit_both(load_model("demo", adapter=run.adapter, **LOADED), task, out / name, name, audits)
+        adapters[name] = run.adapter
+    audits: dict[str, list[Path]] = {"train": [], "held_out": []}
+    for name, adapter in adapters.items():
+        model = load_model("demo", adapter=adapter, **LOADED)
+        for kind, folder, templates in (
+            ("train", "audit", task.training_templates.names),
+            ("held_out", "audit_held_out", task.held_out_templates),
+        ):
+            result = audit(model, task.with_templates(templates), name=name, quiet=True, calibrate="none")
+            audits[kind].append(result.write(out / name / folder))
     return audits
 
 
@@ -106,12 +111,3 @@ def _clear(out: Path, overwrite: bool) -> None:
         raise InputError("E-OUT-USED", f"{out} is not empty.", "Give another --out, or add --overwrite.")
     for name in ("base", "report.html", *METHODS):
         remove(out / name)
-
-
-def _audit_both(model: "LoadedModel", task: "Task", folder: Path, name: str, audits: dict[str, list[Path]]) -> None:
-    from flip_flop.evaluation.audit import audit
-
-    parts = {"train": task.training_templates.names, "held_out": task.held_out_templates}
-    for kind, names in parts.items():
-        result = audit(model, task.with_templates(names), name=name, quiet=True, calibrate="none")
-        audits[kind].append(result.write(folder / ("audit" if kind == "train" else "audit_held_out")))
