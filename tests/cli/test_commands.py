@@ -30,6 +30,7 @@ def audit(flip_flop, model, project):
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not COMMAND.exists(), reason="the package is not installed")
 def test_the_installed_command_runs():
     found = subprocess.run([COMMAND, "--version"], capture_output=True, text=True)
@@ -92,6 +93,7 @@ main()
 """
 
 
+@pytest.mark.slow
 def test_help_and_what_is_typed_wrong_are_told_before_torch_is_imported(project):
     """In a moment, without the seconds of imports."""
     (project / "c.yaml").write_text("learning_rat: 3\n")

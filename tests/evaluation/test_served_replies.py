@@ -156,6 +156,7 @@ DAMAGES = [
 ]
 
 
+@pytest.mark.slow
 def test_damaged_stored_answers_are_requested_again(served, tmp_path):
     expected = audit(served[1], FEW, quiet=True)
     (store,) = (tmp_path / "cache").rglob("*.jsonl")

@@ -159,6 +159,7 @@ def test_the_report_shows_commands_digests_and_templates(demo_page):
     assert "{{ text }}\nVerdict in one word:" in demo_page
 
 
+@pytest.mark.slow
 def test_the_same_runs_give_the_same_bytes(hostile, hostile_page, tmp_path):
     again = write_report(hostile, tmp_path / "again.html", title=HOSTILE, note=HOSTILE)
     assert again.read_text(encoding="utf-8") == hostile_page
