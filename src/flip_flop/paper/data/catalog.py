@@ -289,14 +289,7 @@ class StoryClozeSource:
                 "StoryCloze must be requested from its owners.",
                 f"Register at {STORY_CLOZE_OWNERS}, and give --story-cloze-dir the folder of the two 2016 CSV files.",
             )
-        path = Path(folder) / self.file_name
-        if not path.is_file():
-            raise InputError(
-                "E-DATA-FILE",
-                f"{folder} has no file {self.file_name!r}.",
-                f"Register at {STORY_CLOZE_OWNERS}, and keep the file's name.",
-            )
-        rows = FileSource(path).load()
+        rows = FileSource(Path(folder) / self.file_name).load()
         rows.require_columns(STORY_CLOZE_FIELDS, "which the owners' file of 2016 has")
         renamed = []
         for row in rows.rows:
