@@ -61,7 +61,6 @@ TYPED_WRONG = [
     (("audit", "-m", "demo", "-t", "tickets.yaml", "-o", "out", "--adapter", "none"), "E-ADAPTER: "),
     (("predict", "-m", "./none", "-t", "tickets.yaml", "-i", "test.csv", "-o", "out.csv"), "E-MODEL-FILE: "),
     (("report", "none", "-o", "out.html"), "E-RUN-MISSING: "),
-    ((*TRAIN, "--report-to", "trackio"), "E-CONFIG: "),
     ((*TRAIN, "--learning-rat", "3"), "E-CONFIG: Unknown setting '--learning-rat' in the command line."),
     ((*TRAIN, "--config", "c.yaml"), "E-CONFIG: Unknown setting 'learning_rat' in c.yaml"),
     (("study", "plan", "smoke", "--set", "learning_rat=3"), "E-CONFIG: Unknown setting 'learning_rat' in --set"),

@@ -4,7 +4,7 @@ import pytest
 import torch
 from benchmarks.architectures import tiny
 from peft import LoraConfig, PromptTuningConfig, XLoraConfig
-from transformers import FalconMambaConfig, Mamba2Config, MambaConfig, MixtralConfig, NemotronHConfig, Qwen3MoeConfig
+from transformers import MambaConfig, NemotronHConfig, Qwen3MoeConfig
 
 from flip_flop.errors import InputError
 from flip_flop.training import F2CTrainer
@@ -16,13 +16,9 @@ pytestmark = pytest.mark.usefixtures("quiet_transformers")
 TINY = SHAPE | {"vocab_size": 400, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": None}
 MIXTURE = TINY | {"num_key_value_heads": 2, "num_experts_per_tok": 2}
 STATES = {"hidden_size": 32, "num_hidden_layers": 2, "vocab_size": 400, "state_size": 4}
-HEADS = {"num_heads": 8, "head_dim": 8, "n_groups": 1, "chunk_size": 8}
 ARCHITECTURES = {
     "Qwen3-MoE": lambda: Qwen3MoeConfig(**MIXTURE, num_experts=4, moe_intermediate_size=16),
-    "Mixtral": lambda: MixtralConfig(**MIXTURE, num_local_experts=4),
     "Mamba": lambda: MambaConfig(**STATES),
-    "Mamba 2": lambda: Mamba2Config(**STATES, **HEADS),
-    "FalconMamba": lambda: FalconMambaConfig(**STATES),
     "Nemotron-H": lambda: NemotronHConfig(
         **TINY | {"layers_block_type": ["mamba", "attention"]},
         num_key_value_heads=2,

@@ -16,9 +16,10 @@ from flip_flop.report import load_run
 from flip_flop.scoring import load_model
 from flip_flop.scoring.adapters import stored_calibration
 from flip_flop.tasks import RowsSource
+from flip_flop.training import load_training_data
 from flip_flop.training.selection import CheckpointCriterion
 from tests.tiny import CHAT_TEMPLATE, save_tiny
-from tests.training.conftest import change_digit, load_tiny, make_task, rows, run
+from tests.training.conftest import change_digit, load_tiny, make_task, rows, run, settings
 from tests.training.test_resume import interrupt
 from tests.training.test_resume import run as run_with_checkpoints
 
@@ -143,7 +144,7 @@ def test_a_damaged_checkpoint_is_refused(crashed, tmp_path, damage):
 @pytest.mark.slow
 def test_a_damaged_best_checkpoint_is_refused_only_for_its_adapter(crashed, tmp_path):
     best = "checkpoint-2"
-    for name, is_refused in (("optimizer.pt", False), ("README.md", False), ("adapter_model.safetensors", True)):
+    for name, is_refused in (("optimizer.pt", False), ("adapter_model.safetensors", True)):
         out = shutil.copytree(crashed, tmp_path / name)
         change_digit(out / "checkpoints" / best / name)
         if is_refused:
@@ -182,10 +183,17 @@ def resume(base, finished, task=None):
     return RunRecord.read(finished).allowed_changes
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_resumed_run_reports_and_records_changed_rows_and_templates(base, finished, caplog, change):
+def test_digests_of_a_plan_depend_on_rows_labels_and_templates(change):
     edit, inputs = CHANGES[change]
+    before, after = (load_training_data(task, settings(**SHORT)) for task in (TASK, edit(TASK)))
+    assert before.digest != after.digest
+    assert (before.record.digest != after.record.digest) is ("task" in inputs)
+
+
+@pytest.mark.slow
+def test_a_resumed_run_reports_and_records_changed_rows_and_templates(base, finished, caplog):
+    edit, inputs = CHANGES["a template"]
     assert resume(base, finished, edit(TASK)) == inputs
     assert caplog.text.count("W-RESUME-CHANGED") == 1
     assert resume(base, finished) == inputs, "a later resume keeps the changes"

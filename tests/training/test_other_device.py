@@ -20,7 +20,7 @@ from tests.training.naive_step import LOSSES, distance, made_instances, made_tra
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("other_device")]
 SCORINGS = ("packed", "padded")
-KINDS = ("cce", "f2c over labels, cce over both", "f2c over both", "f2c, votes of a separate pass", "swarm")
+KINDS = ("f2c over labels, cce over both", "f2c over both", "f2c, votes of a separate pass")
 STEPS = {kind: LOSSES[kind] for kind in KINDS} | {"derangement": {"method": "swarm", "swarm_pairs": "derangement"}}
 NOT_SAVED = {"save_strategy": "no", "select_by": "last"}
 ROW_TOKENS = 60

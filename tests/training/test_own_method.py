@@ -24,7 +24,7 @@ LOCAL = Method("local", "Local", "#000000", lambda instance, config: worst_templ
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", [WORST, NAMED, LOCAL], ids=str)
+@pytest.mark.parametrize("method", [NAMED, LOCAL], ids=str)
 def test_custom_method_is_logged_recorded_and_resumed(out, method):
     run(out, method=method, max_steps=2)
     run(out, resume=True, method=method, max_steps=2)

@@ -30,6 +30,10 @@ CHECKPOINTING = (
     "activation_checkpointing" if hasattr(F2CConfig, "activation_checkpointing") else "gradient_checkpointing"
 )
 BACKENDS = ("packed", "padded")
+KINDS = (
+    *("cce, sums", "cce over labels", "f2c over labels, cce over both", "f2c over both", "f2c of the release"),
+    *("f2c, votes of a separate pass", "swarm", "swarm of the release"),
+)
 
 
 def exact_trainer(folder, **settings):
@@ -39,9 +43,7 @@ def exact_trainer(folder, **settings):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("dtype", "kind"), [*(("float64", kind) for kind in LOSSES), ("float32", "f2c over both"), ("float32", "swarm")]
-)
+@pytest.mark.parametrize(("dtype", "kind"), [*(("float64", kind) for kind in KINDS), ("float32", "f2c over both")])
 def test_gradients_match_separate_passes(tmp_path, dtype, kind):
     instances = made_instances()
     expected_loss, expected = slow_step(exact_trainer(tmp_path / "slow", **LOSSES[kind]), instances)
@@ -52,11 +54,10 @@ def test_gradients_match_separate_passes(tmp_path, dtype, kind):
             in_float64(trainer.adapted)
             of_loss = of_gradients = EXACT
         assert trainer.backend == backend
-        for row_tokens in (1, 120, 100_000):
-            trainer._row_tokens = row_tokens
-            loss, gradients = step(trainer, instances)
-            assert loss == pytest.approx(expected_loss, rel=of_loss)
-            assert distance(gradients, expected) < of_gradients, (backend, row_tokens)
+        trainer._row_tokens = 120
+        loss, gradients = step(trainer, instances)
+        assert loss == pytest.approx(expected_loss, rel=of_loss)
+        assert distance(gradients, expected) < of_gradients, backend
 
 
 @pytest.mark.slow

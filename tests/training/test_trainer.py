@@ -1,6 +1,7 @@
 """Invariants of training for all methods: labels, base weights, batch size, instances without a consensus."""
 
 import json
+from dataclasses import replace
 
 import datasets
 import numpy as np
@@ -62,18 +63,16 @@ def test_each_method_lowers_its_loss_and_changes_only_the_adapter(tmp_path, meth
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("method", "weight"), [*((method, 0.0) for method in METHODS), ("f2c", 0.5)], ids=lambda value: str(value)
-)
+@pytest.mark.parametrize(("method", "weight"), [*((method, 0.0) for method in METHODS), ("f2c", 0.5)], ids=str)
 def test_only_methods_and_terms_that_use_labels_depend_on_them(tmp_path, method, weight):
-    weights = []
+    trainer = trainer_of(tmp_path, method, supervised_weight=weight)
+    randomize(trainer)
+    losses = []
     for label in (0, 1):
-        rows, changes = relabelled(label), {"supervised_weight": weight, "num_train_epochs": 1}
-        trainer = trainer_of(tmp_path / str(label), method, rows, **changes)
-        trainer.train()
-        weights.append(adapter_weights(trainer))
+        encoded = [replace(instance, label=label) for instance in trainer.train_instances]
+        losses.append(trainer.compute_loss(trainer.adapted, {"instances": encoded}).item())
     uses_labels = method in WITH_LABELS or weight > 0
-    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0]) != uses_labels
+    assert (losses[0] == losses[1]) != uses_labels
 
 
 @pytest.mark.parametrize(("uses_labels", "weight"), [(False, 0.0), (False, 0.5), (True, 0.0)])
@@ -100,12 +99,12 @@ def test_an_instance_has_its_gold_label_and_the_scores_that_vote_only_where_they
 
 # 8 instances in 3 x 3: the last micro-batch is smaller than the others.
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["f2c", "cce", "swarm", "paft", "ppcl"])
+@pytest.mark.parametrize("method", ["f2c", "ppcl"])
 def test_one_batch_of_eight_equals_eight_of_one(tmp_path, method):
     results = []
     for size, steps in [(8, 1), (1, 8), (3, 3)]:
         batch = {"per_device_train_batch_size": size, "gradient_accumulation_steps": steps}
-        trainer = make_exact_trainer(tmp_path / f"{size}", method=method, **batch)
+        trainer = make_exact_trainer(tmp_path / f"{size}", method=method, num_train_epochs=1, **batch)
         trainer.train()
         results.append(adapter_weights(trainer))
     for other in results[1:]:
@@ -148,7 +147,6 @@ def test_training_rows_without_any_gold_label_are_refused(tmp_path, reader, chan
 # Changes, whether the training uses labels, a row of the card's table of settings, a key of the log.
 MARKED = [
     ({"method": "ppcl", "clean_template": 1}, True, "| clean_template | 1 |", "ppcl"),
-    ({"method": "opct", "clean_template": 1}, False, "| clean_template | 1 |", "opct"),
     ({"method": "f2c", "supervised_weight": 0.5}, True, "| supervised_weight | 0.5 |", "supervised"),
 ]
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import Field, dataclass, fields
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, get_args
 
@@ -10,7 +9,7 @@ import click
 
 from flip_flop.cli.options import BaseModelOptions, DataOptions, TaskOptions, option, options, out_folder
 from flip_flop.console import echo
-from flip_flop.errors import InputError, install_command
+from flip_flop.errors import InputError
 from flip_flop.method.settings import TrainingProtocol, row_protocol_of
 
 # Settings that the command owns, and the flags that set them.
@@ -76,10 +75,9 @@ def train_command(
     names = {name.removeprefix("--").replace("-", "_"): name for name in settings}
     source = f"{run.config} and the command line" if run.config else "the command line"
     flags = [flag for param in ctx.command.params for flag in param.opts if flag.startswith("--")]
-    from flip_flop.training.settings import check_names
+    from flip_flop.training.settings import find_names
 
-    check_names(settings, source, flags)  # before seconds of imports
-    _check_reporter(settings.get(names.get("report_to", "")))
+    find_names(settings, source, flags)  # before seconds of imports
     from flip_flop.scoring.distributed import rank
     from flip_flop.tasks import prior_from, require_templates_for_training
     from flip_flop.training import load_training_data, make_config, train
@@ -131,13 +129,6 @@ def train_command(
         audit = f"flip-flop audit --model {model.model} --adapter {adapter} --task {task.task}{protocol}{mirror}"
         echo(f"{adapter}: next, {audit} --out ...")
     return 0
-
-
-def _check_reporter(name: object) -> None:
-    if name in ("trackio", "wandb") and find_spec(str(name)) is None:
-        raise InputError(
-            "E-CONFIG", f"report_to is {name!r}, which is not installed.", f"{install_command(str(name))}."
-        )
 
 
 def _default(item: Field[Any]) -> str:

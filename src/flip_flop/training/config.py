@@ -1,36 +1,30 @@
 """``F2CConfig``: ``transformers.TrainingArguments`` with the settings of the methods, from Python, YAML and flags."""
 
-import contextlib
 import copy
 import functools
-import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from types import NoneType, UnionType
-from typing import Any, Literal, Union, cast, get_args, get_origin
+from types import NoneType
+from typing import Any, Literal, cast, get_args, get_origin
 
 import torch
+from pydantic import TypeAdapter, ValidationError
 from transformers import Trainer, TrainingArguments, get_scheduler
 from transformers.integrations import get_available_reporting_integrations
 from transformers.utils import is_liger_kernel_available
 
 from flip_flop.errors import InputError, install_command
 from flip_flop.method import METHODS, find_method
+from flip_flop.method.settings import TrainingProtocol
 from flip_flop.metrics import check_prior
 from flip_flop.scoring.causal_lm import as_input_error
 from flip_flop.training.settings import INHERITED_RANGES, MAX_STEPS, RANGES, TrainingSettings, find_names
 
 # Values of metric_for_best_model that mean select_by. The library's default is "loss".
 SELECTED = (None, "loss", "selection")
-_PARSERS: dict[Any, Callable[[str], Any]] = {
-    bool: {"true": True, "false": False}.__getitem__,
-    NoneType: {"none": None, "null": None}.__getitem__,
-    int: int,
-    float: float,
-    list[float]: lambda text: [float(part) for part in text.split(",")],
-}
-_TYPE_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+# Types of settings that are converted and checked here. The library checks the others.
+_SIMPLE = {bool, int, float, str, NoneType}
 
 
 @dataclass
@@ -73,8 +67,10 @@ class F2CConfig(TrainingSettings, TrainingArguments):
         self.method = method.name if METHODS.get(method.name) is method else self.method
         self._resolve_protocol()
         for item in fields(self):
+            value = read_value(item.name, getattr(self, item.name), item.type)
+            setattr(self, item.name, value)
             range_ = item.metadata.get("range") or INHERITED_RANGES.get(item.name)
-            check_value(item.name, getattr(self, item.name), item.type, range_)
+            self._require(item.name, range_ is None or value is None or RANGES[range_](value), str(range_))
         self._check_calibration()
         self._require("save_strategy", self.save_strategy != "best", "no, steps or epoch")
         self._resolve_schedule()
@@ -93,7 +89,7 @@ class F2CConfig(TrainingSettings, TrainingArguments):
 
     def _resolve_protocol(self) -> None:
         """Fill in the settings that ``protocol`` decides."""
-        check_value("protocol", self.protocol, TrainingSettings.__dataclass_fields__["protocol"].type)
+        read_value("protocol", self.protocol, TrainingProtocol)
         if self.votes == "online" and self.vote_calibration is None:
             self.vote_calibration = "none"  # a step has too few rows to calibrate
         for item in fields(TrainingSettings):
@@ -210,7 +206,7 @@ optimizer_errors = functools.partial(
 def make_config(
     settings: Mapping[str, Any], source: str = "the settings", other_flags: Sequence[str] = ()
 ) -> F2CConfig:
-    """Make an :class:`F2CConfig` from values of a YAML file or the command line, converting texts to the field's type.
+    """Make an :class:`F2CConfig` from values of a YAML file or the command line.
 
     Args:
         settings: Values by name. A name may be a flag (``--learning-rate``, ``--lr``); dashes count as underscores.
@@ -220,11 +216,10 @@ def make_config(
     Raises:
         InputError: ``E-CONFIG`` for an unknown field, with the nearest one, and for a bad value.
     """
-    known = {item.name: item for item in fields(F2CConfig) if item.init}
-    keys = find_names(settings, known, source, other_flags)
+    keys = find_names(settings, source, other_flags)
     try:
         with setting_errors(source):
-            config = F2CConfig(**{name: _convert(settings[key], known[name].type) for name, key in keys.items()})
+            config = F2CConfig(**{name: settings[key] for name, key in keys.items()})
             config.get_process_log_level()
             config.check_metric(has_metrics=False)
     except InputError as error:
@@ -235,34 +230,28 @@ def make_config(
     return config
 
 
-def _convert(value: Any, annotation: Any) -> Any:
-    """Parse a text as the field's type if possible: YAML reads ``3e-4`` as text, and flags are always text."""
-    kinds = get_args(annotation) or (annotation,)
-    if isinstance(value, str) or (type(value) is int and float in kinds and int not in kinds):
-        for kind in (kind for kind in _PARSERS if kind in kinds):
-            with contextlib.suppress(KeyError, ValueError):
-                return _PARSERS[kind](str(value).strip().lower())
-    return value
+@functools.cache
+def _adapter(annotation: Any) -> TypeAdapter[Any] | None:
+    kinds = {*get_args(annotation)} or {annotation}
+    return TypeAdapter(annotation) if get_origin(annotation) is Literal or kinds <= _SIMPLE else None
 
 
-def check_value(name: str, value: Any, annotation: Any, range_: str | None = None) -> None:
-    """Check choices, numbers, switches and texts by type and range; the library checks other types."""
-    choices = get_args(annotation) if get_origin(annotation) is Literal else ()
-    if choices and value not in choices:
-        raise InputError("E-CONFIG", f"{name} is {value!r}.", f"Use one of {', '.join(choices)}.")
-    alternatives = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
-    kinds = {get_origin(kind) or kind for kind in alternatives}
-    if choices or kinds & {Any, Literal} or not (kinds <= {*_PARSERS, str} or isinstance(value, int | float)):
-        return
-    expected = next((text for kind, text in _TYPE_NAMES.items() if kind in kinds), "of another type")
-    classes = {bool} if isinstance(value, bool) else {*type(value).__mro__}
-    is_path = str in kinds and isinstance(value, os.PathLike)
-    fits = bool(classes & kinds) or (int in classes and float in kinds) or is_path
-    if fits and classes & {int, float} and name != "unanimous_margin":  # infinity means no Case 2
-        bound, words = (2**32, f"below {2**32}") if int in classes else (math.inf, "finite")
-        expected, fits = f"{expected}, {words}", -bound < value < bound  # false for NaN
-    if not fits:
-        what = "has no value" if value is None else f"is {value!r}"
-        raise InputError("E-CONFIG", f"{name} {what}.", f"It must be {expected}.")
-    if range_ is not None and value is not None and not RANGES[range_](value):
-        raise InputError("E-CONFIG", f"{name} is {value!r}.", f"It must be {range_}.")
+def read_value(name: str, value: Any, annotation: Any) -> Any:
+    """Convert a text to the type of a setting: YAML reads ``3e-4`` as text, and flags are always text.
+
+    Other values are only checked. The library checks other types than numbers, switches, texts and choices.
+
+    Raises:
+        InputError: ``E-CONFIG``.
+    """
+    if isinstance(value, str) and NoneType in get_args(annotation) and value.lower() in ("none", "null"):
+        return None
+    adapter = _adapter(annotation)
+    if adapter is None:
+        return value
+    read = os.fspath(value) if isinstance(value, os.PathLike) else value
+    try:
+        return adapter.validate_python(read, strict=not isinstance(value, str))
+    except ValidationError as error:
+        message = error.errors()[0]["msg"].removeprefix("Input should be ").partition(", unable")[0]
+        raise InputError("E-CONFIG", f"{name} is {value!r}.", f"It must be {message}.") from error

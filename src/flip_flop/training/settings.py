@@ -3,6 +3,8 @@
 # ruff: noqa: RUF009 (each default is a dataclass field)
 
 import ast
+import functools
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from importlib.util import find_spec
@@ -45,11 +47,21 @@ def as_flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def find_names(
-    settings: Iterable[str], known: Iterable[str], source: str, other_flags: Sequence[str]
-) -> dict[str, str]:
-    """Map each field to the last key that names it."""
-    names, keys = set(known), {}
+@functools.cache
+def _all_names() -> set[str]:
+    """Return the names of all fields of ``F2CConfig``: the library's from its source, without torch."""
+    library = Path(str(getattr(find_spec("transformers"), "origin", ""))).with_name("training_args.py")
+    lines = [node.target for node in ast.walk(ast.parse(library.read_text("utf-8"))) if isinstance(node, ast.AnnAssign)]
+    return {*map(ast.unparse, lines), *TrainingSettings.__dataclass_fields__}
+
+
+def find_names(settings: Iterable[str], source: str, other_flags: Sequence[str] = ()) -> dict[str, str]:
+    """Map each field to the last key that names it.
+
+    Raises:
+        InputError: ``E-CONFIG`` for an unknown setting.
+    """
+    names, keys = _all_names(), {}
     for key in map(str, settings):
         name = ALIASES.get(key) or key.removeprefix("--").replace("-", "_")
         if name not in names:
@@ -59,30 +71,19 @@ def find_names(
     return keys
 
 
-def check_names(settings: Iterable[str], source: str, other_flags: Sequence[str] = ()) -> None:
-    """Refuse unknown settings before torch is imported: the library's fields are read from its source.
-
-    Raises:
-        InputError: ``E-CONFIG``.
-    """
-    library = Path(str(getattr(find_spec("transformers"), "origin", ""))).with_name("training_args.py")
-    lines = [node.target for node in ast.walk(ast.parse(library.read_text("utf-8"))) if isinstance(node, ast.AnnAssign)]
-    known = {ast.unparse(line) for line in lines} | {*TrainingSettings.__dataclass_fields__}
-    find_names(settings, known, source, other_flags)
-
-
-# Ranges of numbers, which must also be finite.
+# Ranges of numbers.
 RANGES: dict[str, Callable[[float], bool]] = {
-    "at least 0": lambda value: value >= 0,
-    "at least 1": lambda value: value >= 1,
+    "at least 0": lambda value: 0 <= value < math.inf,
+    "at least 0, and below 2**32": lambda value: 0 <= value < 2**32,
+    "at least 1": lambda value: 1 <= value < math.inf,
     "at least 0 and below 1": lambda value: 0 <= value < 1,
-    "above 0": lambda value: value > 0,
-    "above 0, or -1 for the default": lambda value: value > 0 or value == -1,
+    "above 0": lambda value: 0 < value < math.inf,
+    "above 0, or -1 for the default": lambda value: 0 < value < math.inf or value == -1,
 }
 # Ranges of inherited settings.
 INHERITED_RANGES = {
     "max_grad_norm": "at least 0",
-    "data_seed": "at least 0",
+    "data_seed": "at least 0, and below 2**32",
     "dataloader_num_workers": "at least 0",
     "neftune_noise_alpha": "at least 0",
     "gradient_accumulation_steps": "at least 1",
@@ -139,7 +140,7 @@ class TrainingSettings:
     logging_first_step: bool = _setting(True, "Log the first step too.")
     report_to: Any = _setting("none", "trackio, wandb, tensorboard, ..., or none.")
     remove_unused_columns: bool = _setting(False, "Must be False: instances are not model inputs.")
-    seed: int = _setting(42, "Seed of data order, initialization and dropout.", "at least 0")
+    seed: int = _setting(42, "Seed of data order, initialization and dropout.", "at least 0, and below 2**32")
     ddp_timeout: int = _setting(7200, "On GPUs: seconds that a process waits for the others.")
     dataloader_pin_memory: bool = _setting(False, "No effect: batches hold no tensors to pin.")
 
