@@ -70,12 +70,6 @@ def test_the_mixture_keeps_what_probability_space_would_lose():
     assert mixture_log_probs(far).tolist() == pytest.approx([0.0, -1e4 + math.log(2)], abs=1e-3)
 
 
-def test_the_mixture_of_equal_distributions_is_exactly_that_distribution():
-    for size in range(1, 16):
-        one = log_distributions(random_of("equal", size), 1, 50, dtype=torch.float32)
-        assert torch.equal(mixture_log_probs(one.repeat(size, 1)), one[0])
-
-
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
 def test_the_jensen_shannon_divergence_equals_the_loop(size):
     log_probs = log_distributions(random_of("jsd", size), size, 11)

@@ -26,7 +26,6 @@ from tests.training.conftest import (
     settings,
     signal_in,
 )
-from tests.waiting import wait_for
 
 BY_STEPS = {"eval_strategy": "steps", "eval_steps": 4, "save_strategy": "steps", "save_steps": 4}
 APART = {"save_strategy": "steps", "save_steps": 3, "select_by": "last"}
@@ -111,13 +110,15 @@ def test_signals_of_a_scheduler_are_one_request_with_one_line(monkeypatch, capsy
     stop.on_train_begin(None, None, None)
     for number in numbers:
         os.kill(os.getpid(), number)
-    lines = []
-    wait_for(lambda: lines.extend(capsys.readouterr().err.splitlines()) or lines, seconds=5)
-    assert lines == ["finishing the step; press Ctrl-C again to stop now"]
+    assert capsys.readouterr().err.splitlines() == ["finishing the step; press Ctrl-C again to stop now"]
     assert stop.received == numbers[-1]
+    codes = []
+    monkeypatch.setattr(os, "_exit", codes.append)
+    monkeypatch.setattr(run_module, "SECONDS_OF_A_LAUNCHER", 0.0)
+    os.kill(os.getpid(), signal.SIGINT)
+    assert codes == [130]
     stop.restore()
     assert [signal.getsignal(number) for number in numbers] == before
-    assert signal.set_wakeup_fd(-1) == -1
 
 
 @pytest.mark.slow

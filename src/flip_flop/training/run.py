@@ -368,11 +368,12 @@ class ShowProgress(TrainerCallback):
 class StopOnSignal(TrainerCallback):
     """Finishes the step on SIGINT or SIGTERM, writes a checkpoint and stops. A second SIGINT ends the process at once.
 
-    Python runs a handler only after a backward pass, which may take long. So a thread reads the signals from a pipe.
+    Python runs a handler between two operations of torch, or after a backward pass.
     """
 
     def __init__(self):
         self.received: int | None = None
+        self._first = 0.0  # when the first signal arrived
         self._previous: dict[int, Any] = {}
         self._saves_at_epoch_end = False
 
@@ -381,26 +382,17 @@ class StopOnSignal(TrainerCallback):
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._previous[number] = signal.signal(number, self._receive)
-            arrivals, self._pipe = os.pipe()
-            os.set_blocking(self._pipe, False)
-            self._previous_pipe = signal.set_wakeup_fd(self._pipe)
-            threading.Thread(target=self._answer, args=[arrivals], daemon=True).start()
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
+        # A launcher repeats the signal that it gets.
+        is_repeated = world_size() > 1 and time.monotonic() - self._first < SECONDS_OF_A_LAUNCHER
+        if self.received is None:
+            self._first = time.monotonic()
+            if is_first_process():
+                tqdm.write("finishing the step; press Ctrl-C again to stop now", file=sys.stderr)
+        elif number == signal.SIGINT and not is_repeated:
+            os._exit(128 + number)
         self.received = number
-
-    def _answer(self, arrivals: int) -> None:
-        first = 0.0
-        while number := int.from_bytes(os.read(arrivals, 1)):
-            # A launcher repeats the signal that it gets.
-            is_repeated = world_size() > 1 and time.monotonic() - first < SECONDS_OF_A_LAUNCHER
-            if first and number == signal.SIGINT and not is_repeated:
-                os._exit(128 + number)
-            if not first and number in self._previous:
-                first = time.monotonic()
-                if is_first_process():
-                    tqdm.write("finishing the step; press Ctrl-C again to stop now", file=sys.stderr)
-        os.close(arrivals)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs) -> None:
         """Request a checkpoint and the end; at the end of an epoch, after its evaluation."""
@@ -429,9 +421,6 @@ class StopOnSignal(TrainerCallback):
 
     def restore(self) -> None:
         """Restore the previous handlers. Not a callback, because ``on_train_end`` is not called after a failure."""
-        if self._previous:
-            signal.set_wakeup_fd(self._previous_pipe)
-            os.close(self._pipe)  # ends the thread
         while self._previous:
             signal.signal(*self._previous.popitem())
 

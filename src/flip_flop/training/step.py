@@ -1,7 +1,6 @@
 """A training step: its instances as the methods read them, rows that are computed together, and statistics."""
 
 import logging
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -140,8 +139,8 @@ class StepStatistics:
     """
 
     def __init__(self):
-        self._values: dict[str, list[float]] = defaultdict(list)
-        self._unread: list[tuple[str, Tensor]] = []  # loss terms, still on their device
+        # An instance's values by log key. Loss terms stay tensors until `read`.
+        self._instances: list[dict[str, Any]] = []
         self._terms: set[str] = set()
         self._masses: list[Tensor] = []
         self._votes: list[Int64[np.ndarray, " instances"]] = []
@@ -161,38 +160,34 @@ class StepStatistics:
         self._votes.append(majority_vote(scores.float().numpy()))
         for instance, label, terms in zip(instances, labels, losses, strict=True):
             consensus, split = instance.consensus, instance.split
-            for case in (1, 2, 3):
-                self._values[f"case_{case}"].append(float(split.case == case))
-            for name, value in terms.items():
-                self._terms.add(name)
-                self._unread.append((name, value.detach()))
+            values: dict[str, Any] = {f"case_{case}": float(split.case == case) for case in (1, 2, 3)}
+            values |= {name: value.detach() for name, value in terms.items()}
             if uses_labels:
-                self._values["no_gold"].append(float(label is None))
+                values["no_gold"] = float(label is None)
             if split.case == 3:
-                self._values["flip_weight"].append(split.flip_weight)
+                values["flip_weight"] = split.flip_weight
             if label is not None and bool(consensus.exists):
-                self._values["pseudo_label_accuracy"].append(float(int(consensus.label) == label))
+                values["pseudo_label_accuracy"] = float(int(consensus.label) == label)
+            self._terms |= terms.keys()
+            self._instances.append(values)
 
     def read(self) -> "StepStatistics":
         """Copy the loss terms from their device, all at once to wait for it only once; return itself."""
-        if self._unread:
-            names, values = zip(*self._unread, strict=True)
-            read = torch.stack([value.to(values[0].device).reshape(()) for value in values]).tolist()
-            for name, value in zip(names, read, strict=True):
-                self._values[name].append(value)
-            self._unread = []
+        places = [(values, name) for values in self._instances for name in values if isinstance(values[name], Tensor)]
+        if places:
+            unread = torch.stack([values[name].reshape(()) for values, name in places])
+            for (values, name), number in zip(places, unread.tolist(), strict=True):
+                values[name] = number
         return self
 
     def means(self) -> dict[str, float]:
         """Return the means by log key."""
         if not self._masses:
             return {}
-        self.read()
-        num_instances = len(self._values["case_1"])
-        logs = {
-            name: sum(values) / (num_instances if name in self._terms else len(values))
-            for name, values in self._values.items()
-        }
+        logs = {}
+        for name in dict.fromkeys(name for values in self.read()._instances for name in values):
+            numbers = [values[name] for values in self._instances if name in values]
+            logs[name] = sum(numbers) / (len(self._instances) if name in self._terms else len(numbers))
         per_template = torch.cat(self._masses).mean(dim=0)
         return logs | {"own_label_mass": float(per_template.mean()), "own_label_mass_min": float(per_template.min())}
 
@@ -207,10 +202,8 @@ class StepStatistics:
         for part in parts:
             whole._masses.extend(part._masses)
             whole._votes.extend(part._votes)
-            whole._unread.extend(part._unread)
+            whole._instances.extend(part._instances)
             whole._terms |= part._terms
-            for name, values in part._values.items():
-                whole._values[name].extend(values)
         return whole
 
 
