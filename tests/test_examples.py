@@ -120,16 +120,26 @@ def test_pairs_of_answers_are_converted_to_the_judges_task(tmp_path, monkeypatch
         assert instance.choices[0] == tuple(reversed(instance.choices[1]))
 
 
-def test_the_capitals_are_read_as_open_answers(tmp_path):
-    facts = [{"uuid": f"{n}", "sub_label": f"place {n}", "obj_label": f"Town {n}"} for n in range(220)]
-    script = runpy.run_path(str(EXAMPLES / "capitals" / "fetch.py"))
-    script["write_splits"]("\n".join(map(json.dumps, facts)).encode(), tmp_path)
-    shutil.copy(EXAMPLES / "capitals" / "task.yaml", tmp_path)
-    task = load_task(tmp_path / "task.yaml", templates="all")
+CAPITALS = [{"uuid": f"{n}", "sub_label": f"place {n}", "obj_label": f"Town {n}"} for n in range(220)]
+PROBLEMS = [{"ID": f"{n}", "Body": f"Ann has {n} figs ", "Question": "How many?", "Answer": n / 2} for n in range(220)]
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "prompt", "reference"),
+    [
+        ("capitals", "\n".join(map(json.dumps, CAPITALS)), "The capital of place {} is", "town {}"),
+        ("svamp", json.dumps(PROBLEMS), "Ann has {} figs. How many? Answer with a number only.", "{:g}"),
+    ],
+)
+def test_the_examples_of_open_answers_are_read(name, source, prompt, reference, tmp_path):
+    script = runpy.run_path(str(EXAMPLES / "open_answers" / "fetch.py"))
+    script["write_splits"](name, source.encode(), tmp_path / name)
+    shutil.copy(EXAMPLES / "open_answers" / f"{name}.yaml", tmp_path)
+    task = load_task(tmp_path / f"{name}.yaml", templates="all")
     rows = {split: task.render(split).instances for split in ("train", "validation", "test")}
     assert {split: len(part) for split, part in rows.items()} == {"train": 10, "validation": 60, "test": 150}
     assert len({row.id for part in rows.values() for row in part}) == 220
-    row = rows["test"][0]
-    assert row.references == (f"town {row.id}",)
-    assert row.prompts[0] == f"The capital of place {row.id} is"
+    for row in rows["test"]:
+        assert row.prompts[0] == prompt.format(row.id)
+        assert row.references == (reference.format(row.id if name == "capitals" else int(row.id) / 2),)
     assert not any(row.references for row in rows["train"])
