@@ -128,7 +128,7 @@ PROBLEMS = [{"ID": f"{n}", "Body": f"Ann has {n} figs ", "Question": "How many?"
     ("name", "source", "prompt", "reference"),
     [
         ("capitals", "\n".join(map(json.dumps, CAPITALS)), "The capital of place {} is", "town {}"),
-        ("svamp", json.dumps(PROBLEMS), "Ann has {} figs. How many? Answer with a number only.", "{:g}"),
+        ("svamp", json.dumps(PROBLEMS), "Ann has {} figs. How many?", "{:g}"),
     ],
 )
 def test_the_examples_of_open_answers_are_read(name, source, prompt, reference, tmp_path):

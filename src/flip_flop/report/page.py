@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 import jinja2
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from flip_flop.console import DEMO_NOTE, count, percent, percent_interval, point_interval, points, visible
 from flip_flop.errors import InputError
@@ -131,6 +131,7 @@ def _environment() -> jinja2.Environment:
         thousands="{:,}".format,
         number=lambda value: f"{value:.2f}".rstrip("0").rstrip("."),
         one_line=lambda text: visible(str(text), one_line=True),
+        sentence=_sentence,
         count_of=count,
         in_words=_in_words,
         margins=margins,
@@ -145,6 +146,12 @@ def _environment() -> jinja2.Environment:
         table_caption=table_caption,
     )
     return environment
+
+
+def _sentence(text: str) -> Markup:
+    """A sentence in which options and names of metrics have no line break."""
+    shown = str(escape(visible(text, one_line=True)))
+    return Markup(re.sub(r"--[a-z-]+|macro-F1", r'<span class="unbroken">\g<0></span>', shown))
 
 
 def _part(name: str) -> str:
