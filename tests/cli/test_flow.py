@@ -100,7 +100,7 @@ def test_a_few_labelled_rows_calibrate_audit_training_and_predictions(flip_flop,
     assert after["label_prior"] == pytest.approx([6 / 11, 5 / 11])
     assert after["label_shares"] == pytest.approx([5 / 9, 4 / 9])
     assert flip_flop("predict", *common, "--calibrate", "contextual", "--input", "test.csv", "--out", "a.csv").code == 0
-    calibrated = ("--vote-calibration", "batch", "--few-labels", "test.csv", "--votes", "frozen", "--max-steps", "1")
+    calibrated = ("--vote-calibration", "prior", "--few-labels", "test.csv", "--votes", "frozen", "--max-steps", "1")
     assert train(*calibrated, "--quiet").code == 0
     assert record("runs/f2c")["training"]["label_prior"] == pytest.approx([6 / 11, 5 / 11])
 

@@ -96,6 +96,7 @@ def test_settings_are_resolved(values, expected):
         ({"learning_rate": True}, "learning_rate is True. It must be a valid number"),
         ({"run_name": ["a"]}, r"run_name is \['a'\]. It must be a valid string"),
         ({"accelerator_config": "none.json"}, "No such file"),
+        ({"accelerator_config": 1}, "accelerator_config is 1. It must be an object"),
         ({"log_level": "loud"}, "loud"),
         ({"enable_jit_checkpoint": True}, "enable_jit_checkpoint is True. It must be false: a signal"),
         ({"torch_compile_backend": "wavy"}, "torch_compile_backend is 'wavy'"),

@@ -96,13 +96,15 @@ def train_command(
         )
     # Everything typed and the data are checked before the model is loaded.
     settings["use_cpu"] = model.device == "cpu"
-    config = make_config(settings, source, flags)
-    few_labels = run.few_labels if config.supervised_weight else None
+    few_labels = run.few_labels if "supervised_weight" in names else None
     if run.few_labels is not None and few_labels is None:
         if "label_prior" in names:
             raise InputError("E-LABEL-PRIOR", "label_prior and --few-labels are both given.", "Remove one of them.")
         settings["label_prior"] = list(prior_from(data.open(task.task, task.templates), run.few_labels))
-        config = make_config(settings, source, flags)
+    config = make_config(settings, source, flags)
+    if few_labels is not None and not config.supervised_weight:
+        hint = "Leave supervised_weight out to estimate label_prior from them."
+        raise InputError("E-CONFIG", "supervised_weight is 0, so --few-labels has no effect.", hint)
     check_out(run.out, resume=run.resume)
     opened = data.open(task.task, task.templates, row_protocol_of(config.protocol))
     require_templates_for_training(opened)

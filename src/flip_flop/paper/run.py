@@ -377,7 +377,7 @@ def run_units(
     """Run the commands of units, one process per device at a time, and return their exit codes.
 
     An error on a GPU or a lost process ends only its unit. SIGTERM and Ctrl-C let each process finish its step and
-    write a checkpoint. A second Ctrl-C ends them at once.
+    write a checkpoint. A second Ctrl-C ends them after the current backward pass.
     """
     waiting, free, exit_codes = list(commands), list(devices), {}
     running: dict[subprocess.Popen[bytes], tuple[Unit, str]] = {}

@@ -148,6 +148,8 @@ class F2CConfig(TrainingSettings, TrainingArguments):
             raise InputError("E-CONFIG", str(error)) from error
         if self.load_best_model_at_end and self.metric_for_best_model in SELECTED:
             self.metric_for_best_model, self.greater_is_better = "selection", True
+        is_number = isinstance(self.accelerator_config, int)  # the library would open it as a file descriptor
+        self._require("accelerator_config", not is_number, "an object of settings or a JSON file")
         self._require("enable_jit_checkpoint", not self.enable_jit_checkpoint, "false: a signal writes a checkpoint")
         liger = not self.use_liger_kernel or is_liger_kernel_available()
         self._require("use_liger_kernel", liger, "false if liger-kernel is not installed")
