@@ -9,6 +9,7 @@ from flip_flop.record import RunRecord
 
 TASK = {
     "name": "moods",
+    "digests": {},
     "labels": [0, "1", True],
     "label_names": ["sad", "glad", "neither"],
     "digest": "ab",
@@ -21,7 +22,15 @@ TASK = {
     "data": {"source": "made rows", "num_rows": 5},
     "instances_digest": "ef",
 }
-MODEL = {"name": "tiny", "revision": None, "digest": "01", "num_parameters": 7, "dtype": "float32", "is_demo": False}
+MODEL = {
+    "digests": {},
+    "name": "tiny",
+    "revision": None,
+    "digest": "01",
+    "num_parameters": 7,
+    "dtype": "float32",
+    "is_demo": False,
+}
 AUDIT = {
     "kind": "audit",
     "flip_flop_version": "0.1.0",
@@ -45,7 +54,7 @@ TRAINING = {
     "command": "flip-flop train",
     "task": TASK | {"num_validation": 2, "num_dropped": 0},
     "model": MODEL,
-    "adapter": {"path": "adapter", "digest": "23", "method": "f2c"},
+    "adapter": {"path": "adapter", "digest": "23", "method": "f2c", "digests": {}},
     "scoring": {"delimiter": " "},
     "training": {"method": "f2c", "fast_linear": False, "survey": {"num_instances": 3}},
     "seed": 0,
@@ -55,7 +64,7 @@ TRAINING = {
     "created": "2026-11-22T07:58:44+00:00",
     "seconds": 40.25,
 }
-ADAPTED = AUDIT | {"adapter": {"path": "a", "digest": "23", "method": None, "chat_template": False}}
+ADAPTED = AUDIT | {"adapter": {"path": "a", "digest": "23", "method": None, "digests": {}, "chat_template": False}}
 WITH_OPTIONS = AUDIT | {
     "task": TASK | {"system": "Be brief.", "chat_template_kwargs": {"enable_thinking": False}, "num_too_long": 1},
     "model": MODEL | {"endpoint": "http://127.0.0.1", "quantization": {"load_in_4bit": True}},

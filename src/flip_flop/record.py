@@ -78,7 +78,7 @@ class TemplateRecord(Section):
 class TaskRecord(Section):
     """A task, its templates and the data of one split, by digest; see :attr:`flip_flop.tasks.RenderedSplit.record`.
 
-    ``instances_digest`` differs between two samples of one file.
+    ``instances_digest`` differs between two samples of one file. ``digests`` is of earlier versions.
     """
 
     name: str
@@ -93,6 +93,7 @@ class TaskRecord(Section):
     templates: tuple[TemplateRecord, ...]
     data: Mapping[str, Any] = field(default_factory=dict)
     instances_digest: str = ""
+    digests: Mapping[str, Any] = field(default_factory=dict)
     system: str | None = None
     assistant_prefix: str | None = None
     chat_template_kwargs: Mapping[str, Any] | None = None
@@ -113,7 +114,10 @@ class TaskRecord(Section):
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class ModelRecord(Section):
-    """The base model. ``digest`` covers its weight files, or its name on the hub and its commit."""
+    """The base model. ``digest`` covers its weight files, or its name on the hub and its commit.
+
+    ``digests`` is of earlier versions.
+    """
 
     name: str = ""
     revision: str | None = None
@@ -121,6 +125,7 @@ class ModelRecord(Section):
     num_parameters: int | None = None
     dtype: str | None = None
     is_demo: bool = False
+    digests: Mapping[str, Any] = field(default_factory=dict)
     endpoint: str | None = None
     quantization: Mapping[str, Any] | None = None
 
@@ -133,6 +138,7 @@ class AdapterRecord(Section):
     digest: str | None = None
     method: str | None = None
     uses_labels: bool | None = None  # of the training
+    digests: Mapping[str, Any] = field(default_factory=dict)
     chat_template: bool | None = None
     chat: Mapping[str, Any] | None = None
 
