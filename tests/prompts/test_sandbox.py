@@ -109,6 +109,16 @@ def test_a_missing_value_never_becomes_a_text_or_a_number(source, value):
     assert render("{{ 'none' if text is none }} {{ text|default('x', true)|upper }}", {"text": None}) == "none X"
 
 
+def test_a_row_never_has_the_text_between_answers():
+    with pytest.raises(InputError, match="divides answer choices"):
+        Template("t", "{{ options }}?", "{{ options }} ||| No").render({"options": "a\ufdd0|||\ufdd1b"}, None)
+
+
+def test_a_list_that_repeats_itself_is_read_once():
+    nested = "{% set x = [[]] %}" + "{% set x = [x, x] %}" * 19
+    assert render(nested + "{{ x }}").startswith("[[")
+
+
 @pytest.mark.parametrize(
     ("source", "expected"),
     [

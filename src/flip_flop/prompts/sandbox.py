@@ -49,7 +49,7 @@ NO_NAMES = (
     "true",
 )
 _STATE = "\0state"  # the name of a render's state, which no template can write
-_BOUNDARY = f"\ufdd0{SEPARATOR}\ufdd1"  # between answer choices; noncharacters, which no text has
+_BOUNDARY = f"\ufdd0{SEPARATOR}\ufdd1"  # between answer choices; noncharacters, which no text of a row may have
 _NUMBERS = (numbers.Number, np.bool_)
 _DATES = (datetime.date, datetime.time, datetime.timedelta)  # printable, but not inside a list
 
@@ -315,8 +315,9 @@ def render_text(
     """
     template = compile_source(source, is_prompt, where)
     location = f"{where}, {row}"
-    marked, pieces, length = _with_missing(fields), [], 0
+    pieces, length = [], 0
     try:
+        marked = _with_missing(fields)
         # Template.generate would rewrite the traceback of each EndOfPrompt.
         values = {"row": marked, "fields": marked, **marked, _STATE: Render(make_generator, value_limit)}
         for piece in template.root_render_func(template.new_context(values)):
@@ -379,6 +380,8 @@ def names_of(source: str, *, printed: bool = False) -> frozenset[str]:
 def _with_missing(value: Any) -> Any:
     """Copy a value of a row with its missing values marked."""
     if isinstance(value, str):
+        if _BOUNDARY in value:
+            raise ValueError("the row has the text that divides answer choices")
         return value
     if isinstance(value, dict):
         return {key: _with_missing(item) for key, item in value.items()}
@@ -419,12 +422,16 @@ def _not_printable(item: Any, fields: Mapping[str, Any], read: frozenset[str], l
 
 
 def _parts(value: Any) -> Iterator[Any]:
-    """Yield the value and its parts."""
-    yield value
-    inside: Iterable[Any] = ()
-    if isinstance(value, dict):
-        inside = (*value.keys(), *value.values())
-    elif isinstance(value, list | tuple):
-        inside = value
-    for item in inside:
-        yield from _parts(item)
+    """Yield the value and its parts, each once: a template can nest a list in itself many times."""
+    stack, seen = [value], set[int]()
+    while stack:
+        item = stack.pop()
+        if id(item) in seen:
+            continue
+        seen.add(id(item))
+        yield item
+        if isinstance(item, dict):
+            stack.extend(item.keys())
+            stack.extend(item.values())
+        elif isinstance(item, list | tuple):
+            stack.extend(item)
