@@ -11,6 +11,7 @@ from evidence.demo_model import ANNOTATORS, Annotator, rebuild_model, stream_exa
 from evidence.demo_reviews import Clause, Review, make_rows
 
 from flip_flop.cli import demo as demo_run
+from flip_flop.errors import InputError
 from flip_flop.report import comparison_blocks, load_run, write_report
 from flip_flop.scoring.models import EMBEDDED_MODEL
 from flip_flop.tasks import RowsSource, load_task
@@ -21,6 +22,14 @@ pytestmark = pytest.mark.xdist_group("demo")
 def test_loading_the_embedded_task_imports_no_torch():
     code = "import sys, flip_flop.tasks; flip_flop.tasks.load_task('demo'); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_a_folder_with_more_than_a_demo_is_kept(tmp_path):
+    (tmp_path / "base").mkdir()
+    (tmp_path / "thesis.txt").write_text("precious")
+    with pytest.raises(InputError, match=r"E-OUT-USED: .* holds thesis.txt"):
+        demo_run.demo_command.callback(out=tmp_path, seed=0, overwrite=True, quiet=True)
+    assert (tmp_path / "base").is_dir()
 
 
 def test_an_annotator_weighs_remarks_by_their_place_and_a_single_remark_in_full():

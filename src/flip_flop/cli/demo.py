@@ -106,8 +106,11 @@ def run_demo(out: Path, *, seed: int = 0, quiet: bool = False) -> dict[str, list
 
 
 def _clear(out: Path, overwrite: bool) -> None:
-    """Remove the folders of an earlier demo. Other files stay."""
-    if not overwrite and out.is_dir() and any(out.iterdir()):
-        raise InputError("E-OUT-USED", f"{out} is not empty.", "Give another --out, or add --overwrite.")
-    for name in ("base", "report.html", *METHODS):
+    """Remove an earlier demo. Refuse a folder with any other folder or file, except hidden ones."""
+    names = {item.name for item in out.iterdir() if not item.name.startswith(".")} if out.is_dir() else set()
+    if names and not overwrite:
+        raise InputError("E-OUT-USED", f"{out} is not empty.", "Give another --out, or add --overwrite to a demo's.")
+    if foreign := sorted(names - {"base", "report.html", *METHODS}):
+        raise InputError("E-OUT-USED", f"{out} holds {foreign[0]}, which is not from a demo.", "Give another --out.")
+    for name in names:
         remove(out / name)
