@@ -9,7 +9,7 @@ from types import NoneType
 from typing import Any, Literal, cast, get_args, get_origin
 
 import torch
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 from transformers import Trainer, TrainingArguments, get_scheduler
 from transformers.integrations import get_available_reporting_integrations
 from transformers.utils import is_liger_kernel_available
@@ -233,9 +233,11 @@ def make_config(
 
 
 @functools.cache
-def _adapter(annotation: Any) -> TypeAdapter[Any] | None:
+def _adapter(annotation: Any, *, is_finite: bool) -> TypeAdapter[Any] | None:
     kinds = {*get_args(annotation)} or {annotation}
-    return TypeAdapter(annotation) if get_origin(annotation) is Literal or kinds <= _SIMPLE else None
+    if get_origin(annotation) is not Literal and not kinds <= _SIMPLE:
+        return None
+    return TypeAdapter(annotation, config=ConfigDict(allow_inf_nan=not is_finite))
 
 
 def read_value(name: str, value: Any, annotation: Any) -> Any:
@@ -248,7 +250,7 @@ def read_value(name: str, value: Any, annotation: Any) -> Any:
     """
     if isinstance(value, str) and NoneType in get_args(annotation) and value.lower() in ("none", "null"):
         return None
-    adapter = _adapter(annotation)
+    adapter = _adapter(annotation, is_finite=name != "unanimous_margin")  # infinity means no Case 2
     if adapter is None:
         return value
     read = os.fspath(value) if isinstance(value, os.PathLike) else value

@@ -4,7 +4,6 @@
 
 import ast
 import functools
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from importlib.util import find_spec
@@ -71,14 +70,14 @@ def find_names(settings: Iterable[str], source: str, other_flags: Sequence[str] 
     return keys
 
 
-# Ranges of numbers.
+# Ranges of numbers, which must also be finite.
 RANGES: dict[str, Callable[[float], bool]] = {
-    "at least 0": lambda value: 0 <= value < math.inf,
+    "at least 0": lambda value: value >= 0,
     "at least 0, and below 2**32": lambda value: 0 <= value < 2**32,
-    "at least 1": lambda value: 1 <= value < math.inf,
+    "at least 1": lambda value: value >= 1,
     "at least 0 and below 1": lambda value: 0 <= value < 1,
-    "above 0": lambda value: 0 < value < math.inf,
-    "above 0, or -1 for the default": lambda value: 0 < value < math.inf or value == -1,
+    "above 0": lambda value: value > 0,
+    "above 0, or -1 for the default": lambda value: value > 0 or value == -1,
 }
 # Ranges of inherited settings.
 INHERITED_RANGES = {
