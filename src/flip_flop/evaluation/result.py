@@ -440,7 +440,8 @@ def _flips(run: Audit) -> dict[str, Any]:
     rows, columns = (places.tolist() for places in np.nonzero(run.predictions != run.data.votes[:, None]))
     answers, votes, gold = run.predictions[rows, columns], run.data.votes[rows], run.gold[rows]
     ids = [run.instance_ids[row] for row in rows]
-    prompts = {instance.id: instance.prompts for instance in run.instances if instance.id in {*ids}}
+    flipped = set(ids)
+    prompts = {instance.id: instance.prompts for instance in run.instances if instance.id in flipped}
     margins = None
     if not run.data.is_generated:
         margins = (run.scores[rows, columns, answers] - run.scores[rows, columns, votes]).astype(np.float64)

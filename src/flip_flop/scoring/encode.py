@@ -387,10 +387,10 @@ def in_chat(tokenizer: PreTrainedTokenizerBase, prompt: str, chat: Chat) -> str:
 def refuse_without_template(tokenizer: PreTrainedTokenizerBase | None, chat: Chat) -> None:
     """Refuse chat settings of a task if no chat template is used (``E-CHAT-TEMPLATE``)."""
     for key in chat.given:
-        why = "the served model has no --tokenizer"
+        why, hint = "the served model has no --tokenizer", "Give the served model's tokenizer with --tokenizer."
         if tokenizer is not None:
             why = "--chat-template is off" if tokenizer.chat_template else "the tokenizer does not have one"
-        hint = "Use an instruction-tuned model with a chat template, or write the text into the templates."
+            hint = "Use an instruction-tuned model with a chat template, or write the text into the templates."
         raise InputError("E-CHAT-TEMPLATE", f"The task has {key}, which needs a chat template, but {why}.", hint)
 
 
