@@ -105,12 +105,14 @@ def check_model_name(name: str, revision: str | None = None, *, dtype: str = "au
         )
 
 
-def check_shard(name: str, quantization: object = None, device_map: object = None) -> None:
+def check_shard(
+    name: str, quantization: object = None, device_map: object = None, *, has_launcher: bool = False
+) -> None:
     """Reject ``--shard`` without a launcher, and for weights that transformers does not shard (``E-DISTRIBUTED``)."""
     if gguf_name(name) is not None or quantization or device_map:
         other = "GGUF" if gguf_name(name) else "--load-in" if quantization else "--device-map"
         raise InputError("E-DISTRIBUTED", f"--shard does not work with {other}.", "Leave one of them out.")
-    if int(os.environ.get("WORLD_SIZE", "1")) < 2:
+    if not has_launcher and int(os.environ.get("WORLD_SIZE", "1")) < 2:
         raise InputError(
             "E-DISTRIBUTED",
             "--shard divides the weights between processes, but there is one.",

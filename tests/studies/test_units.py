@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 import torch
@@ -33,6 +34,7 @@ from flip_flop.training.checkpoints import lock
 from tests.processes import ALONE, command, end, launch, start
 from tests.studies.small_studies import (
     DEMO,
+    LONG,
     SHORT,
     attempts,
     here,
@@ -298,6 +300,33 @@ def adapter(folder, training):
     return load_file(folder.run(training) / "adapter" / "adapter_model.safetensors")
 
 
+def work(path, *units):
+    """Run units of a plan, as a process of a launcher."""
+    torch.set_num_threads(1)
+    assert [here("work", path, "--unit", unit) for unit in units] == [DONE] * len(units)
+
+
+@pytest.mark.slow
+def test_two_processes_with_half_of_the_weights_match_one(tmp_path):
+    methods, alone = ("base", "cce"), StudyFolder(tmp_path / "alone")
+    made = plan(small(WHOLE, methods=methods, limit=8))
+    names = [unit.name for unit in made.units]
+    work(alone.write_plan(made), *names)
+    for shard in ("fsdp", "tp"):
+        sharded, folder = plan(small(WHOLE, methods=methods, limit=8, shard=shard)), StudyFolder(tmp_path / shard)
+        assert sharded.cells == made.cells  # the same digests
+        code, out = launch(2, work, folder.write_plan(sharded), *names, output=tmp_path / f"{shard}.txt")
+        assert (code, out.count("train "), out.count("audit ")) == (0, 1, 2), out
+        assert set(folder.states(sharded).values()) == {"done"}
+        one, two = (adapter(root, made.trainings[0]) for root in (alone, folder))
+        assert max(float((one[name] - two[name]).abs().max()) for name in one) < 1e-5
+        for cell in made.audits:
+            scores, others = (load_run(root.run(cell)).scores for root in (alone, folder))
+            np.testing.assert_allclose(others, scores, rtol=1e-5, atol=1e-5)
+        recorded = json.loads((folder.run(made.trainings[0]) / "plan.json").read_text())
+        assert recorded["model"]["shard"] == shard
+
+
 @pytest.fixture
 def planned(tmp_path):
     made = plan(small(WHOLE, methods=("cce",)))
@@ -367,6 +396,19 @@ def test_export_launches_only_training_units(tmp_path):
     assert base[0] == sys.executable
     torchrun = str(Path(sys.executable).parent / "torchrun")
     assert training[: training.index("-m")] == [torchrun, "--standalone", "--nproc-per-node", "2"]
+
+
+def test_units_that_divide_the_weights_need_a_launcher(tmp_path):
+    study, out = write_study(tmp_path, f"{LONG}shard: tp\n"), tmp_path / "list"
+    sharded = ("run", study, "--out", tmp_path / "out", "--device", "cpu", "--export", out)
+    for options, expected in (
+        ((), "E-DISTRIBUTED: study small divides .* its units have one. Give --processes-per-unit N"),
+        (("--processes-per-unit", "2", "--model", "m.gguf"), "E-DISTRIBUTED: --shard does not work with GGUF"),
+    ):
+        with pytest.raises(InputError, match=expected):
+            here(*sharded, *options)
+    here(*sharded, "--processes-per-unit", "2")
+    assert out.read_text().count("torchrun --standalone --nproc-per-node 2 -m flip_flop") == 2  # the base, too
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import click
 from flip_flop.cli.options import DataOptions, RowOptions, option, options, out_file, out_folder
 from flip_flop.console import align_columns, echo, visible
 from flip_flop.errors import InputError, nearest
+from flip_flop.hub import check_shard
 from flip_flop.method.settings import Protocol, TrainingProtocol
 
 if TYPE_CHECKING:
@@ -98,7 +99,10 @@ class RunOptions:
         "'accelerate launch --num_processes 4 --main_process_port 0'.",
     )
     processes_per_unit: int | None = option(
-        None, min=2, help="Slurm, --export: start each training run with torchrun, in this many processes."
+        None,
+        min=2,
+        help="Slurm, --export: start each training run with torchrun, in this many processes; with `shard`, "
+        "each audit, too.",
     )
     mem: str | None = option(None, help="Slurm: memory, such as 32GB.")
     cpus: int | None = option(None, min=1, help="Slurm: cores.")
@@ -255,6 +259,14 @@ def run_command(grid: GridOptions, how: RunOptions, name: str, out: Path, quiet:
         )
     launcher = how.launcher_words()
     study, setup = grid.study(name)
+    if study.shard is not None:
+        if not launcher:
+            raise InputError(
+                "E-DISTRIBUTED",
+                f"study {study.name} divides the weights between processes, but its units have one.",
+                "Give --processes-per-unit N with --executor slurm or --export FILE, or remove shard.",
+            )
+        check_shard(setup.model, has_launcher=True)
     gpus = how.gpus
     if gpus is None:
         gpus = 0 if setup.device == "cpu" else how.processes_per_unit
@@ -271,7 +283,7 @@ def run_command(grid: GridOptions, how: RunOptions, name: str, out: Path, quiet:
     reference = name if name in study_names() else str(Path(name).resolve())
     tables = [*PROGRAM, "tables", reference, "--model", setup.model, "--protocol", study.protocol]
     tables += ["--out", str(folder.root)]
-    commands = unit_commands(folder, folder.open_units(plan), command, launcher)
+    commands = unit_commands(folder, folder.open_units(plan), command, launcher, sharded=study.shard is not None)
     if how.export is not None:
         export_commands(how.export, plan, list(commands.values()), tables)
         echo(f"{how.export}: {len(commands)} commands")

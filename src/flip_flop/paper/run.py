@@ -1,7 +1,8 @@
 """The folder of all studies, and the run of a unit. An interrupted study continues when its command is run again.
 
-Of several processes that ``accelerate launch`` or ``torchrun`` has started, all train a unit, and the first one does
-everything else. A shared file system may show files late, so the first one also decides what is left to train.
+Of several processes that ``accelerate launch`` or ``torchrun`` has started, all train a unit, and audit it if they
+divide the weights. The first one does everything else. A shared file system may show files late, so the first one also
+decides what is left to do.
 """
 
 import contextlib
@@ -37,7 +38,7 @@ from flip_flop.files import (
 from flip_flop.paper.plan import Cell, Plan, Unit, cell_key, choose, open_task
 from flip_flop.paper.study import Study
 from flip_flop.record import RUN_FILE, find_change, loaded_files
-from flip_flop.scoring import LoadedModel, load_model
+from flip_flop.scoring import CausalLMScorer, LoadedModel, load_model
 from flip_flop.scoring.distributed import all_gather
 from flip_flop.scoring.options import ScoringOptions
 from flip_flop.tasks import Task
@@ -235,16 +236,25 @@ def run_unit(plan: Plan, folder: StudyFolder, unit: Unit) -> int:
         SystemExit: SIGTERM stopped an audit.
     """
     with _exit_on_sigterm():
-        if num_processes() > 1:
-            if unit.training is None:  # one process audits the base, without a process group
-                return _run_cells(plan, folder, unit) if is_first_process() else DONE
+        together = [cell for cell in unit.cells if _by_all_processes(plan, cell)]
+        if num_processes() > 1 and together:
             # This begins the process group. Later, digests resolve settings for the CPU, which would begin a CPU's.
-            ddp = {name: value for name, value in unit.training.settings.items() if name.startswith("ddp")}
+            ddp = {name: value for name, value in together[0].settings.items() if name.startswith("ddp")}
             make_config(ddp | {"use_cpu": _on_cpu(plan)})
-            is_trained = all_gather(folder.is_done(unit.training))[0]
-            if not is_first_process():
-                return DONE if is_trained or _train(plan, folder, unit.training) else STOPPED
-        return _run_cells(plan, folder, unit)
+        if is_first_process():
+            return _run_cells(plan, folder, unit)
+        for cell in together:
+            if all_gather(False)[0]:
+                continue
+            if cell.kind == "audit":
+                _audit(plan, folder, unit, cell)
+            elif not _train(plan, folder, cell):
+                return STOPPED
+        return DONE
+
+
+def _by_all_processes(plan: Plan, cell: Cell) -> bool:
+    return plan.study.shard is not None or cell.kind == "train"
 
 
 @contextlib.contextmanager
@@ -257,11 +267,12 @@ def _exit_on_sigterm() -> Iterator[None]:
 
 
 def _run_cells(plan: Plan, folder: StudyFolder, unit: Unit) -> int:
-    """Run the cells one after the other. Other cells run after any error but that of a training run."""
+    """Run the cells one after the other. An error of training, or of an audit by all processes, ends the unit."""
     echo(f"---- {now()}, process {os.getpid()}")
     failures: list[str] = []
     for cell in unit.cells:
-        if folder.is_done(cell):
+        is_shared, is_done = _by_all_processes(plan, cell), folder.is_done(cell)
+        if all_gather(is_done)[0] if is_shared else is_done:
             continue
         started, reason = time.monotonic(), ""
         try:
@@ -283,7 +294,7 @@ def _run_cells(plan: Plan, folder: StudyFolder, unit: Unit) -> int:
         torch.cuda.empty_cache()
         if reason:
             failures.append(f"{cell.kind} {cell.label}: {reason}")
-            if cell.kind == "train":
+            if is_shared:
                 break
     folder.write_failures(unit, failures)
     return FAILED if failures else DONE
@@ -305,7 +316,14 @@ def _open(plan: Plan, cell: Cell) -> Task:
 
 def _load(plan: Plan, adapter: Path | None = None) -> LoadedModel:
     setup = plan.setup
-    loaded = load_model(setup.model, adapter=adapter, revision=setup.revision, dtype=setup.dtype, device=setup.device)
+    loaded = load_model(
+        setup.model,
+        adapter=adapter,
+        revision=setup.revision,
+        dtype=setup.dtype,
+        device=setup.device,
+        shard=plan.study.shard,
+    )
     if loaded.record.is_demo:
         torch.set_num_threads(1)  # so small a model is slower with two threads
     return loaded
@@ -315,7 +333,7 @@ def _train(plan: Plan, folder: StudyFolder, cell: Cell) -> bool:
     """Train, or continue from the last checkpoint. Return whether the training has ended, not been stopped."""
     task, out, study = _open(plan, cell), folder.run(cell), plan.study
     config = make_config(dict(cell.settings) | {"use_cpu": _on_cpu(plan)}, cell.label)
-    split_batch_across_ranks(config, num_processes())
+    split_batch_across_ranks(config, 1 if study.shard == "tp" else num_processes())
     if is_first_process() and (damage := folder.damage(cell)):
         echo(f"{out / damage}: {cell.label} continues from its last checkpoint", err=True)
         (out / RUN_FILE).unlink()
@@ -332,15 +350,17 @@ def _train(plan: Plan, folder: StudyFolder, cell: Cell) -> bool:
 
 
 def _audit(plan: Plan, folder: StudyFolder, unit: Unit, cell: Cell) -> None:
-    out = folder.run(cell)
-    with lock_output(out):  # refused before the work, not after it
+    out, is_first = folder.run(cell), is_first_process()
+    with lock_output(out) if is_first else contextlib.nullcontext():  # refused before the work, not after it
         split = _open(plan, cell).render(plan.study.split, limit=plan.study.limit)
         known = {item.name for item in fields(ScoringOptions)}
         scoring = ScoringOptions(**{name: value for name, value in cell.settings.items() if name in known})
         adapter = folder.run(unit.training) / "adapter" if unit.training else None
-        result = audit(_load(plan, adapter), split, scoring=scoring, name=cell.method)
-        remove(out)  # a damaged audit
-        result.write(out)
+        scorer = CausalLMScorer(_load(plan, adapter), shared=plan.study.shard is not None)
+        result = audit(scorer, split, scoring=scoring, name=cell.method, quiet=not is_first)
+        if is_first:
+            remove(out)  # a damaged audit
+            result.write(out)
 
 
 # ---- all units, on this machine ----
@@ -356,16 +376,21 @@ def worker_devices(device: str, jobs: int | None = None) -> list[str]:
 
 
 def unit_commands(
-    folder: StudyFolder, units: Iterable[Unit], command: Sequence[str], launcher: Sequence[str] = ()
+    folder: StudyFolder,
+    units: Iterable[Unit],
+    command: Sequence[str],
+    launcher: Sequence[str] = (),
+    *,
+    sharded: bool = False,
 ) -> dict[Unit, str]:
     """Return the shell command of each unit, which appends its output to the unit's log. Any order works.
 
-    ``launcher`` replaces the interpreter, the first word of ``command``, to train.
+    ``launcher`` replaces the interpreter, the first word of ``command``, to train; to audit the base if ``sharded``.
     """
     (folder.root / "logs").mkdir(parents=True, exist_ok=True)
     commands = {}
     for unit in units:
-        start = launcher if unit.training and launcher else command[:1]
+        start = launcher if launcher and (unit.training or sharded) else command[:1]
         words = [*start, *command[1:], "--unit", unit.name]
         commands[unit] = f"{shlex.join(words)} >> {shlex.quote(str(folder.log(unit)))} 2>&1"
     return commands

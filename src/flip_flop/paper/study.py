@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, StrictB
 from flip_flop.errors import InputError, nearest
 from flip_flop.method import BASE, METHODS, find_method
 from flip_flop.method.settings import PAPER_METHODS, TrainingProtocol
+from flip_flop.scoring.options import Shard
 from flip_flop.strict_yaml import StrictModel, read_yaml, validate
 from flip_flop.tasks import Task
 
@@ -143,6 +144,7 @@ class Study(_Block):
         eval_limit: Number of validation instances, as ``train --eval-limit``.
         split: The split to audit.
         protocol: ``paper``, ``release`` or ``recommended``.
+        shard: How the processes of each unit divide the weights. Results are those of one process.
         override: Settings of the command line. They win over all others.
         folder: The folder of the study's file.
     """
@@ -162,6 +164,7 @@ class Study(_Block):
     variants: dict[Annotated[str, Field(pattern="^[A-Za-z0-9_-]+$")], MethodVariant] = Field(default={})
     audit_held_out: StrictBool = False
     eval_limit: Size | None = None
+    shard: Shard | None = None
     override: SettingFields = Field(default={})
     folder: str = ""
 
