@@ -386,13 +386,14 @@ class StopOnSignal(TrainerCallback):
     def _receive(self, number: int, frame: FrameType | None) -> None:
         # A launcher repeats the signal that it gets.
         is_repeated = world_size() > 1 and time.monotonic() - self._first < SECONDS_OF_A_LAUNCHER
-        if self.received is None:
+        if self.received is not None and number == signal.SIGINT and not is_repeated:
+            os._exit(128 + number)
+        is_first, self.received = self.received is None, number
+        if is_first:
             self._first = time.monotonic()
             if is_first_process():
-                tqdm.write("finishing the step; press Ctrl-C again to stop now", file=sys.stderr)
-        elif number == signal.SIGINT and not is_repeated:
-            os._exit(128 + number)
-        self.received = number
+                with contextlib.suppress(OSError):  # Ctrl-C may end the reader of stderr
+                    tqdm.write("finishing the step; press Ctrl-C again to stop now", file=sys.stderr)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs) -> None:
         """Request a checkpoint and the end; at the end of an epoch, after its evaluation."""
