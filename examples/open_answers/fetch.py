@@ -19,7 +19,7 @@ from typing import Any
 
 from flip_flop.files import write_text
 
-# Where the rows are, and the SHA-256 of the file.
+# The address of the rows, and the SHA-256 of the file.
 SOURCES = {
     "capitals": (
         "https://raw.githubusercontent.com/yanaiela/pararel/cb5554678457beb5ac163d888f1ce8cf174b3f0b/data/trex_lms_vocab/P36.jsonl",
@@ -59,7 +59,7 @@ def write_splits(name: str, content: bytes, folder: Path) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("task", choices=SOURCES)
-    parser.add_argument("--folder", type=Path, help="by default a folder of this name beside the task file")
+    parser.add_argument("--folder", type=Path, help="by default a folder of this name next to the task file")
     parser.add_argument("--file", help="a copy of the source")
     args = parser.parse_args()
     url, digest = SOURCES[args.task]

@@ -1,4 +1,4 @@
-"""The record of a run (``run.json``), typed and checked, and the manifest of its files: the digest of each one."""
+"""The record of a run (``run.json``), typed and checked, and the manifest with the digests of its files."""
 
 import contextlib
 import json

@@ -175,7 +175,9 @@ class StepStatistics:
         """Copy the loss terms from their device, all at once to wait for it only once; return itself."""
         places = [(values, name) for values in self._instances for name in values if isinstance(values[name], Tensor)]
         if places:
-            unread = torch.stack([values[name].reshape(()) for values, name in places])
+            terms = [values[name] for values, name in places]
+            # A method may return a constant on the CPU.
+            unread = torch.stack([term.to(terms[0].device).reshape(()) for term in terms])
             for (values, name), number in zip(places, unread.tolist(), strict=True):
                 values[name] = number
         return self
