@@ -234,6 +234,11 @@ def opct(scores, still, case):
     return [sum(others) / len(others)]
 
 
+def ssd(scores, still, case):
+    labels = [best(row) for row in case["vote_scores"]]
+    return [sum(answer_nll(scores, case, label)[v] for v, label in enumerate(labels)) / len(labels)]
+
+
 def ttrl(scores, still, case):
     return [-sum(softmax(row)[case["consensus"]] for row in scores) / len(scores)]
 

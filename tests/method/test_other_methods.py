@@ -8,12 +8,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flip_flop.method import METHODS, LossVariant, SplitSettings
+from flip_flop.method import METHODS, LossVariant, SplitSettings, find_consensus
 from tests.exact import EXACT
 from tests.method import oracle
 from tests.method.draws import MadeInstance, random_of
 
-LABEL_FREE = ("bct", "opct", "ttrl", "cpc_grpo", "swarm_l2", "swarm_l1_l2", "marginal_entropy")
+LABEL_FREE = ("bct", "opct", "ssd", "ttrl", "cpc_grpo", "swarm_l2", "swarm_l1_l2", "marginal_entropy")
 WITH_LABELS = ("supervised", "paft", "ppcl")
 NAMES = (*LABEL_FREE, *WITH_LABELS)
 # Templates and labels: never equally many.
@@ -131,6 +131,17 @@ def test_targets_carry_no_gradient_into_the_scores_that_vote(name):
     instance.vote_scores.requires_grad_()
     terms_of(name, instance, config_of())
     assert instance.vote_scores.grad is None
+
+
+def test_ssd_skips_answers_that_cannot_be_read():
+    instance = made(6, (4, 3), "ssd")
+    instance.consensus = find_consensus(instance.vote_scores, torch.tensor([2, -1, 0, -1]))
+    terms_of("ssd", instance, config_of(cce_space="vocab"))
+    expected = torch.zeros(4, 3, dtype=torch.float64)
+    expected[0, 2] = expected[2, 0] = -0.5
+    assert torch.equal(instance.leaf.grad, expected)
+    instance.consensus = find_consensus(instance.vote_scores, torch.full((4,), -1))
+    assert METHODS["ssd"].loss(instance, config_of()) == {}
 
 
 def test_random_templates_are_drawn_by_instance_and_never_the_clean_one():

@@ -87,7 +87,7 @@ def test_a_run_that_was_stopped_and_resumed_gives_the_same_adapter(trained, tmp_
     assert record_of(out)["training"]["votes_digest"] == record_of(trained[1])["training"]["votes_digest"]
 
 
-@pytest.mark.parametrize("method", ["bct", "opct", "swarm"])
+@pytest.mark.parametrize("method", ["bct", "opct", "ssd", "swarm"])
 def test_other_methods_train_on_open_answers(method, tmp_path):
     config = make_config(SETTINGS | {"method": method})
     assert train(load_tiny(), open_task(), config, tmp_path / "run", quiet=True, keep_worse=True).adapter

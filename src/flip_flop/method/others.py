@@ -1,4 +1,4 @@
-"""Ten methods of other papers for comparison. Each is one function from an instance and the settings to its terms."""
+"""Eleven methods of other papers for comparison. Each is one function from an instance and the settings to its terms."""
 
 from typing import Any
 
@@ -71,6 +71,23 @@ def opct_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
     log_probs, clean = label_log_probs(instance.scores()), config.clean_template
     target = label_log_probs(to_device(instance.vote_scores[clean], log_probs.device))
     return {"opct": opct_loss(log_probs, target, clean)}
+
+
+def ssd_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
+    r"""The method ``ssd``: each template learns its own answer, right or wrong.
+
+    .. math:: \mathcal L_{\text{SSD}}(i) = \frac{1}{|A_i|} \sum_{v \in A_i} \ell_{i,v}(\hat y^0_{i,v})
+
+    :math:`\hat y^0_{i,v}` is the base model's answer under template v, and :math:`A_i` has the templates whose answer
+    can be read. No template sees the answer of another one, so this is self-training without a consensus.
+
+    References:
+        Zhang et al., "Embarrassingly Simple Self-Distillation Improves Code Generation", arXiv 2604.01193.
+    """
+    labels = instance.consensus.predictions.tolist()
+    nll = {label: answer_nll(instance, label, LossVariant.of(config)) for label in set(labels) if label >= 0}
+    answered = [nll[label][template] for template, label in enumerate(labels) if label >= 0]
+    return {"ssd": torch.stack(answered).mean()} if answered else {}
 
 
 def ttrl_loss(log_probs: Float[Tensor, "templates labels"], label: int) -> Float[Tensor, ""]:
