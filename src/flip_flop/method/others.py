@@ -1,4 +1,4 @@
-"""Eleven methods of other papers for comparison. Each is one function from an instance and the settings to its terms."""
+"""Eleven methods of other papers for comparison. Each is a function from an instance and the settings to terms."""
 
 from typing import Any
 
