@@ -30,6 +30,7 @@ PAGES = {
     "SECURITY.md": "security.md",
     "CHANGELOG.md": "changelog.md",
     "benchmarks/README.md": "benchmarks/how.md",
+    "evidence/RESULTS.md": "results.md",
     "benchmarks/RESULTS.md": "benchmarks/results.md",
     "benchmarks/ARCHITECTURES.md": "benchmarks/architectures.md",
     **{
