@@ -1,11 +1,10 @@
-"""The gates of ``audit`` for CI: a stored run, thresholds, JUnit and Markdown."""
+"""The gates of ``audit`` for CI: a stored run, thresholds and Markdown."""
 
 import os
 import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -13,8 +12,8 @@ import pytest
 from flip_flop import audit as flip_flop_audit
 from flip_flop import load_run
 from flip_flop.cli import gates
+from flip_flop.console import markdown_cell
 from flip_flop.metrics import summarise
-from flip_flop.report import comparison_blocks, render_text
 from tests.cli.project import TASK, csv_of, errors_of, make_project, one_line
 from tests.report.made_runs import HOSTILE
 
@@ -93,39 +92,26 @@ def test_a_stored_run_without_a_metric_to_compare_is_refused(audit):
     one_line(audit("--quiet", "--fail-if-worse-than", "none"), "E-RUN-MISSING", "none")
 
 
-def test_junit_counts_the_gates_and_has_the_table(audit):
+def test_markdown_has_the_table_and_a_row_for_each_gate(audit):
     limits = ("--fail-under", "agreement=0", "--fail-under", "macro_f1=1", "--fail-if-worse-than", "perfect")
-    result = audit(*limits, "--junit", "ci/junit.xml", "--markdown", "ci/summary.md")
+    result = audit(*limits, "--markdown", "ci/summary.md")
     assert result.code == 1
-    root = ElementTree.parse("ci/junit.xml").getroot()
-    assert (root.tag, root.get("tests"), root.get("failures"), root.get("errors")) == ("testsuites", "3", "2", "0")
-    (suite,) = root
-    assert (suite.get("tests"), suite.get("failures")) == ("3", "2")
-    cases = suite.findall("testcase")
-    assert [case.get("name") for case in cases] == ["agreement >= 0", "macro_f1 >= 1", "not worse than perfect"]
-    assert [case.get("classname") for case in cases] == ["out"] * 3
-    failures = [failure.get("message") for case in cases for failure in case]
-    assert failures == errors_of(result).splitlines()[-2:]
-    table = render_text(comparison_blocks([load_run("stored")])).splitlines()
-    assert suite.findtext("system-out").splitlines() == result.out.splitlines()[: len(table)]
-    assert sorted(os.listdir("ci")) == ["junit.xml", "summary.md"]  # no temporary file
-
+    assert os.listdir("ci") == ["summary.md"]  # no temporary file
     _, table, *_, results = (block.splitlines() for block in Path("ci/summary.md").read_text().split("\n\n"))
     assert table[0].startswith("| run | P_o |")
     assert results[0] == "| gate | result | numbers | run |"
     for block in (table, results):
         assert len({len(re.findall(r"(?<!\\)\|", line)) for line in block}) == 1
-    assert [line.split(" | ")[1] for line in results[2:]] == ["passed", "**failed**", "**failed**"]
+    rows = [line.strip("| ").split(" | ") for line in results[2:]]
+    assert [row[1] for row in rows] == ["passed", "**failed**", "**failed**"]
+    messages = errors_of(result).splitlines()[-2:]
+    assert [row[2] for row in rows[1:]] == list(map(markdown_cell, messages))
+    assert {row[3] for row in rows} == {"out"}
 
 
-def test_hostile_names_are_escaped_in_junit_and_markdown():
-    name = f"{HOSTILE}|\ufffe\uffff\x00\n"
+def test_hostile_names_are_escaped_in_markdown():
+    name = f"{HOSTILE}|\x00\n"
     gate = gates.Gate(run=name, condition=name, passed=False, message=name)
-    root = ElementTree.fromstring(gates.junit([gate], f"table {name}").encode())
-    case = root.find("*/testcase")
-    shown = "</script><b>bold\\u202e\\x1b[31m</b>&\"'|\\ufffe\\uffff\\x00\\n"
-    assert (case.get("name"), case.get("classname"), case[0].get("message")) == (shown,) * 3
-    assert root.findtext("*/system-out") == "table " + shown.removesuffix("\\n") + "\n"
     last = gates.markdown([gate], "table").splitlines()[-1]
     assert "<" not in last
     assert len(re.findall(r"(?<!\\)\|", last)) == 5

@@ -25,7 +25,6 @@ FOLDERS = {
     "study plan": ("study", "plan", "smoke", "--out"),
 }
 FILES = {
-    "junit": (*AUDIT, "--junit"),
     "markdown": (*AUDIT, "--markdown"),
     "predict": (*PREDICT, "--out"),
     "report": REPORT,

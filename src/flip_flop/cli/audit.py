@@ -45,9 +45,6 @@ class AuditOptions:
         metavar="RUN[:METRIC]",
         help="Exit with 1 if macro-F1 (without labels: agreement) is worse than in this run, or a template constant.",
     )
-    junit: Path | None = option(
-        None, callback=out_file, help="Write the table and the results of --fail-... as JUnit XML."
-    )
     markdown: Path | None = option(
         None, callback=out_file, help="Write the table and the results of --fail-... as Markdown."
     )
@@ -203,8 +200,6 @@ def _show(runs: "Sequence[Audit]", run: AuditOptions, checks: gates.Checks) -> i
     for gate in results:
         if not (gate.passed and run.quiet):
             echo(gate.message, err=not gate.passed)
-    if run.junit is not None:
-        write_text(run.junit, gates.junit(results, render_text(blocks)))
     if run.markdown is not None:
         write_text(run.markdown, gates.markdown(results, render_markdown(blocks)))
     return 0 if all(gate.passed for gate in results) else 1

@@ -1,11 +1,10 @@
-"""The gates of ``flip-flop audit``, which decide its exit code, and their files for CI."""
+"""The gates of ``flip-flop audit``, which decide its exit code, and their file for CI."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
-from xml.etree import ElementTree
 
 from flip_flop.console import count, markdown_cell, percent, visible
 from flip_flop.errors import InputError, nearest
@@ -179,21 +178,6 @@ def comparison_gate(stored: "Audit", run: "Audit", metric: str | None) -> Gate:
     return Gate(str(run.path), f"not worse than {stored.path}", not worse, message)
 
 
-def junit(gates: Sequence[Gate], table: str) -> str:
-    """Return a JUnit file with a test case for each gate, and the table of the audit as output."""
-    counts = {"tests": str(len(gates)), "failures": str(sum(not gate.passed for gate in gates)), "errors": "0"}
-    root = ElementTree.Element("testsuites", counts)
-    suite = ElementTree.SubElement(root, "testsuite", {"name": "flip-flop audit", **counts})
-    for gate in gates:
-        names = {"classname": _xml_text(gate.run), "name": _xml_text(gate.condition)}
-        case = ElementTree.SubElement(suite, "testcase", names)
-        if not gate.passed:
-            ElementTree.SubElement(case, "failure", {"message": _xml_text(gate.message)})
-    ElementTree.SubElement(suite, "system-out").text = "\n".join(map(_xml_text, table.split("\n")))
-    ElementTree.indent(root)
-    return f'<?xml version="1.0" encoding="UTF-8"?>\n{ElementTree.tostring(root, encoding="unicode")}\n'
-
-
 def markdown(gates: Sequence[Gate], table: str) -> str:
     """Return the Markdown table of the audit, and a table of the gates."""
     lines = ["| gate | result | numbers | run |", "|---|---|---|---|"]
@@ -203,11 +187,6 @@ def markdown(gates: Sequence[Gate], table: str) -> str:
         )
         lines.append(f"| {condition} | {'passed' if gate.passed else '**failed**'} | {message} | {run} |")
     return "\n".join([table, "", *(lines if gates else [])]) + "\n"
-
-
-def _xml_text(text: str) -> str:
-    """Escape the characters that XML forbids."""
-    return visible(text, one_line=True).replace("\ufffe", "\\ufffe").replace("\uffff", "\\uffff")
 
 
 def _no_value(name: str, why: str, hint: str = "It needs gold labels, or a second template.") -> InputError:
