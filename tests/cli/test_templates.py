@@ -4,9 +4,7 @@ import json
 
 import pytest
 
-from flip_flop.paper.data import promptsource
 from tests.cli.project import TASK, one_line
-from tests.paper.test_promptsource import unpack
 from tests.tiny import metaspace, save_tiny
 
 
@@ -21,20 +19,6 @@ def test_missing_templates_name_the_fetch_command(flip_flop):
     results = [flip_flop("templates", verb, "rte") for verb in ("list", "show", "lint")]
     assert all(result.err.endswith("Run `flip-flop templates fetch`.\n") for result in results)
     assert [result.code for result in results] == [2, 2, 2]
-
-
-def test_search_finds_sets_and_templates_and_hints_at_the_nearest_set(flip_flop, tmp_path, monkeypatch):
-    monkeypatch.setenv("FLIP_FLOP_PROMPTSOURCE", str(unpack(tmp_path / "mine")))
-    folder = promptsource.templates_folder()
-    names = promptsource.promptsource_names(folder)
-    found = flip_flop("templates", "search", names[0]).out
-    assert all(each.name in found for each in promptsource.read_promptsource(folder, names[0]))
-    template = promptsource.read_promptsource(folder, names[0])[0].name
-    assert f"{names[0]} " in flip_flop("templates", "search", template.upper()).out
-    monkeypatch.setattr(promptsource, "read_promptsource", None)  # files without the word are not read
-    result = flip_flop("templates", "search", "zzzz")
-    assert (result.code, result.out) == (2, "")
-    assert result.err.startswith("E-TASK-UNKNOWN: no set or template of PromptSource has 'zzzz'. Known: ")
 
 
 def test_list_shows_answers_and_held_out_templates(flip_flop, project):

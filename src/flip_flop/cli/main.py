@@ -30,7 +30,7 @@ COMMANDS = {
         "flip_flop.cli.predict:predict_command",
         "Predict labels for a data file, by template and majority.",
     ),
-    "templates": ("flip_flop.cli.templates:templates_command", "Fetch, search, list, show, lint and vary templates."),
+    "templates": ("flip_flop.cli.templates:templates_command", "Fetch, list, show, lint and vary templates."),
     "report": ("flip_flop.cli.report:report_command", "One HTML page from audits."),
     "tasks": ("flip_flop.paper.cli:tasks_command", "The paper's datasets by name: list, show, check."),
     "study": ("flip_flop.paper.cli:study_command", "The paper's studies as grids: plan, run, status, tables."),

@@ -38,14 +38,13 @@ class LintOptions:
 
 LAZY = {
     "fetch": ("flip_flop.paper.cli:fetch_command", "Download PromptSource's templates."),
-    "search": ("flip_flop.paper.cli:search_command", "Find PromptSource's sets and templates."),
     "vary": ("flip_flop.drafting.cli:vary_command", "Write formatting variants and paraphrases of templates."),
 }
 
 
 @click.group("templates", cls=LazyGroup, lazy=LAZY)
 def templates_command() -> None:
-    """PromptSource's templates and your own: fetch, search, list, show, lint."""
+    """PromptSource's templates and your own: fetch, list, show, lint."""
 
 
 @templates_command.command("list", short_help="Names, answers, and reasons of dropped templates.")
@@ -55,7 +54,7 @@ def list_command(data: DataOptions, task: str) -> int:
     """List the templates of TASK with their answers, and the dropped templates with the reason.
 
     TASK is a dataset of the paper (`flip-flop tasks list`), `promptsource:SET`, a task file, or `demo`. Its rows are
-    needed; `flip-flop templates search SET` lists the names without them.
+    needed.
     """
     opened = data.open(task, "all")
     dropped = opened.dropped_templates

@@ -1,4 +1,4 @@
-"""``flip-flop study``, ``flip-flop tasks``, and ``flip-flop templates fetch`` and ``search``."""
+"""``flip-flop study``, ``flip-flop tasks``, and ``flip-flop templates fetch``."""
 
 import os
 import shlex
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import click
 
 from flip_flop.cli.options import DataOptions, RowOptions, option, options, out_file, out_folder
-from flip_flop.console import align_columns, echo, visible
-from flip_flop.errors import InputError, nearest
+from flip_flop.console import align_columns, echo
+from flip_flop.errors import InputError
 from flip_flop.hub import check_shard
 from flip_flop.method.settings import Protocol, TrainingProtocol
 
@@ -547,42 +547,4 @@ def fetch_command(source: Path | None) -> int:
 
     folder = fetch(source)
     echo(f"{folder}: the templates of {len(promptsource_names(folder))} datasets")
-    return 0
-
-
-@click.command("search", short_help="PromptSource's sets, with their numbers of usable templates.")
-@click.argument("word", default="")
-def search_command(word: str) -> int:
-    """List PromptSource's sets whose name or template has WORD; without it, all.
-
-    The last column has the names of the templates that have WORD, and of all templates if WORD is the name of the set.
-    A template is usable if it asks for the dataset's own task, has answers, and passes the sandbox. Use
-    `flip-flop templates list promptsource:SET` to see whether it renders for every row.
-    """
-    from flip_flop.paper.data.promptsource import promptsource_names, search, templates_folder
-
-    lines, total = [["set", "templates", "original task", "usable", ""]], [0, 0, 0]
-    for name, sources in search(word):
-        if isinstance(sources, InputError):
-            lines.append([name, "-", "-", "-", sources.code])
-            continue
-        counts = [
-            len(sources),
-            sum(source.original_task for source in sources),
-            sum(source.is_usable for source in sources),
-        ]
-        names = [
-            source.name.strip()
-            for source in sources
-            if word and (word == name or word.casefold() in source.name.casefold())
-        ]
-        lines.append([name, *map(str, counts), visible(", ".join(names), one_line=True)])
-        total = [before + more for before, more in zip(total, counts, strict=True)]
-    if len(lines) == 1:
-        raise InputError(
-            "E-TASK-UNKNOWN",
-            f"no set or template of PromptSource has {word!r}.",
-            nearest(word, promptsource_names(templates_folder())),
-        )
-    echo(align_columns([*lines, [f"{len(lines) - 1} sets", *map(str, total), ""]]))
     return 0

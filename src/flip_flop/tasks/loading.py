@@ -205,7 +205,7 @@ def _load_set(templates: Mapping[str, str], request: TaskRequest, where: str) ->
         raise InputError(
             "E-TASK-KEY",
             f"{where}: templates is {templates!r}.",
-            "Write a list of templates, or {promptsource: SET}; `flip-flop templates search` lists the sets.",
+            "Write a list of templates, or {promptsource: SET}, such as {promptsource: ag_news}.",
         )
     return loader(replace(request, name=name))
 

@@ -13,7 +13,7 @@ import sys
 import tarfile
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from itertools import pairwise
@@ -308,23 +308,6 @@ def record_templates(splits: Mapping[str, Rows], folder: Path, name: str) -> dic
 def _reason(error: InputError, name: str) -> str:
     """Describe an error without the template's name, which has its own column in tables."""
     return f"{error.message.removeprefix(f'template {name!r}, ').rstrip('.')} ({error.code})"
-
-
-def search(word: str = "") -> Iterator[tuple[str, list[SourceTemplate] | InputError]]:
-    """Yield each dataset whose name or template has the word, with its templates or the reason why they are refused."""
-    folder, parts = templates_folder(), re.findall("[a-z0-9]+", word.casefold())
-    for name in promptsource_names(folder):
-        text = f"{name} {(folder / name / FILE_NAME).read_text(errors='replace')}".casefold()
-        if not all(part in text for part in parts):
-            continue  # reading the YAML takes far longer
-        sources: list[SourceTemplate] | InputError
-        try:
-            sources = read_promptsource(folder, name)
-        except InputError as error:
-            sources = error
-        names = [name] if isinstance(sources, InputError) else [name, *(text.name for text in sources)]
-        if any(word.casefold() in text.casefold() for text in names):
-            yield name, sources
 
 
 # ---- a set as a task ----
