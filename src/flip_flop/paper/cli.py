@@ -536,15 +536,14 @@ def _details(data: "CatalogData") -> str:
 
 
 @click.command("fetch", short_help="Put PromptSource's templates into the user's cache.")
-@click.option("--from", "source", type=click.Path(path_type=Path), help="Without a network: the archive or its folder.")
-def fetch_command(source: Path | None) -> int:
+def fetch_command() -> int:
     """Put PromptSource's templates into the user's cache, once.
 
-    pip downloads promptsource 0.2.3 (Apache-2.0) from the package index. The program checks its SHA-256 and
-    reads only its YAML files.
+    pip downloads promptsource 0.2.3 (Apache-2.0) from the package index. pip checks its SHA-256, and
+    the program reads only its YAML files.
     """
     from flip_flop.paper.data.promptsource import fetch, promptsource_names
 
-    folder = fetch(source)
+    folder = fetch()
     echo(f"{folder}: the templates of {len(promptsource_names(folder))} datasets")
     return 0

@@ -15,13 +15,12 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from flip_flop.errors import InputError, nearest
-from flip_flop.files import new_folder, sha256_file, sha256_json, user_cache, write_json
+from flip_flop.files import new_folder, sha256_file, user_cache, write_json
 from flip_flop.prompts import Template, TemplateSet
 from flip_flop.prompts.template import check_rendering
 from flip_flop.strict_yaml import StrictLoader, StrictModel, read_yaml, validate
@@ -34,7 +33,6 @@ log = logging.getLogger("flip_flop")
 VERSION = "0.2.3"
 ARCHIVE_NAME = f"promptsource-{VERSION}.tar.gz"
 ARCHIVE_SHA256 = "f106c889778a0fe5590e7183904bf964e1a01691c8a29451e44f3df5ddef05f5"
-FILES_SHA256 = "1338a05d6b03ca4da5efd7b1953038fbacd7d5668ea652783f227ca9630ffdcb"  # of the digests of all files
 FOLDER_VARIABLE = "FLIP_FLOP_PROMPTSOURCE"
 FETCH_COMMAND = "flip-flop templates fetch"
 FILE_NAME = "templates.yaml"
@@ -46,9 +44,8 @@ _NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]*(?:/[A-Za-z0-9_][A-Za-z0-9_.-]*)?"
 _MEMBER = re.compile(rf"promptsource-[0-9.]+/promptsource/templates/({_NAME})/{re.escape(FILE_NAME)}")
 _WITHOUT_NETWORK = (
     f"Download {ARCHIVE_NAME} where pip works (pip download --no-deps --no-binary promptsource "
-    f"--ignore-requires-python promptsource=={VERSION}) and run `{FETCH_COMMAND} --from {ARCHIVE_NAME}`."
+    f"--ignore-requires-python promptsource=={VERSION}), unpack it, and set {FOLDER_VARIABLE} to its folder."
 )
-_GIVE_ARCHIVE = f"Give --from {ARCHIVE_NAME}, or its unpacked folder."
 
 
 def cache_folder() -> Path:
@@ -64,46 +61,43 @@ def templates_folder() -> Path:
     """
     named, folder = os.environ.get(FOLDER_VARIABLE), cache_folder()
     if named:
-        root = _find_templates(Path(named))
-        if root is None:
-            raise InputError(
-                "E-TPL-FETCH",
-                f"{FOLDER_VARIABLE} is {named}, which holds no <dataset>/{FILE_NAME}.",
-                f"Correct it, or unset it and run `{FETCH_COMMAND}`.",
-            )
-        return root
+        for inside in (f"promptsource-{VERSION}/promptsource/templates", "promptsource/templates", "templates", ""):
+            if promptsource_names(Path(named) / inside):
+                return Path(named) / inside
+        raise InputError(
+            "E-TPL-FETCH",
+            f"{FOLDER_VARIABLE} is {named}, which holds no <dataset>/{FILE_NAME}.",
+            f"Correct it, or unset it and run `{FETCH_COMMAND}`.",
+        )
     if not folder.is_dir():
         raise InputError("E-TPL-FETCH", f"PromptSource's templates are not in {folder}.", f"Run `{FETCH_COMMAND}`.")
     return folder
 
 
-def fetch(source: Path | None = None) -> Path:
-    """Store PromptSource's template files in the user's cache, from the archive or its unpacked folder.
-
-    Without a ``source``, pip downloads the archive.
+def fetch() -> Path:
+    """Store PromptSource's template files in the user's cache. pip downloads the archive and checks its SHA-256.
 
     Raises:
         InputError: ``E-TPL-FETCH``: it is not available or not PromptSource 0.2.3.
     """
-    if source is None:
-        with tempfile.TemporaryDirectory(prefix="flip-flop-") as folder:
-            return fetch(_download(Path(folder)))
-    if not source.exists():
-        raise InputError("E-TPL-FETCH", f"there is no file or folder {source}.", _GIVE_ARCHIVE)
-    files, cache = _read_folder(source) if source.is_dir() else _read_archive(source), cache_folder()
-    with new_folder(cache) as fresh:
-        for name, content in files.items():
-            (fresh / name).mkdir(parents=True, exist_ok=True)
-            (fresh / name / FILE_NAME).write_bytes(content)
-        if source.is_file():  # the archive holds the licence
-            shutil.copyfile(source, fresh / ARCHIVE_NAME)
-        digests = {name: sha256(content).hexdigest() for name, content in sorted(files.items())}
-        write_json(fresh / MANIFEST_NAME, {"promptsource": VERSION, "source": source.name, "files": digests})
+    cache, digests = cache_folder(), {}
+    with tempfile.TemporaryDirectory(prefix="flip-flop-") as folder:
+        archive = _download(Path(folder))
+        with new_folder(cache) as fresh, tarfile.open(archive, "r:gz") as tar:
+            for member in tar:
+                name, content = _MEMBER.fullmatch(member.name), tar.extractfile(member) if member.isreg() else None
+                if name is not None and content is not None:
+                    path = fresh / name[1] / FILE_NAME
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.write_bytes(content.read())
+                    digests[name[1]] = sha256_file(path)
+            shutil.copyfile(archive, fresh / ARCHIVE_NAME)  # it holds the licence
+            write_json(fresh / MANIFEST_NAME, {"promptsource": VERSION, "source": ARCHIVE_NAME, "files": digests})
     return cache
 
 
 def _download(folder: Path) -> Path:
-    # pip runs setup.py to learn the version, so pip must check the digest, too.
+    # pip runs setup.py to learn the version, so pip checks the digest.
     requirements = folder / "requirements.txt"
     requirements.write_text(f"promptsource=={VERSION} --hash=sha256:{ARCHIVE_SHA256}\n")
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "download"]
@@ -123,43 +117,6 @@ def _download(folder: Path) -> Path:
             _WITHOUT_NETWORK,
         )
     return archive
-
-
-def _read_archive(archive: Path) -> dict[str, bytes]:
-    digest = sha256_file(archive)
-    if digest != ARCHIVE_SHA256:
-        raise InputError(
-            "E-TPL-FETCH",
-            f"{archive} is not {ARCHIVE_NAME}: its SHA-256 is {digest}.",
-            f"It must be {ARCHIVE_SHA256}.",
-        )
-    files: dict[str, bytes] = {}
-    with tarfile.open(archive, "r:gz") as tar:
-        for member in tar:
-            name, content = _MEMBER.fullmatch(member.name), tar.extractfile(member) if member.isreg() else None
-            if name is not None and content is not None:
-                files[name[1]] = content.read()
-    return files
-
-
-def _read_folder(folder: Path) -> dict[str, bytes]:
-    root = _find_templates(folder)
-    if root is None:
-        raise InputError("E-TPL-FETCH", f"{folder} holds no <dataset>/{FILE_NAME}.", _GIVE_ARCHIVE)
-    files = {name: (root / name / FILE_NAME).read_bytes() for name in promptsource_names(root)}
-    if sha256_json({name: sha256(content).hexdigest() for name, content in files.items()}) != FILES_SHA256:
-        raise InputError(
-            "E-TPL-FETCH",
-            f"the {len(files)} template files in {root} are not those of PromptSource {VERSION}.",
-            f"Give the archive, or set {FOLDER_VARIABLE} to use them anyway.",
-        )
-    return files
-
-
-def _find_templates(folder: Path) -> Path | None:
-    """Return the folder of the datasets' folders: the given one, or its place in the unpacked archive."""
-    inside = (f"promptsource-{VERSION}/promptsource/templates", "promptsource/templates", "templates", "")
-    return next((root for name in inside if promptsource_names(root := folder / name)), None)
 
 
 def promptsource_names(folder: Path) -> tuple[str, ...]:
