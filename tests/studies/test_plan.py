@@ -267,18 +267,6 @@ def test_a_plan_lists_cells_and_writes_nothing(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_without_rows_the_papers_cells_are_listed_without_states(no_rows, flip_flop):
-    shown = flip_flop("study", "plan", "study2", "--model", "owner/model")
-    assert shown.code == 0
-    lines = [line.split() for line in shown.out.splitlines()]
-    assert ["train", "f2c-rte-seed0", "-"] in lines
-    assert ["audit", "f2c-rte-seed0", "on", "cb", "-"] in lines
-    assert "8 trainings, 91 audits; protocol paper" in shown.out.splitlines()
-    assert shown.out.splitlines()[-1].startswith("Some rows or templates are not on this machine")
-    shown = flip_flop("study", "plan", "study3", "--model", "owner/model", "--tasks", "rte")
-    assert ["train", "f2c-rte-seed0", "5", "-"] in [line.split() for line in shown.out.splitlines()]
-
-
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 # Other processes run this installation, and not the first one on the path.
 PROGRAM = [sys.executable, "-m", "flip_flop", "study"]
-# Errors of a dataset whose rows or templates are not on this machine.
-UNAVAILABLE = ("E-DATA-HUB", "E-DATA-FILE", "E-TPL-FETCH")
 STATES = ("done", "failed", "open")
 
 
@@ -200,37 +198,17 @@ def plan_command(grid: GridOptions, name: str, out: Path) -> int:
 def plan_lines(study: "Study", setup: "Setup", folder: "StudyFolder") -> Iterator[str]:
     """List the cells of a study, and whether each is done.
 
-    If rows or templates of the paper's datasets are not available, the states are unknown.
-
     Raises:
         InputError: An error in a task, in its rows or in a setting.
     """
-    from flip_flop.paper.data.catalog import catalog_names
     from flip_flop.paper.plan import make_plan
-    from flip_flop.paper.study import expand
 
+    plan = make_plan(study, setup)
+    states = folder.states(plan)
     yield f"{study.name}: {study.description}".rstrip(": ")
-    note = ""
-    try:
-        plan = make_plan(study, setup)
-        states = folder.states(plan)
-        rows = [(cell.kind, cell.label, str(len(cell.templates)), states[cell]) for cell in plan.cells]
-    except InputError as error:
-        if error.code not in UNAVAILABLE or not set(study.tasks) <= {*catalog_names()}:
-            raise
-        note = f"Some rows or templates are not on this machine, so the states are unknown: {error}"
-        rows = []
-        for place in expand(study):
-            trained = place.training or place
-            on = f" on {place.task}" if trained.task != place.task else ""
-            seed = "" if trained.seed is None else f"-seed{trained.seed}"
-            number = next((str(n) for n in (place.templates, trained.templates) if isinstance(n, int)), "")
-            rows.append((place.kind, f"{trained.method}-{trained.task}{seed}{on}", number, "-"))
-    counts = Counter(kind for kind, *_ in rows)
+    rows = [(cell.kind, cell.label, str(len(cell.templates)), states[cell]) for cell in plan.cells]
     yield from align_columns([("", "cell", "templates", "state"), *rows], num_left=2).splitlines()
-    yield f"{counts['train']} trainings, {counts['audit']} audits; protocol {study.protocol}"
-    if note:
-        yield note
+    yield f"{len(plan.trainings)} trainings, {len(plan.audits)} audits; protocol {study.protocol}"
 
 
 @study_command.command("run", short_help="Run all open units, then write tables and figures.")
