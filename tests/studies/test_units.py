@@ -382,18 +382,10 @@ def test_processes_divide_a_step(batch, accumulation, processes, shared):
 def test_export_launches_only_training_units(tmp_path):
     study, out = write_study(tmp_path), tmp_path / "list"
 
-    def export(launcher, flag="--launcher"):
-        here("run", study, "--out", tmp_path / "out", "--device", "cpu", "--export", out, flag, launcher)
-        return [shlex.split(line) for line in out.read_text().splitlines() if not line.startswith("#")]
-
-    base, training = export("my launch --name 'a b'")
+    options = ("--device", "cpu", "--export", out, "--processes-per-unit", "2")
+    here("run", study, "--out", tmp_path / "out", *options)
+    base, training = (shlex.split(line) for line in out.read_text().splitlines() if not line.startswith("#"))
     assert base[: base.index("-m")] == [sys.executable]
-    assert training[: training.index("-m")] == ["my", "launch", "--name", "a b"]
-    # A launcher of this installation is in the folder of its Python.
-    assert export(Path(sys.executable).name)[1][0] == sys.executable
-    assert export("no-such-program -x")[1][:2] == ["no-such-program", "-x"]
-    base, training = export("2", "--processes-per-unit")
-    assert base[0] == sys.executable
     torchrun = str(Path(sys.executable).parent / "torchrun")
     assert training[: training.index("-m")] == [torchrun, "--standalone", "--nproc-per-node", "2"]
 
@@ -414,11 +406,8 @@ def test_units_that_divide_the_weights_need_a_launcher(tmp_path):
 @pytest.mark.parametrize(
     ("options", "processes", "expected"),
     [
-        (("--launcher", "torchrun"), "1", "E-DISTRIBUTED: .* local workers .* Use --executor slurm, or --exp"),
-        (("--processes-per-unit", "2", "--launcher", "torchrun"), "1", "E-DISTRIBUTED: --launcher and --processes-per"),
-        (("--gpus", "4", "--executor", "slurm"), "1", "E-DISTRIBUTED: --gpus is 4.* Give --launcher '.*_processes 4"),
-        (("--launcher", "a 'b", "--executor", "slurm"), "1", "E-STUDY: Invalid --launcher"),
-        (("--launcher", "", "--executor", "slurm"), "1", "E-STUDY: Invalid --launcher ''"),
+        (("--processes-per-unit", "2"), "1", "E-DISTRIBUTED: .* local workers .* Use --executor slurm, or --exp"),
+        (("--gpus", "4", "--executor", "slurm"), "1", "E-DISTRIBUTED: --gpus is 4.* Give --processes-per-unit 4"),
         ((), "2", "E-DISTRIBUTED: A launcher has started 2 processes"),
     ],
 )

@@ -1,7 +1,6 @@
 """``flip-flop study``, ``flip-flop tasks``, and ``flip-flop templates fetch``."""
 
 import os
-import shlex
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -91,11 +90,6 @@ class RunOptions:
     partition: str | None = option(None, help="Slurm: the partition.")
     time: str = option("240", help="Slurm: minutes, at least three, or 4:00:00, or 1-12:00.")
     gpus: int | None = option(None, min=0, help="Slurm: GPUs; by default 1, or 0 with --device cpu.")
-    launcher: str | None = option(
-        None,
-        help="Slurm, --export: the program that starts one process for each of --gpus 4: "
-        "'accelerate launch --num_processes 4 --main_process_port 0'.",
-    )
     processes_per_unit: int | None = option(
         None,
         min=2,
@@ -110,39 +104,24 @@ class RunOptions:
         None, callback=out_file, help="Write the commands into this file, and do not run them."
     )
 
-    def launcher_words(self) -> list[str]:
-        """The words of ``--launcher``; a program of this very installation by its whole path."""
-        launcher = self.launcher
-        if self.processes_per_unit is not None:
-            if launcher is not None:
-                raise InputError(
-                    "E-DISTRIBUTED", "--launcher and --processes-per-unit are both given.", "Remove one of them."
-                )
-            launcher = f"torchrun --standalone --nproc-per-node {self.processes_per_unit}"
-        if launcher is None:
+    def launcher(self) -> list[str]:
+        """Return the words that start one process for each of ``--processes-per-unit``."""
+        if self.processes_per_unit is None:
             if self.gpus is not None and self.gpus > 1:
                 raise InputError(
                     "E-DISTRIBUTED",
-                    f"--gpus is {self.gpus}, and there is no --launcher.",
-                    f"Give --launcher 'accelerate launch --num_processes {self.gpus} --main_process_port 0'.",
+                    f"--gpus is {self.gpus}, but a unit has one process.",
+                    f"Give --processes-per-unit {self.gpus}.",
                 )
             return []
         if self.executor == "local" and self.export is None:
             raise InputError(
                 "E-DISTRIBUTED",
-                "--launcher or --processes-per-unit: local workers run each unit as one process.",
+                "--processes-per-unit: local workers run each unit as one process.",
                 "Use --executor slurm, or --export FILE and run its lines.",
             )
-        try:
-            program, *others = shlex.split(launcher)
-        except ValueError:
-            raise InputError(
-                "E-STUDY",
-                f"Invalid --launcher {self.launcher!r}.",
-                "Write 'accelerate launch --num_processes 4'.",
-            ) from None
-        installed = Path(sys.executable).parent / program
-        return [str(installed) if installed.is_file() else program, *others]
+        torchrun = Path(sys.executable).parent / "torchrun"
+        return [str(torchrun), "--standalone", "--nproc-per-node", str(self.processes_per_unit)]
 
 
 out_option = click.option(
@@ -233,9 +212,9 @@ def run_command(grid: GridOptions, how: RunOptions, name: str, out: Path, quiet:
         raise InputError(
             "E-DISTRIBUTED",
             f"A launcher has started {num_processes()} processes, but one process must run the study.",
-            "Give the study the launcher: --launcher 'accelerate launch ...'.",
+            "Start the study without it, with --processes-per-unit.",
         )
-    launcher = how.launcher_words()
+    launcher = how.launcher()
     study, setup = grid.study(name)
     if study.shard is not None:
         if not launcher:
