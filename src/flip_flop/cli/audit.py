@@ -60,9 +60,7 @@ class AuditOptions:
         False, help="Audit with and without the chat template, into OUT/chat-on and OUT/chat-off."
     )
     overwrite: bool = option(False, help="Replace an existing run.")
-    dry_run: bool = option(False, help="Only print requests, tokens, time and price of the audit.")
-    price_in: float | None = option(None, help="Dry run: price of a million input tokens.")
-    price_out: float | None = option(None, help="Dry run: price of a million output tokens.")
+    dry_run: bool = option(False, help="Only print requests, tokens and time of the audit.")
     quiet: bool = option(False, short="-q", help="Print the table only.")
 
 
@@ -109,7 +107,7 @@ def audit_command(
 
         scorer = model.scorer(quiet=run.quiet)
         for variant in variants.values():
-            echo(estimate(scorer, split, variant, price_in=run.price_in, price_out=run.price_out))
+            echo(estimate(scorer, split, variant))
         return 0
     for out in variants if is_first_process() else ():
         click.get_current_context().with_resource(lock_output(out))

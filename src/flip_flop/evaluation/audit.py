@@ -265,18 +265,10 @@ def _training(adapter: AdapterRecord | None) -> Mapping[str, Any] | None:
     return {**training, "seconds": run.seconds, "command": run.command, **allowed}
 
 
-def estimate(
-    scorer: Scorer,
-    split: RenderedSplit,
-    options: ScoringOptions,
-    *,
-    price_in: float | None = None,
-    price_out: float | None = None,
-) -> str:
+def estimate(scorer: Scorer, split: RenderedSplit, options: ScoringOptions) -> str:
     """Score a few instances and return lines about the cost of all. The run directory and the store stay unchanged.
 
-    Prices are per million tokens. A served model answers the requests of the sample. Answers that are stored
-    already are counted too.
+    A served model answers the requests of the sample. Answers that are stored already are counted too.
 
     Raises:
         InputError: As :meth:`~flip_flop.scoring.Scorer.scores`.
@@ -309,8 +301,6 @@ def estimate(
         asked = settings["num_asked"] * len(instances) // len(sample)
         read, written = (round(settings[f"tokens_{kind}"] * factor) for kind in ("read", "written"))
         lines.append(f"requests: {asked:,} by {settings['api']}; tokens: {read:,} in, {written:,} out")
-        if price_in is not None or price_out is not None:
-            lines.append(f"price: {(read * (price_in or 0) + written * (price_out or 0)) / 1e6:.2f}")
     lines.append(f"time: {duration(seconds * factor)}, estimated from {count(len(sample), 'instance')}")
     return "\n".join(lines)
 
