@@ -3,12 +3,14 @@
 from collections import Counter
 
 import pytest
+import torch
 from peft import PeftModel
 
 from flip_flop import audit
 from flip_flop.errors import InputError
 from flip_flop.prompts import AnswerFormat, Template
-from flip_flop.scoring.open_answers import as_choices
+from flip_flop.scoring.open_answers import TEMPERATURE, as_choices, generate
+from flip_flop.scoring.options import ScoringOptions
 from flip_flop.tasks import RowsSource, Task
 from flip_flop.training import make_config, train
 from tests.evaluation.test_open_answers import grouped
@@ -16,6 +18,7 @@ from tests.tiny import byte_bpe
 from tests.training.conftest import load_tiny, record_of, rows, signal_in
 
 TEMPLATES = tuple(Template(name, f"{name} {{{{ text }}}}", None) for name in ("one", "two", "three"))
+CLOSED = tuple(Template(name, f"{name} {{{{ text }}}}", "no ||| yes") for name in ("one", "two"))
 SETTINGS = {"max_steps": 3, "per_device_train_batch_size": 4, "lora_r": 4, "use_cpu": True, "learning_rate": 1e-2}
 
 
@@ -44,6 +47,44 @@ def test_candidates_are_the_shortest_texts_of_each_key():
     assert several.choices[0][several.label] == "5"  # the shortest right answer
     with pytest.raises(InputError, match="No generated answer can be read"):
         answered([["?", "no"]])
+
+
+def test_a_template_votes_for_its_most_frequent_answer():
+    # Two templates, each with a greedy answer and two samples: (3, 4, 4), and (5, 6, ?).
+    (row,) = as_choices(grouped([["3", "5", "It is 4", "6", "4.0", "?"]], ["6"]), seed=0, num_samples=2)
+    assert row.written == ("4.0", "5")  # a tie goes to the greedy answer
+    assert (len(row.prompts), len(row.choices)) == (2, 2)
+    assert Counter(row.choices[0]) == Counter({"3": 1, "4.0": 1, "5": 1, "6": 1, "": 3})
+    assert row.choices[0][row.label] == "6"
+
+
+def written_to(loaded, instance, num_samples, **changes):
+    """One greedy answer of one token to each prompt, then the samples."""
+    options = ScoringOptions(batch_tokens=changes.pop("batch_tokens", 4096))
+    answers = generate(loaded, [instance], options, names=(), label="", quiet=True, num_samples=num_samples, **changes)
+    return answers.instances[0].written
+
+
+def test_samples_follow_the_softmax_and_depend_on_the_seed_only():
+    loaded, instance = load_tiny(), open_task(max_tokens=1).render("train").instances[0]
+    with torch.no_grad():
+        loaded.model.lm_head.weight.mul_(2)  # so that the temperature matters
+        ids = loaded.tokenizer(instance.prompts[1], return_tensors="pt").input_ids
+        probabilities = (loaded.model(ids).logits[0, -1].double() / TEMPERATURE).softmax(0).tolist()
+    number = 500
+    texts = written_to(loaded, instance, number, seed=1)
+    assert texts[:3] == written_to(loaded, instance, 0)
+    assert texts == written_to(loaded, instance, number, seed=1, batch_tokens=300)
+    assert texts[3:] != written_to(loaded, instance, number, seed=2)[3:]
+    share = Counter(texts[4::3])  # of the second prompt
+    expected = Counter()
+    for token, probability in enumerate(probabilities):
+        expected[loaded.tokenizer.decode([token], skip_special_tokens=True).strip()] += probability
+    likely = [text for text, probability in expected.items() if probability > 0.03]
+    assert len(likely) > 2
+    for text in likely:
+        error = (expected[text] * (1 - expected[text]) / number) ** 0.5
+        assert share[text] / number == pytest.approx(expected[text], abs=4 * error), text
 
 
 @pytest.fixture(scope="module")
@@ -87,9 +128,11 @@ def test_a_run_that_was_stopped_and_resumed_gives_the_same_adapter(trained, tmp_
     assert record_of(out)["training"]["votes_digest"] == record_of(trained[1])["training"]["votes_digest"]
 
 
-@pytest.mark.parametrize("method", ["bct", "opct", "ssd", "swarm"])
-def test_other_methods_train_on_open_answers(method, tmp_path):
-    config = make_config(SETTINGS | {"method": method})
+@pytest.mark.parametrize(
+    "changes", [{"method": "bct"}, {"method": "opct"}, {"method": "ssd"}, {"method": "swarm"}, {"num_samples": 2}]
+)
+def test_other_methods_and_samples_train_on_open_answers(changes, tmp_path):
+    config = make_config(SETTINGS | changes)
     assert train(load_tiny(), open_task(), config, tmp_path / "run", quiet=True, keep_worse=True).adapter
 
 
@@ -106,3 +149,9 @@ def test_what_open_answers_do_not_support_is_one_line(tmp_path, changes, form, w
     with pytest.raises(InputError, match=words):
         train(load_tiny(), open_task(**form), config, tmp_path / "run", quiet=True)
     assert not (tmp_path / "run" / "run.json").exists()
+
+
+def test_samples_need_open_answers(tmp_path):
+    task = Task("closed", CLOSED, open_task().data)
+    with pytest.raises(InputError, match="E-CONFIG: num_samples is 2, but the task has answer choices"):
+        train(load_tiny(), task, make_config(SETTINGS | {"num_samples": 2}), tmp_path / "run", quiet=True)

@@ -1,14 +1,15 @@
-"""Open answers: greedy answers of a local model, grouped by their keys, and as answer choices for training."""
+"""Open answers: written by a local model, grouped by their keys, and as answer choices for training."""
 
 import hashlib
 import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
-from transformers import GenerationConfig
+from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
 from flip_flop.console import track
 from flip_flop.errors import InputError
@@ -22,6 +23,7 @@ from flip_flop.scoring.options import ScoringOptions
 from flip_flop.scoring.too_long import TooLong, refuse_or_skip
 
 log = logging.getLogger("flip_flop")
+TEMPERATURE = 0.7  # of sampled answers, as in self-consistency (Wang et al., ICLR 2023)
 
 
 def generate(
@@ -32,8 +34,13 @@ def generate(
     names: Sequence[str],
     label: str,
     quiet: bool,
+    num_samples: int = 0,
+    seed: int = 0,
 ) -> ScoredRows:
     """Write the greedy answer to each prompt, in batches of about ``options.batch_tokens``, and group the answers.
+
+    With ``num_samples``, the prompts of an instance are followed by that many copies of all of them, whose answers are
+    sampled. A sample depends on the seed, the instance's id and the place of its prompt.
 
     Raises:
         InputError: As :func:`~flip_flop.scoring.score`.
@@ -41,14 +48,18 @@ def generate(
     encoder, form = loaded.encoder(options.chat_template, options.prompt_date or ""), instances[0].answer
     assert form is not None
     limit, too_long, read, prompts = encoder.max_length, [], [], []
+    random: list[np.random.Generator | None] = []
     for instance in map(encoder.as_read, instances):
         ids = encoder.prompt_ids(instance)
         sizes = [len(tokens) + form.max_tokens for tokens in ids]
         long = [TooLong(instance.id, place, size, limit) for place, size in enumerate(sizes) if limit and size > limit]
         too_long += long
         if not long:
-            read.append(instance)
-            prompts += ids
+            copies = 1 + num_samples
+            read.append(replace(instance, prompts=instance.prompts * copies, choices=instance.choices * copies))
+            prompts += ids * copies
+            random += [None] * len(ids)
+            random += [generator(seed, "sample", instance.id, place) for place in range(len(ids) * num_samples)]
     refuse_or_skip(too_long, len(instances), options.too_long, names)
     order = sorted(range(len(prompts)), key=lambda place: len(prompts[place]))  # little padding
     texts, num_cut = dict[int, str](), 0
@@ -56,7 +67,8 @@ def generate(
         while order:
             size = max(1, options.batch_tokens // (len(prompts[order[-1]]) + form.max_tokens))
             batch, order = order[-size:], order[:-size]
-            for place, (text, is_cut) in zip(batch, _write(loaded, [prompts[at] for at in batch], form), strict=True):
+            written = _write(loaded, [prompts[at] for at in batch], form, [random[at] for at in batch])
+            for place, (text, is_cut) in zip(batch, written, strict=True):
                 texts[place], num_cut = text, num_cut + is_cut
             advance(len(batch))
     if num_cut:
@@ -75,9 +87,32 @@ def generate(
     return replace(group_answers(read, in_rows, settings), prompt_tokens=lengths, too_long=tuple(too_long))
 
 
+class _Sampling(LogitsProcessor):
+    """Adds Gumbel noise to the logits of the rows with a generator, so that their best token is a random one.
+
+    The library samples a batch with one generator, so its samples depend on the size of the batch.
+    """
+
+    def __init__(self, random: Sequence[np.random.Generator | None]) -> None:
+        self.random = random
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        noisy = scores.float() / TEMPERATURE
+        for row, random in zip(noisy, self.random, strict=True):
+            if random is not None:
+                exponential = random.standard_exponential(len(row), dtype=np.float32)
+                row -= torch.from_numpy(exponential).log().to(row.device)
+        return noisy
+
+
 @torch.no_grad()
-def _write(loaded: LoadedModel, prompts: Sequence[Sequence[int]], form: AnswerFormat) -> list[tuple[str, bool]]:
-    """Return the greedy answers of a batch, and whether each is cut at ``max_tokens``."""
+def _write(
+    loaded: LoadedModel,
+    prompts: Sequence[Sequence[int]],
+    form: AnswerFormat,
+    random: Sequence[np.random.Generator | None],
+) -> list[tuple[str, bool]]:
+    """Return the answers of a batch, and whether each is cut at ``max_tokens``. Without a generator, one is greedy."""
     model: Any = unwrap(loaded.model)
     tokenizer, width = loaded.tokenizer, max(map(len, prompts))
     ends = model.generation_config.eos_token_id if model.generation_config else None
@@ -87,10 +122,12 @@ def _write(loaded: LoadedModel, prompts: Sequence[Sequence[int]], form: AnswerFo
     mask = torch.tensor([[0] * (width - len(tokens)) + [1] * len(tokens) for tokens in prompts], device=model.device)
     # A model's own settings may sample, or penalize repeated words.
     greedy = GenerationConfig(eos_token_id=ends, pad_token_id=ends[0])
-    stop = {"stop_strings": list(form.stop), "tokenizer": tokenizer} if form.stop else {}
+    more: dict[str, Any] = {"stop_strings": list(form.stop), "tokenizer": tokenizer} if form.stop else {}
+    if any(random):
+        more["logits_processor"] = LogitsProcessorList([_Sampling(random)])
     of_model, model.generation_config = model.generation_config, greedy
     try:
-        written = model.generate(padded, attention_mask=mask, max_new_tokens=form.max_tokens, **stop)[:, width:]
+        written = model.generate(padded, attention_mask=mask, max_new_tokens=form.max_tokens, **more)[:, width:]
     finally:
         model.generation_config = of_model
     answers = []
@@ -132,12 +169,13 @@ def group_answers(
     return ScoredRows.of(rows, scores, counts, instances=rows, settings=settings, answered=arrays)
 
 
-def as_choices(answered: ScoredRows, seed: int) -> list[RenderedInstance]:
+def as_choices(answered: ScoredRows, seed: int, num_samples: int = 0) -> list[RenderedInstance]:
     """Return generated answers as answer choices for training: the shortest text of each key, under all templates.
 
-    An instance has V + 1 choices in a random order. Those without a text are empty: no template can answer with them.
-    ``written`` is the choice of each template, empty for an answer that cannot be read. The gold label is the
-    shortest choice with a reference's key, otherwise an empty one. It skips instances without a readable answer.
+    An instance has one choice more than answers, in a random order. Those without a text are empty: no template can
+    answer with them. ``written`` is the choice of each template: its answer, or its most frequent one (a tie goes to
+    the first), and empty if none can be read. The gold label is the shortest choice with a reference's key, otherwise
+    an empty one. It skips instances without a readable answer.
 
     Raises:
         InputError: ``E-DATA-ROWS`` if no answer can be read.
@@ -155,10 +193,12 @@ def as_choices(answered: ScoredRows, seed: int) -> list[RenderedInstance]:
             choices[place] = text
         right = [place for place, key in zip(places, shortest, strict=False) if key in instance.references]
         label = [*right, places[-1]][0] if instance.references else None
-        same = (tuple(choices),) * len(instance.prompts)
+        prompts = instance.prompts[: len(keys) // (1 + num_samples)]
+        same = (tuple(choices),) * len(prompts)
         if shortest:
-            written = tuple("" if key is None else shortest[key] for key in keys)
-            rows.append(replace(instance, choices=same, label=label, written=written, answer=None))
+            votes = [Counter(filter(None, keys[place :: len(prompts)])).most_common(1) for place in range(len(prompts))]
+            written = tuple(shortest[vote[0][0]] if vote else "" for vote in votes)
+            rows.append(replace(instance, prompts=prompts, choices=same, label=label, written=written, answer=None))
     if not rows:
         raise InputError(
             "E-DATA-ROWS", "No generated answer can be read.", "Change `answer` in the task, or its prompts."

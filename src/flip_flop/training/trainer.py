@@ -207,24 +207,34 @@ class F2CTrainer(Trainer):
         """Add the base model's answers to rows that ask for open answers. Their votes are not calibrated.
 
         Raises:
-            InputError: ``E-OPEN-ANSWER`` if votes are online.
+            InputError: ``E-OPEN-ANSWER`` if votes are online, ``E-CONFIG`` for samples without open answers.
         """
         first = next(iter(rows), None) if isinstance(rows, Sequence) else None
         if not isinstance(first, RenderedInstance) or first.answer is None:
+            if args.num_samples and split == "train":
+                message = f"num_samples is {args.num_samples}, but the task has answer choices."
+                raise InputError("E-CONFIG", message, "Leave num_samples out: it is for open answers.")
             return rows
         if args.votes != "frozen":
             message = "votes are online, but answers are generated once, by the base model."
             raise InputError("E-OPEN-ANSWER", message, "Use --votes frozen.")
         args.vote_calibration = "none"
-        answers = as_choices(self._generate(self.loaded, args, rows, f"answers, {split}"), args.seed)
+        answered = self._generate(self.loaded, args, rows, f"answers, {split}", args.num_samples)
+        answers = as_choices(answered, args.seed, args.num_samples)
         return distributed.all_gather(answers)[0]  # the processes may round differently
 
     def _generate(
-        self, loaded: LoadedModel, args: F2CConfig, rows: Sequence[RenderedInstance], label: str
+        self,
+        loaded: LoadedModel,
+        args: F2CConfig,
+        rows: Sequence[RenderedInstance],
+        label: str,
+        num_samples: int = 0,
     ) -> ScoredRows:
         names = ("chat_template", "batch_tokens", "too_long", "prompt_date")
         options = ScoringOptions(**{name: getattr(args, name) for name in names})
-        return generate(loaded, rows, options, names=(), label=label, quiet=bool(args.disable_tqdm))
+        sampling = {"num_samples": num_samples, "seed": args.seed}
+        return generate(loaded, rows, options, names=(), label=label, quiet=bool(args.disable_tqdm), **sampling)
 
     def answers_before_and_after(self) -> tuple[Scores, Scores]:
         """Generate the open answers to a few validation rows, without and with the adapter."""
