@@ -205,7 +205,7 @@ class TrainingSettings:
         release="separate",
     )
     num_samples: int = _setting(
-        0, "Open answers: sampled answers per prompt of a training row, next to the greedy one.", "at least 0"
+        0, "Open answers: sampled answers per training prompt, next to the greedy one.", "at least 0"
     )
     swarm_pairs: SwarmPairs = _by_protocol(
         "Teachers of each template: one at random, all, or the mixture of all.", paper="derangement", release="mixture"
