@@ -94,9 +94,10 @@ def validate(model: type[Model], content: Any, where: str, *, code: str) -> Mode
         if first["type"] == "missing":
             raise InputError(code, f"{inside_of} has no {last}.", f"Add {last}: to it.")
         raise InputError(code, f"{inside_of} has an unknown key {last!r}.", nearest(str(last), model.model_fields))
-    place = f"{key}, entry {inside[0] + 1}," if inside and isinstance(inside[0], int) else key
-    raise InputError(
-        code,
-        f"{where}: {place} is {reprlib.repr(first['input'])}.",
-        first["msg"].replace("Input should", "It should", 1) + ".",
-    )
+    place, examples = key, model.model_fields[str(key)].examples
+    hint = first["msg"].replace("Input should", "It should", 1) + "."
+    if inside and isinstance(inside[0], int):
+        place = f"{key}, entry {inside[0] + 1},"
+    elif examples:
+        hint = f"Write {key}: {examples[0]}."
+    raise InputError(code, f"{where}: {place} is {reprlib.repr(first['input'])}.", hint)

@@ -227,6 +227,7 @@ def test_what_is_in_the_place_of_the_output_is_refused_and_kept(run, project, co
     (project / "out").unlink()
     (project / "out").mkdir()
     (project / "out" / "thesis.txt").write_text("precious")
+    (project / "tickets.yaml").write_text("")
     for more in ([], ["--overwrite" if command is AUDIT else "--resume"]):
         one_line(run(command, *more), "E-OUT-USED", "out is not empty")
     assert [name for name in os.listdir(project / "out") if name != ".lock"] == ["thesis.txt"]

@@ -110,6 +110,7 @@ def test_partial_datasets_are_reported(made):
             r"E-DATA-COLUMN: .*no column 'premise', which rte has\. Did you mean 'premis'",
         ),
         (lambda rows: [{**row, "label": -1} for row in rows], r"E-LABEL: .*train\.parquet row 1"),
+        (lambda rows: [*rows[:2], {**rows[2], "label": None}], r"E-LABEL: .*train\.parquet row 3: 'label' is empty"),
         (lambda rows: rows[:1], "E-DATA-ROWS"),
     ],
 )
@@ -140,6 +141,9 @@ def test_other_story_cloze_files_are_rejected(made):
     write_story_cloze(made.stories)
     path.write_text(path.read_text().removesuffix("1\n").removesuffix("1\r\n") + "3\n")
     with pytest.raises(InputError, match=r"E-LABEL: .* line 24: 'answer_right_ending' is 3"):
+        load(made, "storycloze")
+    path.write_text(path.read_text().removesuffix("3\n") + "\n")
+    with pytest.raises(InputError, match=r"E-DATA-PARSE: .* line 24: 'AnswerRightEnding' is empty"):
         load(made, "storycloze")
 
 

@@ -10,7 +10,8 @@ from transformers.trainer_pt_utils import safe_globals
 
 from flip_flop.errors import InputError
 from flip_flop.training import F2CConfig
-from flip_flop.training.checkpoints import complete_checkpoints, rotate, write_manifest
+from flip_flop.training.checkpoints import rotate, write_manifest
+from flip_flop.training.folder import complete_checkpoints
 from tests.training import conftest
 from tests.training.conftest import adapter_bytes, before_step, log_of, make_trainer, record_of, training_rows
 

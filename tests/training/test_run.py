@@ -10,8 +10,8 @@ from flip_flop.errors import InputError
 from flip_flop.tasks import RowsSource
 from flip_flop.training import F2CTrainer
 from flip_flop.training import run as run_module
-from flip_flop.training.checkpoints import complete_checkpoints
 from flip_flop.training.data import SAMPLE_SIZE, initial_vote_stats
+from flip_flop.training.folder import complete_checkpoints
 from flip_flop.training.run import StopOnSignal
 from flip_flop.training.selection import CheckpointCriterion
 from tests.tiny import byte_bpe, tiny_model

@@ -86,10 +86,12 @@ def audit_command(
     from flip_flop.metrics import add_metric
     from flip_flop.scoring.too_long import listed_beside
 
+    variants = _variants(run, scoring)
+    for out in variants if is_first_process() and not run.dry_run else ():
+        check_out(out, overwrite=run.overwrite)
     for reference in run.metric:
         add_metric(reference)
     checks = gates.Checks.of(run.fail_under, run.fail_if_worse_than)
-    variants = _variants(run, scoring)
     # Errors in the data come before the model is loaded, and errors in options before torch is imported.
     opened = data.open(task.task, task.templates, data.protocol)
     if opened.answer and (run.vary or run.dry_run):

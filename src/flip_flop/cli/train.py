@@ -75,13 +75,14 @@ def train_command(
     names = {name.removeprefix("--").replace("-", "_"): name for name in settings}
     source = f"{run.config} and the command line" if run.config else "the command line"
     flags = [flag for param in ctx.command.params for flag in param.opts if flag.startswith("--")]
+    from flip_flop.training.folder import check_out
     from flip_flop.training.settings import find_names
 
     find_names(settings, source, flags)  # before seconds of imports
+    check_out(run.out, resume=run.resume)
     from flip_flop.scoring.distributed import rank
     from flip_flop.tasks import prior_from, require_templates_for_training
     from flip_flop.training import load_training_data, make_config, train
-    from flip_flop.training.checkpoints import check_out
 
     for key, name in names.items():
         if flag := OWNED.get(key):
@@ -105,7 +106,6 @@ def train_command(
     if few_labels is not None and not config.supervised_weight:
         hint = "Leave supervised_weight out to estimate label_prior from them."
         raise InputError("E-CONFIG", "supervised_weight is 0, so --few-labels has no effect.", hint)
-    check_out(run.out, resume=run.resume)
     opened = data.open(task.task, task.templates, row_protocol_of(config.protocol))
     require_templates_for_training(opened)
     model.check()

@@ -74,6 +74,15 @@ class Template:
         """The keys of the template in a task file."""
         return {key: value for key, value in asdict(self).items() if value is not None}
 
+    def require_choices(self) -> None:
+        """Refuse a template without answer choices (``E-TPL-LABELS``)."""
+        if not (self.answer_choices or "").strip():
+            raise InputError(
+                "E-TPL-LABELS",
+                f"{self._where} has no answer_choices, so no answer can be scored.",
+                "Write them in the order of the labels: No ||| Yes.",
+            )
+
     def render(
         self,
         fields: Mapping[str, Any],
@@ -101,12 +110,8 @@ class Template:
                 :func:`flip_flop.prompts.sandbox.render_text`.
         """
         row = row or f"instance {instance_id!r}"
-        if has_choices and not (self.answer_choices or "").strip():
-            raise InputError(
-                "E-TPL-LABELS",
-                f"{self._where} has no answer_choices, so no answer can be scored.",
-                "Write them in the order of the labels: No ||| Yes.",
-            )
+        if has_choices:
+            self.require_choices()
         if RESERVED_FIELD in fields:
             raise InputError(
                 "E-DATA-COLUMN",

@@ -1,10 +1,11 @@
 """A task by its name, from a YAML file, or from rendered rows."""
 
+import contextlib
 import gzip
 import json
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -127,7 +128,7 @@ class AnswerEntry(StrictModel):
 
     kind: str
     extract: str | None = None
-    stop: list[str] = Field(default=[])
+    stop: list[str] = Field(default=[], examples=['["."]'])
     max_tokens: int = Field(default=AnswerFormat.max_tokens, ge=1)
 
 
@@ -140,20 +141,24 @@ class TaskFile(StrictModel):
 
     name: str | None = None
     description: str = ""
-    data: dict[str, Any] = Field(min_length=1)
+    data: dict[str, Any] = Field(min_length=1, examples=["{test: reviews.csv}"])
     label_field: str | None = None
     labels: Annotated[list[Label] | None, BeforeValidator(_check_labels)] = None
-    label_names: list[str] = Field(default=[])
+    label_names: list[str] = Field(default=[], examples=["[negative, positive]"])
     f1: str = "auto"
     scale: bool = False
     answer: Annotated[AnswerFormat | None, BeforeValidator(_read_answer)] = None
     id_field: str | None = None
-    templates: Annotated[list[Any], Field(min_length=1)] | Annotated[dict[str, str], Field(min_length=1)]
-    held_out_templates: list[str] = Field(default=[])
+    templates: Annotated[list[Any], Field(min_length=1)] | Annotated[dict[str, str], Field(min_length=1)] = Field(
+        examples=['a list such as [{name: plain, jinja: "{{ text }}", answer_choices: "No ||| Yes"}]']
+    )
+    held_out_templates: list[str] = Field(default=[], examples=["[plain, formal]"])
     prompt_value_limit: int | None = Field(default=None, ge=MIN_VALUE_LIMIT)
     system: str | None = None
     assistant_prefix: str | None = None
-    chat_template_kwargs: Annotated[dict[str, Any], AfterValidator(_check_json)] = Field(default={})
+    chat_template_kwargs: Annotated[dict[str, Any], AfterValidator(_check_json)] = Field(
+        default={}, examples=["{enable_thinking: false}"]
+    )
 
 
 def read_task_file(path: Path, hub_mirror: Path | None = None) -> Task:
@@ -184,18 +189,28 @@ def read_task_file(path: Path, hub_mirror: Path | None = None) -> Task:
     }
     if isinstance(templates, dict):
         return _load_set(templates, TaskRequest(name="", value_limit=limit, fields=fields), where)
-    entries = (
-        validate(TemplateEntry, entry, f"{where}, template {number}{_name_of(entry)}", code="E-TASK-KEY")
-        for number, entry in enumerate(templates, 1)
-    )
-    members = tuple(
-        Template(entry.name, entry.jinja, entry.answer_choices, entry.wording, entry.order) for entry in entries
-    )
-    return Task(**fields, templates=TemplateSet(members, limit))
+    members = []
+    for number, content in enumerate(templates, 1):
+        entry = validate(TemplateEntry, content, f"{where}, template {number}{_name_of(content)}", code="E-TASK-KEY")
+        with _placed(f"{where}, template {number}"):
+            members.append(Template(entry.name, entry.jinja, entry.answer_choices, entry.wording, entry.order))
+            if file.answer is None:
+                members[-1].require_choices()
+    with _placed(where):
+        return Task(**fields, templates=TemplateSet(tuple(members), limit))
 
 
 def _name_of(entry: Any) -> str:
     return f" ({entry['name']!r})" if isinstance(entry, dict) and isinstance(entry.get("name"), str) else ""
+
+
+@contextlib.contextmanager
+def _placed(where: str) -> Iterator[None]:
+    """Add the place to an error of the block."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(error.code, f"{where}: {error.message}", error.hint) from error
 
 
 def _load_set(templates: Mapping[str, str], request: TaskRequest, where: str) -> Task:

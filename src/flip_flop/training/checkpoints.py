@@ -4,7 +4,6 @@ import contextlib
 import json
 import logging
 import math
-import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import fields
@@ -21,9 +20,9 @@ from flip_flop.method import find_method
 from flip_flop.record import ADAPTER_CONFIG, ADAPTER_WEIGHTS, MANIFEST, RUN_FILE, find_corruption, write_manifest
 from flip_flop.scoring.distributed import rank, wait_for_all
 from flip_flop.training.config import F2CConfig
+from flip_flop.training.folder import LOCK, PLAN, complete_checkpoints, holds_run, leftovers, list_checkpoints
 
 log = logging.getLogger("flip_flop")
-PLAN, LOCK = "plan.json", ".lock"
 # Changes with the files of a checkpoint.
 FORMAT = 2
 BEST = (ADAPTER_WEIGHTS, ADAPTER_CONFIG)  # the files that are loaded from the best checkpoint
@@ -65,14 +64,9 @@ def lock(out: Path) -> Iterator[None]:
     files.check_output(out, is_folder=True)
     out.resolve().mkdir(parents=True, exist_ok=True)
     with files.lock(out / LOCK, out):
-        for leftover in _leftovers(out):
+        for leftover in leftovers(out):
             files.remove(leftover)
         yield
-
-
-def _leftovers(out: Path) -> set[Path]:
-    """Return the temporary files of processes that were killed while writing."""
-    return {*out.glob(".*.tmp"), *out.glob(".*.old")}
 
 
 @contextlib.contextmanager
@@ -90,38 +84,6 @@ def named_write_errors(folder: Path) -> Iterator[None]:
         if not by_library and getattr(error, "errno", None) not in files.WRITE_ERRORS:
             raise
         raise files.write_failure(error, folder, "Free some space, then continue with --resume.") from error
-
-
-def check_out(out: Path, *, resume: bool) -> None:
-    """Refuse an unusable folder before any other work, and leave it unchanged.
-
-    Raises:
-        InputError: ``E-OUT-BUSY`` if another process writes there, ``E-OUT-USED`` as in :func:`check_plan`.
-    """
-    # The processes have not joined yet, so only the launcher's environment has the rank.
-    if (out / LOCK).exists() and os.environ.get("RANK", "0") == "0":
-        with files.lock(out / LOCK, out):
-            pass
-    _holds_run(out, resume=resume)
-
-
-def _holds_run(out: Path, *, resume: bool) -> bool:
-    """Whether the folder has a result or a checkpoint. A run without either restarts."""
-    if not (out / PLAN).exists():
-        allowed = (LOCK, "checkpoints") if not any((out / "checkpoints").glob("*")) else (LOCK,)
-        others = sorted(item.name for item in {*out.glob("*")} - _leftovers(out) if item.name not in allowed)
-        if others:
-            raise InputError(
-                "E-OUT-USED", f"{out} is not empty: {', '.join(others[:3])}.", "Choose another --out, or empty it."
-            )
-        return False
-    if not (out / RUN_FILE).exists() and not complete_checkpoints(out / "checkpoints"):
-        return False
-    if not resume:
-        raise InputError(
-            "E-OUT-USED", f"{out} already contains a run.", "Add --resume to continue it, or choose another --out."
-        )
-    return True
 
 
 # ---- the plan ----
@@ -163,7 +125,7 @@ def check_plan(out: Path, plan: dict[str, Any], *, resume: bool) -> list[str]:
             ``E-RESUME-CHANGED`` for other settings; ``E-RUN-BROKEN`` for an unreadable plan.
     """
     path = out / PLAN
-    if not _holds_run(out, resume=resume):
+    if not holds_run(out, resume=resume):
         return []
     before = files.read_object(path)
     if before is None or not all(isinstance(before.get(section), dict) for section in ("settings", "model", "digests")):
@@ -199,24 +161,13 @@ def check_plan(out: Path, plan: dict[str, Any], *, resume: bool) -> list[str]:
 # ---- checkpoints ----
 
 
-def _list_checkpoints(folder: Path) -> list[Path]:
-    """List checkpoint folders, newest first, complete or not."""
-    steps = {path: path.name.removeprefix("checkpoint-") for path in folder.glob("checkpoint-*") if path.is_dir()}
-    return sorted((path for path in steps if steps[path].isdecimal()), key=lambda path: int(steps[path]), reverse=True)
-
-
-def complete_checkpoints(folder: Path) -> list[Path]:
-    """List the checkpoints with a manifest, which is written last. The newest is first."""
-    return [path for path in _list_checkpoints(folder) if (path / MANIFEST).exists()]
-
-
 def checkpoint_to_resume(folder: Path) -> Path | None:
     """Return the newest complete checkpoint. Rank 0 deletes those that were not finished.
 
     Raises:
         InputError: ``E-RUN-BROKEN`` if it is damaged.
     """
-    checkpoints, complete = _list_checkpoints(folder), complete_checkpoints(folder)
+    checkpoints, complete = list_checkpoints(folder), complete_checkpoints(folder)
     wait_for_all()  # until all have read the folder, before rank 0 deletes
     if rank() == 0:
         for unfinished in (path for path in checkpoints if path not in complete):

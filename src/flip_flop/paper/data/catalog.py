@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from flip_flop.console import track
+from flip_flop.console import is_blank, track
 from flip_flop.errors import InputError, nearest
 from flip_flop.files import sha256_json, write_json
 from flip_flop.paper.data.promptsource import (
@@ -200,9 +200,14 @@ def catalog_data(request: TaskRequest) -> CatalogData:
         description=entry.description,
         dropped_templates=templates.dropped,
     )
-    task.gold_labels(test)
-    labels = task.gold_labels(train)
-    divided = divide(train, test, labels, entry.policy, duplicates=duplicates, splits=request.splits, seed=request.seed)
+    labels = [task.gold_labels(rows) for rows in official]
+    for rows, known in zip(official, labels, strict=True):
+        if None in known:
+            place = rows.location(rows.rows[known.index(None)])
+            raise InputError("E-LABEL", f"{place}: {entry.label_field!r} is empty.", "Download the dataset again.")
+    divided = divide(
+        train, test, labels[0], entry.policy, duplicates=duplicates, splits=request.splits, seed=request.seed
+    )
     data = record_templates(divided, folder, entry.templates)
     return CatalogData(entry, request.splits, train, test, duplicates, replace(task, data=data))
 
@@ -294,6 +299,12 @@ class StoryClozeSource:
         renamed = []
         for row in rows.rows:
             fields: dict[str, Any] = {name: row.fields[column] for column, name in STORY_CLOZE_FIELDS.items()}
+            for column in STORY_CLOZE_FIELDS:
+                if is_blank(row.fields[column]):
+                    message = f"{rows.location(row)}: {column!r} is empty."
+                    raise InputError(
+                        "E-DATA-PARSE", message, "Complete the cell, or ask the owners for the file again."
+                    )
             if fields["answer_right_ending"].isdecimal():  # another answer is an invalid label
                 fields["answer_right_ending"] = int(fields["answer_right_ending"])
             renamed.append(row._replace(fields=fields))
