@@ -96,13 +96,13 @@ def test_a_run_and_its_page(tmp_path):
 
 
 ARCHITECTURES = {
-    "packed": ("cohere", "gemma3_text", "granite", "olmo2", "opt", "phi3", "qwen3_moe", "starcoder2"),
-    "padded": ("bloom", "gpt_neo", "mamba", "mpt"),
+    "packed": ("gemma3_text", "phi3", "qwen3_moe"),
+    "padded": ("bloom", "mamba"),
 }
 
 
 @pytest.mark.parametrize("backend", ARCHITECTURES)
-def test_a_dozen_architectures_are_read_and_trained_as_their_table_says(backend):
+def test_architectures_are_read_and_trained_as_their_table_says(backend):
     for name in ARCHITECTURES[backend]:
         _, used, *differences, in_float32, in_bfloat16 = row(name)
         assert (used, in_float32, in_bfloat16) == (backend, "yes", "yes"), name

@@ -8,6 +8,7 @@ import resource
 
 import pytest
 
+from flip_flop.errors import InputError
 from tests.cli.project import TASK, one_line
 
 AUDIT = ("audit", "--model", "MODEL", "--task", "tickets.yaml", "--out", "out")
@@ -204,6 +205,10 @@ templates:
   - {name: plain, jinja: "{{ text }}", answer_choices: "No ||| Yes"}
   - {name: reversed, jinja: "{{ text }}", answer_choices: "Yes ||| No"}
 """
+
+
+def test_an_error_is_one_line_that_can_be_printed():
+    assert str(InputError("E-OS", "no\nroom \ud800.", "Free some.")) == "E-OS: no room \\ud800. Free some."
 
 
 def test_training_without_any_consensus_is_refused(run, project):

@@ -52,16 +52,14 @@ def test_pretraining_never_sees_a_review_of_the_splits():
 def test_a_rebuild_gives_the_same_bytes_and_leaves_torch_as_it_was(tmp_path):
     threads, state = torch.get_num_threads(), torch.get_rng_state()
     steps = []
-    for name, seed in (("first", 0), ("second", 0), ("other", 1)):
-        rebuild_model(tmp_path / name, seed=seed, num_steps=4, progress=lambda *step: steps.append(step))
-    assert steps[:4] == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    for name in ("first", "second"):
+        rebuild_model(tmp_path / name, seed=0, num_steps=2, progress=lambda *step: steps.append(step))
+    assert steps[:2] == [(1, 2), (2, 2)]
     assert torch.get_num_threads() == threads
     assert torch.equal(torch.get_rng_state(), state)
     names = sorted(file.name for file in (tmp_path / "first").iterdir())
     assert names == sorted(file.name for file in EMBEDDED_MODEL.iterdir())
     assert all((tmp_path / "first" / name).read_bytes() == (tmp_path / "second" / name).read_bytes() for name in names)
-    weights = "model.safetensors"
-    assert (tmp_path / "first" / weights).read_bytes() != (tmp_path / "other" / weights).read_bytes()
 
 
 def few_rows(name, **options):

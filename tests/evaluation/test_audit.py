@@ -167,14 +167,6 @@ def test_all_kinds_of_task_data_are_accepted(loaded, audited, task_file):
     assert listed.instances("test") == make_task().instances("test")
 
 
-def test_predictions_take_rows_without_labels(loaded, task_file):
-    rows = [{"text": row["text"]} for row in make_rows()]
-    answers = predict(loaded, make_task().with_rows(rows), quiet=True)
-    assert [row["id"] for row in answers] == [f"test-{number}" for number in range(1, 6)]
-    from_file = predict((loaded.model, loaded.tokenizer), make_task().with_rows(str(task_file.with_name("rows.jsonl"))))
-    assert [row["vote"] for row in from_file] == [row["vote"] for row in answers]
-
-
 def test_model_object_has_no_digests_or_training(loaded, folder, tmp_path, monkeypatch):
     adapted = get_peft_model(load_model(folder).model, LoraConfig(task_type="CAUSAL_LM", r=2))
     (tmp_path / "run.json").write_text("{}")  # next to a folder without an adapter

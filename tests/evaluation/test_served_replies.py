@@ -348,7 +348,7 @@ LISTS = {
     "last two swapped": lambda values: [*values[:-2], *values[:-3:-1]],
     "reversed": lambda values: values[::-1],
 }
-NUM_CHANGES = 40  # of each API; set it to 10,000 for all
+NUM_CHANGES = 20  # of each API; set it to 10,000 for all
 
 
 def places(value, path=()):

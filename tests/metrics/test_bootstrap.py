@@ -140,14 +140,6 @@ def test_intervals_contain_the_true_value_from_50_instances_on(shares):
         assert share >= 0.9  # 54 of 60
 
 
-def test_what_is_resampled_is_the_instance_and_not_the_cell():
-    # Copies of templates add no evidence: the interval of a mean over cells must not shrink.
-    predictions, gold = table()
-    once = metric_interval("accuracy", data_of(predictions, gold))
-    copies = data_of(np.tile(predictions, (1, 25)), gold)
-    assert metric_interval("accuracy", copies) == pytest.approx(once, abs=1e-12)
-
-
 def test_equal_answers_to_few_instances_leave_a_change_on_others_possible():
     data = data_of(*table(60))
     for name in ("observed_agreement", "accuracy"):

@@ -145,15 +145,3 @@ def test_other_story_cloze_files_are_rejected(made):
     path.write_text(path.read_text().removesuffix("3\n") + "\n")
     with pytest.raises(InputError, match=r"E-DATA-PARSE: .* line 24: 'AnswerRightEnding' is empty"):
         load(made, "storycloze")
-
-
-def test_rows_of_train_that_render_alike_all_stay_in_train(made):
-    def repeat(rows):
-        return [*rows, *({**row, "idx": 100 + row["idx"]} for row in rows[:20])]
-
-    change_rows(made, "aps/super_glue/rte/train", repeat)
-    for seed in range(5):
-        task = load(made, "rte", seed)
-        held_out = {int(str(name).split("-")[1]) for name in task.rows("validation").ids or ()}
-        assert held_out
-        assert all(20 <= number < 60 for number in held_out)

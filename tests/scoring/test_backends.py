@@ -208,9 +208,8 @@ def test_self_check_rejects_wrong_packed_scores(model):
 
 @pytest.mark.parametrize("config", [lambda: Gemma2Config(**GROUPED, head_dim=12), lambda: MambaConfig(**MAMBA)])
 def test_packing_cannot_be_forced_on_other_attention(config):
-    with pytest.raises(InputError, match=r"^E-(MODEL-KIND: \w+ does not take a packed row|SELF-CHECK)") as caught:
+    with pytest.raises(InputError, match=r"^E-(MODEL-KIND: \w+ does not take a packed row|SELF-CHECK)"):
         forced(made(config()))
-    assert "\n" not in str(caught.value)
 
 
 def test_packing_can_be_forced_on_untested_architecture(monkeypatch, caplog):
@@ -230,9 +229,8 @@ NOT_CAUSAL = [
 @pytest.mark.parametrize("config", NOT_CAUSAL, ids=lambda config: config.model_type)
 def test_noncausal_model_is_rejected(config, dtype):
     config.vocab_size = len(byte_bpe())
-    with pytest.raises(InputError, match=r"^E-MODEL-KIND: \w+ is not causal: a token's logits change") as caught:
+    with pytest.raises(InputError, match=r"^E-MODEL-KIND: \w+ is not causal: a token's logits change"):
         as_scorer((random_model(config).to(dtype), byte_bpe()))
-    assert "\n" not in str(caught.value)
 
 
 def test_model_whose_logits_are_not_finite_is_rejected():

@@ -24,12 +24,12 @@ model: demo
 tasks: [demo_clear]
 methods: [base, cce]
 settings:
-  max_steps: 24
+  max_steps: 12
   per_device_train_batch_size: 4
   eval_strategy: steps
-  eval_steps: 6
+  eval_steps: 4
   save_strategy: steps
-  save_steps: 6
+  save_steps: 4
   logging_steps: 1
 limit: 26
 """

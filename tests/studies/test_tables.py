@@ -370,7 +370,7 @@ def base_alone(maker):
 
 
 @pytest.mark.slow
-def test_outputs_are_reproducible(studies, tmp_path):
+def test_outputs_are_files_that_a_page_links(studies, tmp_path):
     maker, _ = studies
     files = write(maker, tmp_path)
     assert names(files, "tables") == [*TABLES, "table2_transfer"]
@@ -379,10 +379,6 @@ def test_outputs_are_reproducible(studies, tmp_path):
     assert sorted(path for path in tmp_path.rglob("*") if path.is_file()) == sorted(files)
     content = {path: path.read_bytes() for path in files}
     assert all(written.startswith(STARTS[path.suffix]) for path, written in content.items() if path.stem != "index")
-    maker.cells = dict(reversed(maker.cells.items()))  # in any order
-    assert write(maker, tmp_path) == files
-    assert {path: path.read_bytes() for path in files} == content
-    maker.cells = dict(reversed(maker.cells.items()))
 
     page = files[0].read_text(encoding="utf-8")
     assert page.startswith("# made\n\nMade rows, nothing else.\n\n**The model is a toy")
@@ -394,13 +390,18 @@ def test_outputs_are_reproducible(studies, tmp_path):
 
 
 @pytest.mark.slow
-def test_outdated_outputs_are_removed(tmp_path):
-    out = tmp_path / "out"
-    before = write(study1(Maker(tmp_path / "runs"), tasks=("rte",), seeds=(0,), methods=("f2c",)), out)
-    (out / "tables" / "notes.txt").write_text("mine")
-    after = write(base_alone(Maker(tmp_path / "others")), out)
-    assert len(after) < len(before)
-    assert {path for path in out.rglob("*") if path.is_file()} == {*after, out / "tables" / "notes.txt"}
+def test_outputs_are_reproducible_and_replace_outdated_ones(tmp_path):
+    out, maker = tmp_path / "out", base_alone(Maker(tmp_path / "runs"))
+    outdated = [out / "tables" / "table1_methods.md", out / "figures" / "unseen_templates.pdf"]
+    for path in (*outdated, out / "tables" / "notes.txt"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("mine")
+    files = write(maker, out)
+    assert {path for path in out.rglob("*") if path.is_file()} == {*files, out / "tables" / "notes.txt"}
+    content = {path: path.read_bytes() for path in files}
+    maker.cells = dict(reversed(maker.cells.items()))  # in any order
+    assert write(maker, out) == files
+    assert {path: path.read_bytes() for path in files} == content
 
 
 def test_tables_without_matplotlib(tmp_path, monkeypatch, caplog):

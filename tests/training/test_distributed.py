@@ -84,18 +84,17 @@ def wait_for_a_step(out):
 
 
 def answer_in_time(*arguments):
-    PartialState(cpu=True, timeout=timedelta(seconds=8))
+    PartialState(cpu=True, timeout=timedelta(seconds=5))
     command(*arguments)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sent", [signal.SIGSTOP, signal.SIGKILL])
-def test_unresponsive_process_ends_the_others_with_an_error(tmp_path, task_file, sent):
+def test_unresponsive_process_ends_the_others_with_an_error(tmp_path, task_file):
     out, output = tmp_path / "two", tmp_path / "output.txt"
     flags = ("--num-train-epochs", "200", "--eval-strategy", "no")
     first, second = start_all(2, answer_in_time, *training(2, task_file, out, *flags), output=output)
     wait_for_a_step(out)
-    os.kill(second.pid, sent)
+    os.kill(second.pid, signal.SIGSTOP)
     try:
         assert end([first], seconds=60) == [2]
     finally:
@@ -106,22 +105,20 @@ def test_unresponsive_process_ends_the_others_with_an_error(tmp_path, task_file,
 
 
 @pytest.mark.slow
-def test_one_two_and_four_processes_train_the_same_adapter(tmp_path):
-    """10 steps of 4 instances over 37: the last step has one instance, and three of four processes none."""
+def test_one_and_two_processes_train_the_same_adapter(tmp_path):
+    """5 steps of 4 instances over 17: the last step has one instance, and one of two processes none."""
     train(1, 4, 1, tmp_path)
-    for processes, *shape in ((2, 1, 2), (4, 1, 1)):
-        code, shown = launch(processes, train, processes, *shape, tmp_path, output=tmp_path / "output.txt")
-        assert code == 0, shown
-    one, *others = (torch.load(tmp_path / f"{count}.pt") for count in (1, 2, 4))
-    assert one["steps"][-1] == 10
-    assert max(float(value.abs().max()) for name, value in one["adapter"].items() if "lora_B" in name) > 0.002
-    for other in others:
-        assert other["told"] == "E-LABEL: two answers are the same tokens. Change one."
-        assert other["steps"] == one["steps"]
-        for name, value in one["adapter"].items():
-            torch.testing.assert_close(other["adapter"][name], value, rtol=0, atol=1e-12)
-        losses = [[*result["losses"], result["train_loss"]] for result in (other, one)]
-        assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    code, shown = launch(2, train, 2, 1, 2, tmp_path, output=tmp_path / "output.txt")
+    assert code == 0, shown
+    one, two = (torch.load(tmp_path / f"{count}.pt") for count in (1, 2))
+    assert one["steps"][-1] == 5
+    assert max(float(value.abs().max()) for name, value in one["adapter"].items() if "lora_B" in name) > 0.001
+    assert two["told"] == "E-LABEL: two answers are the same tokens. Change one."
+    assert two["steps"] == one["steps"]
+    for name, value in one["adapter"].items():
+        torch.testing.assert_close(two["adapter"][name], value, rtol=0, atol=1e-12)
+    losses = [[*result["losses"], result["train_loss"]] for result in (two, one)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
 @pytest.mark.slow
@@ -150,14 +147,14 @@ def test_audit_in_two_processes_has_the_same_scores(tmp_path, flip_flop):
 
 
 def train(processes, batch, accumulation, out):
-    """Train in one process, 4 of 37 instances in a step, in float64, where only rounding differs."""
+    """Train in one process, 4 of 17 instances in a step, in float64, where only rounding differs."""
     torch.set_num_threads(1)
     trainer = make_exact_trainer(
         out / f"{processes}-checkpoints",
-        training_rows(count=37),
+        training_rows(count=17),
         learning_rate=1e-3,
-        max_steps=10,
-        logging_steps=4,
+        max_steps=5,
+        logging_steps=2,
         per_device_train_batch_size=batch,
         gradient_accumulation_steps=accumulation,
         eval_strategy="no",

@@ -60,9 +60,8 @@ def test_settings_store_the_method_by_name():
     ],
 )
 def test_invalid_method_is_refused(method, words):
-    with pytest.raises(InputError, match=f"E-CONFIG: .*{words}") as caught:
+    with pytest.raises(InputError, match=f"E-CONFIG: .*{words}"):
         settings(method=method)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("method", [None, 3, ["f2c"]])
@@ -113,9 +112,3 @@ def test_random_draws_depend_only_on_seed_purpose_epoch_and_id(tmp_path):
         trainer.compute_loss(trainer.adapted, {"instances": instances})
     assert drawn[:2] == drawn[:1:-1]
     assert len({*drawn[0].values(), *drawn[1].values()}) == 4
-
-
-def test_resume_with_another_method_is_refused(out):
-    run(out, method=WORST, max_steps=2)
-    with pytest.raises(InputError, match=r"E-RESUME-CHANGED: .*settings.method \('worst_template', now 'cce'\)"):
-        run(out, resume=True, method="cce", max_steps=2)

@@ -44,7 +44,6 @@ def passes(monkeypatch):
     [
         ({}, {"base votes": 1, "validation": 4}),  # 5 evaluations: the learning rate of the first step is 0
         ({"eval_strategy": "no"}, {"base votes": 1, "calibration": 1}),
-        ({"protocol": "release", "eval_steps": 2}, {"base votes": 1, "validation": 3}),  # a sample for first votes
     ],
 )
 def test_a_training_scores_each_state_once(out, passes, changes, expected):

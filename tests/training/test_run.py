@@ -11,14 +11,12 @@ from flip_flop.tasks import RowsSource
 from flip_flop.training import F2CTrainer
 from flip_flop.training import run as run_module
 from flip_flop.training.data import SAMPLE_SIZE, initial_vote_stats
-from flip_flop.training.folder import complete_checkpoints
 from flip_flop.training.run import StopOnSignal
 from flip_flop.training.selection import CheckpointCriterion
 from tests.tiny import byte_bpe, tiny_model
 from tests.training.conftest import (
     adapter_bytes,
     before_step,
-    log_of,
     make_task,
     record_of,
     rows,
@@ -27,53 +25,9 @@ from tests.training.conftest import (
     signal_in,
 )
 
-BY_STEPS = {"eval_strategy": "steps", "eval_steps": 4, "save_strategy": "steps", "save_steps": 4}
-APART = {"save_strategy": "steps", "save_steps": 3, "select_by": "last"}
-
 
 def selected(out):
     return record_of(out)["training"]["selected_checkpoint"]
-
-
-def signal_in_evaluation(patch, step):
-    """Send this process a signal before the evaluation of a step."""
-    evaluate = F2CTrainer._evaluate_own
-
-    def signalled(self):
-        if self.state.global_step == step:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return evaluate(self)
-
-    patch.setattr(F2CTrainer, "_evaluate_own", signalled)
-
-
-# Of 6 steps, of which 3 is an epoch's last.
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("strategies", "signals"),
-    [
-        ({"save_total_limit": 1}, [(signal_in, 2), (signal_in, 3)]),
-        (BY_STEPS, [(signal_in, 3), (signal_in_evaluation, 4)]),
-        (APART, [(signal_in, 3)]),
-    ],
-)
-def test_signal_stops_after_the_step_and_resume_gives_the_same_adapter(tmp_path, monkeypatch, strategies, signals):
-    whole, changes = tmp_path / "whole", {"learning_rate": 3e-3} | strategies
-    run(whole, **changes)
-    for interrupt, step in signals:
-        out = tmp_path / str(step)
-        with monkeypatch.context() as patch:
-            interrupt(patch, step)
-            stopped = run(out, **changes)
-        assert (stopped.stopped_by, stopped.adapter) == (signal.SIGTERM, None)
-        assert not (out / "run.json").exists()
-        assert complete_checkpoints(out / "checkpoints")[0] == out / "checkpoints" / f"checkpoint-{step}"
-        assert [entry["step"] for entry in log_of(out, "loss")][-1] == step
-        run(out, resume=True, **changes)
-        assert adapter_bytes(out) == adapter_bytes(whole)
-        assert selected(out) == selected(whole)
-        evaluated = [[entry["step"] for entry in log_of(path, "eval_mean_f1")] for path in (whole, out)]
-        assert evaluated[0] == evaluated[1]
 
 
 @pytest.mark.slow

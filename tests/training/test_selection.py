@@ -266,13 +266,6 @@ def test_collapsed_or_worse_checkpoint_is_withheld(values, best, by, reason):
     assert given is None if reason is None else re.match(reason, given)
 
 
-@pytest.mark.slow
-def test_training_within_the_bound_continues(out):
-    run_away(out, keep_worse=True, votes="frozen", learning_rate=1e-5, max_steps=2)
-    training = record_of(out)["training"]
-    assert (training["collapsed_at_step"], training["steps"]) == (None, 2)
-
-
 def one_hot(votes, num_labels):
     return VoteTable(tuple(map(str, range(len(votes)))), np.eye(num_labels)[votes][:, None])
 

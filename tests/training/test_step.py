@@ -12,7 +12,6 @@ from flip_flop.scoring import EncodedAnswer
 from flip_flop.scoring.packed import pack
 from flip_flop.training import F2CConfig
 from tests.exact import EXACT, float32_bound, in_float64
-from tests.training.conftest import adapter_weights
 from tests.training.naive_step import (
     LOSSES,
     NO_CONSENSUS,
@@ -241,32 +240,3 @@ def test_single_instance_that_exceeds_the_memory_fails(tmp_path, caplog):
     with pytest.raises(torch.OutOfMemoryError):
         trainer.training_step(trainer.adapted, {"instances": instances}, num_items_in_batch=1)
     assert "W-MEMORY" not in caplog.text
-
-
-@pytest.mark.slow
-def test_activation_checkpointing_gives_the_same_adapter(tmp_path):
-    weights = []
-    for again in (False, True):
-        trainer = exact_trainer(tmp_path / str(again), num_train_epochs=1, **{CHECKPOINTING: again}, **LOSSES["cce"])
-        trainer.train()
-        weights.append(adapter_weights(trainer))
-    # AdamW's first steps divide a gradient by its own size, which spreads what rounding leaves of the small ones.
-    assert distance(*weights) < 1e3 * EXACT
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("row_tokens", [1, 130, 100_000])
-def test_micro_batch_is_split_between_instances(tmp_path, monkeypatch, row_tokens):
-    instances = made_instances()
-    trainer = made_trainer(tmp_path, **LOSSES["cce"])
-    trainer._row_tokens = row_tokens
-    rows, plain = [], trainer.compute_loss
-
-    def watched(model, inputs, **rest):
-        rows.append(inputs["instances"])
-        return plain(model, inputs, **rest)
-
-    monkeypatch.setattr(trainer, "compute_loss", watched)
-    step(trainer, instances)
-    groups = pack([len(inputs_of(instance)) for instance in instances], row_tokens)
-    assert rows == [[instances[index] for index in sorted(group)] for group in groups]

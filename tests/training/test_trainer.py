@@ -139,9 +139,8 @@ def test_a_clean_template_that_does_not_exist_is_refused(tmp_path):
 )
 def test_training_rows_without_any_gold_label_are_refused(tmp_path, reader, changes):
     message = f"^E-NO-GOLD: {reader} uses gold labels, but none of the 8 training instances has one. Add `label_field`"
-    with pytest.raises(InputError, match=message) as caught:
+    with pytest.raises(InputError, match=message):
         make_trainer(tmp_path, relabelled(None), **changes)
-    assert "\n" not in str(caught.value)
 
 
 # Changes, whether the training uses labels, a row of the card's table of settings, a key of the log.
@@ -284,22 +283,3 @@ def test_the_adapter_reproduces_the_trained_scores_in_plain_transformers(out):
     trained = score_instances(loaded.model, encoded, quiet=True).scores
     fresh = PeftModel.from_pretrained(tiny_model("qwen2"), str(adapter)).eval()
     np.testing.assert_array_equal(score_instances(fresh, encoded, quiet=True).scores, trained)
-
-
-@pytest.mark.slow
-def test_instances_without_consensus_change_no_weight(tmp_path):
-    # Two templates, each twice; the copy with its answers swapped votes the other way.
-    rows = [
-        row
-        | {
-            "prompts": row["prompts"][:2] * 2,
-            "choices": [*row["choices"][:2], *(pair[::-1] for pair in row["choices"][:2])],
-        }
-        for row in training_rows(count=4)
-    ]
-    trainer = make_trainer(tmp_path, rows, method="f2c")
-    before = adapter_weights(trainer)
-    result = trainer.train()
-    after = adapter_weights(trainer)
-    assert result.training_loss == 0.0
-    assert all(torch.equal(before[name], after[name]) for name in before)

@@ -52,16 +52,6 @@ def test_frozen_votes_and_algorithm_1_use_the_model_before_training(tmp_path):
 
 
 @pytest.mark.slow
-def test_frozen_run_stores_its_votes_and_records_their_digest(out):
-    run(out, votes="frozen")
-    ids = [instance.id for instance in make_task().with_templates(["plain"]).instances("train")]
-    table = VoteTable.read(out / "votes.npz", ids)
-    assert table is not None
-    assert table.scores.shape == (12, 4, 2)
-    assert record_of(out)["training"]["votes_digest"] == table.digest
-
-
-@pytest.mark.slow
 def test_resumed_run_without_its_votes_has_those_of_the_unbroken_one(tmp_path, monkeypatch):
     changes = {"votes": "frozen", "vote_calibration": "batch", "early_stopping_patience": 9}
     whole, broken = tmp_path / "whole", tmp_path / "broken"
@@ -78,11 +68,11 @@ def test_resumed_run_without_its_votes_has_those_of_the_unbroken_one(tmp_path, m
 
 def test_short_run_has_votes_only_for_the_instances_that_it_sees(out):
     run(out, votes="frozen", max_steps=2)
-    with np.load(out / "votes.npz") as file:
-        taken = set(file["ids"].tolist())
     ids = [instance.id for instance in make_task().with_templates(["plain"]).instances("train")]
     order = list(KeyedSampler(ids, seed=3))  # 2 steps of 4 instances
-    assert taken == {ids[index] for index in order[:8]}
+    table = VoteTable.read(out / "votes.npz", [ids[index] for index in sorted(order[:8])])
+    assert table.scores.shape == (8, 4, 2)
+    assert record_of(out)["training"]["votes_digest"] == table.digest
 
 
 def test_evaluation_loss_uses_the_frozen_votes(tmp_path):
