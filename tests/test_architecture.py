@@ -31,7 +31,7 @@ FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 MAY_IMPORT = {
     "method": {"torch", "jaxtyping"},
     "metrics": {"numpy", "sklearn", "jaxtyping"},
-    "prompts": {"jinja2", "yaml", "markupsafe", "numpy", "regex"},
+    "prompts": {"jinja2", "yaml", "markupsafe", "numpy", "regex", "math_verify", "sympy"},
 }
 
 MODULES = sorted(path for path in SOURCE.glob("flip_flop/**/*.py") if path != SOURCE / "flip_flop" / "__init__.py")

@@ -74,8 +74,7 @@ def test_text_key_is_that_of_squad():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("latex",), "not supported yet"),
-        (("word",), "text or number"),
+        (("word",), "Use text, number, latex"),
         (("text", "last_number"), "kind number"),
         (("text", "("), "regular expression"),
         (("text", ""), "empty"),

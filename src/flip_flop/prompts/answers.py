@@ -11,8 +11,9 @@ from decimal import Context, Decimal
 import regex
 
 from flip_flop.errors import InputError
+from flip_flop.prompts.latex import expression_key, latex_key, require_math_verify
 
-KINDS = ("text", "number")
+KINDS = ("text", "number", "latex")
 LAST_NUMBER, AFTER = "last_number", "after "
 MAX_SECONDS = 5  # to find an answer in a generated text
 # A sign is not the hyphen of "10-12" or "(1)-2". A number does not continue a word, as in "x2".
@@ -31,7 +32,7 @@ class AnswerFormat:
     """The answers of a task without answer choices, and how they are read from generated texts.
 
     Attributes:
-        kind: ``text`` or ``number``.
+        kind: ``text``, ``number``, or ``latex`` for mathematical expressions (needs math-verify).
         extract: The part of a generated text that is the answer. A regular expression: its first match, or its first
             group. ``after ANSWER:``: the rest of the line after the last ``ANSWER:``. ``last_number``, the default of
             numbers. By default, the answer of a text is all of it.
@@ -56,10 +57,12 @@ class AnswerFormat:
     def __post_init__(self) -> None:
         object.__setattr__(self, "stop", tuple(self.stop))
         if self.kind not in KINDS:
-            hint = "LaTeX answers are not supported yet." if self.kind == "latex" else f"Use {' or '.join(KINDS)}."
-            raise InputError("E-TASK-KEY", f"the kind of answer is {self.kind!r}.", hint)
-        if self.extract == LAST_NUMBER and self.kind == "text":
-            raise InputError("E-TASK-KEY", "extract is last_number, but the kind is text.", "Use the kind number.")
+            raise InputError("E-TASK-KEY", f"the kind of answer is {self.kind!r}.", f"Use {', '.join(KINDS)}.")
+        if self.kind == "latex":
+            require_math_verify()
+        if self.extract == LAST_NUMBER and self.kind != "number":
+            message = f"extract is last_number, but the kind is {self.kind}."
+            raise InputError("E-TASK-KEY", message, "Use the kind number.")
         if self.extract in ("", AFTER) or "" in self.stop or self.max_tokens < 1:
             raise InputError("E-TASK-KEY", "extract or stop is empty, or max_tokens is below 1.", "Correct the answer.")
         try:
@@ -93,12 +96,16 @@ class AnswerFormat:
             text = match[min(len(match.groups()), 1)] or "" if match else ""
         elif self.kind == "number":
             return (numbers(text) or [None])[-1]
+        elif self.kind == "latex":
+            return latex_key(text)
         return self.reference_key(text)
 
     def reference_key(self, text: str) -> str | None:
         """Return the key of an answer without other text, such as a reference. A number may have a unit."""
         if self.kind == "text":
             return text_key(text)
+        if self.kind == "latex":
+            return expression_key(text)
         distinct = set(numbers(text))
         return distinct.pop() if len(distinct) == 1 else None
 
