@@ -98,6 +98,7 @@ def test_the_metric_of_the_page_is_in_an_audit_and_its_report(folder, flip_flop)
     low, high = metrics["intervals"]["any_flip"]
     assert 0 < low < metrics["any_flip"] < high < 1
     assert "any flip" in shown[0].out
+    assert f"{100 * metrics['any_flip']:.1f} ({100 * low:.1f} to {100 * high:.1f})" in shown[0].out
     assert "any flip" in (folder / "out/flips.tex").read_text(encoding="utf-8")
     assert "any flip" in (folder / "out/flips.html").read_text(encoding="utf-8")
     one_line(

@@ -45,12 +45,12 @@ def predict(
 
     Returns:
         A row for each instance, with ``id``, ``vote``, ``confidence``, ``consensus`` and ``templates``. ``vote`` is the
-        label that most templates predict, ``confidence`` the share of the templates that predict it, and ``consensus``
-        whether that is a strict majority. ``templates`` maps names to ``{"label", "probs": [L]}``. Generated answers
-        have no ``probs``, and their ``label`` and ``vote`` are None if no label matches. Open answers have a ``text``,
-        their ``label`` is its key, and ``vote`` is the shortest text with the most frequent key. If rows that are too
-        long are skipped, each row also has a ``note``. In a skipped row ``vote``, ``confidence`` and ``consensus`` are
-        None, and ``templates`` is empty.
+        label that most templates predict (:func:`~flip_flop.metrics.majority_vote`), ``confidence`` the share of the
+        templates that predict it, and ``consensus`` whether that is a strict majority. ``templates`` maps names to
+        ``{"label", "probs": [L]}``. Generated answers have no ``probs``, and their ``label`` and ``vote`` are None if
+        no label matches. Open answers have a ``text``, their ``label`` is its key, and ``vote`` is the shortest text
+        with the most frequent key. If rows that are too long are skipped, each row also has a ``note``. In a skipped
+        row ``vote``, ``confidence`` and ``consensus`` are None, and ``templates`` is empty.
     """
     if not 0 <= abstain_below <= 1:
         raise InputError("E-CONFIG", f"abstain_below is {abstain_below}.", "Use a share from 0 to 1, such as 0.8.")

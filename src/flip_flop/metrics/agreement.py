@@ -199,8 +199,8 @@ def majority_vote(scores: Float[np.ndarray, "instances templates labels"]) -> In
     .. math:: \arg\max_c \sum_v \mathbf 1[\hat y_{i,v} = c]
 
     A plurality is enough, unlike for a consensus: every instance gets an answer. A tie goes to the label with the
-    larger sum of label probabilities over all templates, and then to the lowest index. The order of the templates has
-    no influence. -1: no template's answer is a label.
+    larger sum of label probabilities over all templates, and then to the lowest index, which for open answers is that
+    of the first template. -1: no template's answer is a label.
 
     Example:
         >>> probabilities = np.array([[[0.9, 0.1], [0.4, 0.6]], [[0.2, 0.8], [0.7, 0.3]]])

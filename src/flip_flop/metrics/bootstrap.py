@@ -15,9 +15,10 @@ from jaxtyping import Float, Float32, Int
 
 from flip_flop.files import generator
 
+RESAMPLES = 2000  # the default
 BLOCK = 2**20  # weights drawn at a time
 # More instances are divided into this number of random groups, and groups are resampled, which limits the cost of a
-# resample. The variance between the groups has an error of 2%, the variance of 2000 resamples an error of 3%.
+# resample. The variance between the groups has an error of 2%, the variance of 2,000 resamples an error of 3%.
 GROUPS = 2**13
 
 
@@ -110,7 +111,7 @@ Statistic = SumStatistic | Callable[..., float | None]
 
 
 def bootstrap_interval(
-    statistic: Statistic, *data: Any, confidence: float = 0.95, resamples: int = 2000, seed: int = 0
+    statistic: Statistic, *data: Any, confidence: float = 0.95, resamples: int = RESAMPLES, seed: int = 0
 ) -> tuple[float, float]:
     r"""Compute a bootstrap interval of a statistic over instances: the lower and the upper end.
 
@@ -152,7 +153,7 @@ def paired_bootstrap_interval(
     before: Sequence[Any],
     *after: Sequence[Any],
     confidence: float = 0.95,
-    resamples: int = 2000,
+    resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> tuple[float, float]:
     """Compute the bootstrap interval of a statistic's change from ``before`` to ``after``.
@@ -181,7 +182,7 @@ def paired_bootstrap_interval(
 
 
 def simultaneous_width(
-    statistic: SumStatistic, data: Any, *, confidence: float = 0.95, resamples: int = 2000, seed: int = 0
+    statistic: SumStatistic, data: Any, *, confidence: float = 0.95, resamples: int = RESAMPLES, seed: int = 0
 ) -> float:
     r"""Compute the half-width of simultaneous intervals of all differences between the columns of a statistic.
 

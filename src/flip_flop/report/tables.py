@@ -263,7 +263,14 @@ def _audit_table(heading: str, runs: Sequence[Audit]) -> Table:
 
 
 def _audit_row(run: Audit, names: Iterable[str]) -> Row:
-    return [TableCell(cell_text(run, name), "name" if name == "run" else "") for name in names]
+    return [TableCell(_with_interval(run, name), "name" if name == "run" else "") for name in names]
+
+
+def _with_interval(run: Audit, name: str) -> str:
+    """A metric as in :func:`cell_text`; an added one with its interval, which has no column."""
+    interval = run.interval(name) if name in _added_metrics([run]) else None
+    text = cell_text(run, name)
+    return text if interval is None else f"{text} ({percent_interval(interval, **style(name))})"
 
 
 def render_csv(blocks: Blocks) -> str:

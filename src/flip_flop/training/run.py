@@ -155,10 +155,15 @@ def train(
         # All mistakes of the user have been found.
         if rank() == 0:
             _write_start(out, plan, survey, trainer)
-        stopped_by = _train(trainer, checkpoint)
-        if stopped_by is not None:
+        stop = StopOnSignal()
+        trainer.add_callback(stop)
+        try:
+            trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+        finally:
+            stop.restore()
+        if stop.received is not None and not trainer.is_over:
             log.info("stopped by a signal at step %d. Continue with --resume.", trainer.state.global_step)
-            return TrainingRun(out, None, stopped_by)
+            return TrainingRun(out, None, stop.received)
         return _finish(trainer, survey, plan["allowed_changes"], started, out, keep_worse=keep_worse)
 
 
@@ -238,17 +243,6 @@ def _write_start(out: Path, plan: dict[str, Any], survey: dict[str, Any], traine
         write_too_long(out / TOO_LONG_FILE, too_long, trainer.template_names)
     if trainer.is_frozen:
         trainer.first_votes.write(out / VOTES)
-
-
-def _train(trainer: F2CTrainer, checkpoint: Path | None) -> int | None:
-    """Train to the end; return the signal that stopped the training before it."""
-    stop = StopOnSignal()
-    trainer.add_callback(stop)
-    try:
-        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
-    finally:
-        stop.restore()
-    return None if trainer.is_over else stop.received
 
 
 def _calibration_scores(trainer: F2CTrainer) -> Scores | None:
