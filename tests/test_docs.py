@@ -115,16 +115,6 @@ def test_the_python_of_the_page_audits_and_answers(folder):
     assert door.votes[0] in ("bad", "good")
 
 
-def test_the_dataset_of_the_page_is_the_one_in_the_catalog():
-    (text,) = blocks(EXTEND, "yaml")
-    (path,) = (ROOT / "src").rglob("rte.yaml")
-    assert yaml.safe_load(text) == yaml.safe_load(path.read_text(encoding="utf-8"))
-
-
-def test_the_architecture_of_the_page_is_packed(folder):
-    importlib.import_module("newest")
-
-
 def test_the_architecture_page_has_every_package_in_the_order_of_imports():
     tables = read("docs/architecture.md").split("## Six types")[0]
     listed = re.findall(r"^\| `(\w+)`.* \|.*\|$", tables, flags=re.MULTILINE)
