@@ -2,7 +2,8 @@
 
 A table is between `<!-- results MODEL | TASK ... | METHOD ... | PART ... -->` and `<!-- end of results -->`. A part is
 trained or held_out. It skips methods without a result. Metrics are means over seeds. A sentence below it compares F2C
-with the calibrated vote of the base. With `| brief` at the end, a method has one line.
+with the calibrated vote of the base. With `| brief` at the end, a method has one line, which names its task and part
+if there are several.
 """
 
 import re
@@ -49,8 +50,12 @@ def with_tables(page: str, results: Path = RESULTS) -> str:
             runs, base = (_runs(results / model / task, name, part) for name in (method, "base"))
             if runs and base:
                 vote = base[0]["calibrated"]["vote"]
-                lines += _lines(task, part, method, runs, vote, brief=bool(brief))
-                claims += [_claim(task, part, runs, vote)] if method == "f2c" and not brief else []
+                if brief:
+                    names = [_words(name) for name, all_names in ((task, tasks), (part, parts)) if len(all_names) > 1]
+                    lines.append(_brief_line(", ".join(names), method, runs, vote))
+                    continue
+                lines += _lines(task, part, method, runs, vote)
+                claims += [_claim(task, part, runs, vote)] if method == "f2c" else []
         text = "\n".join(textwrap.wrap(_CLAIM.format("; ".join(claims)), 140)) + "\n\n" if claims else ""
         return found[1] + (f"{BRIEF if brief else HEAD}{''.join(lines)}\n{text}" if lines else "") + found[3]
 
@@ -81,15 +86,22 @@ def _claim(task: str, part: str, runs: list[dict[str, Any]], vote: str) -> str:
     return f"{place} accuracy on {_words(task)} ({_words(part)} templates)"
 
 
-def _lines(task: str, part: str, method: str, runs: list[dict[str, Any]], vote: str, *, brief: bool) -> list[str]:
-    """Return the lines of a method: means over its seeds, and their paired difference in accuracy from the vote."""
+def _title(method: str, runs: list[dict[str, Any]]) -> tuple[str, str]:
+    """Return the title of a method and the number of its seeds."""
+    return TITLES.get(method, method), f", {count(len(runs), 'seed')}" if method != "base" else ""
+
+
+def _brief_line(place: str, method: str, runs: list[dict[str, Any]], vote: str) -> str:
     cells = [_cells(view, runs, vote) for view in ("raw", "calibrated")]
-    title = TITLES.get(method, method)
-    seeds = f", {count(len(runs), 'seed')}" if method != "base" else ""
-    if brief:
-        parts = " | ".join(f"{' / '.join(means[:2])} | {difference}" for means, difference in cells)
-        return [f"| {title}{seeds} | {parts} |\n"]
+    parts = " | ".join(f"{' / '.join(means[:2])} | {difference}" for means, difference in cells)
+    return f"| {f'{place}: ' if place else ''}{''.join(_title(method, runs))} | {parts} |\n"
+
+
+def _lines(task: str, part: str, method: str, runs: list[dict[str, Any]], vote: str) -> list[str]:
+    """Return the lines of a method: means over its seeds, and their paired difference in accuracy from the vote."""
+    title, seeds = _title(method, runs)
     words = f"{len(runs[0]['raw']['predictions'])} {_words(part)}, {len(runs[0]['gold']):,}"
+    cells = [_cells(view, runs, vote) for view in ("raw", "calibrated")]
     return [
         f"| {_words(task)} | {words} | {title}{view}{seeds} | {' / '.join(means[:3])} | {means[3]} "
         f"| {' / '.join(means[4:])} | {difference} |\n"
