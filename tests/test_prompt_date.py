@@ -7,7 +7,6 @@ import pytest
 
 from flip_flop import audit, compare, load_run, write_report
 from flip_flop.errors import InputError
-from flip_flop.evaluation.predict import predict
 from flip_flop.scoring.options import ScoringOptions
 from flip_flop.training import train
 from tests.evaluation.conftest import make_task as make_audit_task
@@ -64,15 +63,6 @@ def test_audits_of_two_days_differ_and_say_so(model, on, tmp_path):
     assert line in repr(compare(first, second))
     page = write_report([tmp_path / "first", tmp_path / "second"], tmp_path / "report.html").read_text()
     assert f"printed date: {FIRST}, {SECOND}" in page
-
-
-def test_prediction_has_the_given_date(model, on):
-    on(FIRST)
-    task = make_audit_task()
-    expected = predict(str(model), task, quiet=True)
-    on(SECOND)
-    assert predict(str(model), task, quiet=True) != expected
-    assert predict(str(model), task, quiet=True, scoring=ScoringOptions(prompt_date=FIRST)) == expected
 
 
 RUN = {"eval_strategy": "steps", "eval_steps": 2, "num_train_epochs": -1, "max_steps": 4}

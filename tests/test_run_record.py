@@ -84,14 +84,6 @@ def test_read_and_written_records_are_equal(content, tmp_path):
     assert json.loads((tmp_path / "again" / "run.json").read_text()) == content
 
 
-def test_a_record_with_required_keys_only_has_defaults(tmp_path):
-    task = {name: TASK[name] for name in ("name", "labels", "digest", "split")} | {"templates": [{"name": "plain"}]}
-    record = RunRecord.read(write(tmp_path, {"kind": "audit", "task": task, "model": {}}))
-    assert (record.task.f1, record.task.held_out_templates, record.model.is_demo) == ("auto", (), False)
-    assert (record.adapter, record.training, record.scoring, record.name) == (None, None, {}, None)
-    assert record.allowed_changes == ()
-
-
 @pytest.mark.parametrize(
     ("content", "why"),
     [

@@ -88,8 +88,6 @@ for words in {[*HELP, *(words for words, _ in TYPED_WRONG)]!r}:
         codes.append(stop.code or 0)
 used = resource.getrusage(resource.RUSAGE_SELF)
 print("\\n" + json.dumps([codes, used.ru_utime + used.ru_stime, [name for name in {SLOW!r} if name in sys.modules]]))
-sys.argv = ["flip-flop", *{TRAIN!r}, "--divergence-space", "words"]  # here, no types are checked
-main()
 """
 
 
@@ -98,12 +96,11 @@ def test_help_and_what_is_typed_wrong_are_told_before_torch_is_imported(project)
     """In a moment, without the seconds of imports."""
     (project / "c.yaml").write_text("learning_rat: 3\n")
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True)
-    assert done.returncode == 2, done.stderr
+    assert done.returncode == 0, done.stderr
     codes, seconds, imported = json.loads(done.stdout.splitlines()[-1])
     assert codes == [0] * len(HELP) + [2] * len(TYPED_WRONG)
     assert all(f"\n  {verb} " in done.stdout for verb in NAMES)
-    *lines, last = [line for line in done.stderr.splitlines() if line.startswith(("E-", "Error: "))]
-    assert last == "E-CONFIG: --divergence-space is 'words'. It must be 'vocab', 'labels' or 'both'."
+    lines = [line for line in done.stderr.splitlines() if line.startswith(("E-", "Error: "))]
     for line, (words, begun) in zip(lines, TYPED_WRONG, strict=True):
         assert line.startswith(begun), words
     assert imported == []

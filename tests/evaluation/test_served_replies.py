@@ -296,15 +296,6 @@ def test_redirect_is_rejected(served, loaded, task, target):
         assert (len(served[0].requests), len(other.requests)) == (1, 0)
 
 
-@pytest.mark.slow
-def test_api_does_not_change_within_an_audit(served, task):
-    scorer = EndpointScorer(served[1])
-    assert audit(scorer, task, quiet=True).record.scoring["api"] == "echo"
-    served[0].kind = "chat"
-    with pytest.raises(InputError, match=r"E-ENDPOINT-ANSWER: .*404"):
-        audit(scorer, make_task(make_rows(6)), quiet=True)
-
-
 @pytest.mark.parametrize("key", ["s3cr3t\ntwo", "s3crët"])
 def test_key_with_a_line_break_is_rejected(served, task, monkeypatch, key):
     monkeypatch.setenv("OPENAI_API_KEY", key)

@@ -128,16 +128,3 @@ def test_cce_is_divided_by_the_number_of_labels_if_set(divide):
         return oracle.f2c(moved, still, targets, *decided, asdict(variant))[:1]
 
     assert_equal("cce", logits, targets, variant, expected)
-
-
-def test_the_made_instances_have_all_cases_and_positions_that_not_all_templates_have():
-    cases, ragged, differing = set(), 0, 0
-    for number in range(60):
-        logits, targets = made(number, 3 + number % 3)
-        label, split = decide(logits, targets)
-        differing += split != decide(logits, targets, "group")[1]
-        cases.add((split[0], bool(split[2])))
-        ragged += len({len(answers[label]) for answers in logits}) > 1
-    assert cases == {(1, False), (2, False), (3, True)}
-    assert ragged > 30
-    assert differing > 5

@@ -4,7 +4,7 @@ import pytest
 
 from flip_flop.errors import InputError
 from flip_flop.metrics import resolve_average
-from flip_flop.paper.data.catalog import catalog_data, catalog_entry, catalog_names, compare
+from flip_flop.paper.data.catalog import catalog_data, catalog_entry, catalog_names
 from flip_flop.tasks import TaskRequest, load_task
 from tests.paper.made_datasets import CSV_FILES, change_rows, write_story_cloze
 
@@ -93,13 +93,6 @@ def test_changed_rows_and_templates_are_checked_again(made, tmp_path):
     file = made.promptsource / "super_glue/copa/templates.yaml"
     file.write_text(file.read_text().replace("Why?", "{{ label }}"))
     assert load(made, "copa").templates.names == ("other", "which")
-
-
-def test_partial_datasets_are_reported(made):
-    comparison = compare(load_data(made, "anli_r3"))
-    reasons = ("train_r3 has 60 of its 100,459 rows here", "dev_r3 has 23 of its 1,200 rows here")
-    assert comparison.reasons == reasons
-    assert comparison.unexplained == ("templates",)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ SIZES = {
         "anli_r2": (900, 100, 1000),
     },
 }
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("real_rows")]  # each dataset is rendered once
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("real_rows")]  # a dataset is rendered once
 
 # Official split, id, template and the answer that a reader gives; the label fields' encodings all differ.
 READ_BY_HAND = [

@@ -4,8 +4,6 @@ import csv
 import io
 import logging
 import re
-import shutil
-import subprocess
 import sys
 from dataclasses import replace
 
@@ -26,13 +24,6 @@ from tests.studies.made_results import MODEL, Maker, made_frame, paper_audits, s
 PAPER = made_frame(*paper_audits())
 TRANSFER = made_frame(*transfer_audits())
 HOSTILE = r"\input{x} $a_b$ 50% #1 & ~^ {[*]} <\\> \"q\" `c`"
-DOCUMENT = r"""\documentclass[11pt,twocolumn]{article}
-\usepackage[T1]{fontenc}\usepackage[utf8]{inputenc}
-\usepackage{booktabs}\usepackage{graphicx}\usepackage[dvipsnames]{xcolor}
-\begin{document}
-%s
-\end{document}
-"""
 
 
 def averaged(frame, method, task):
@@ -337,16 +328,6 @@ def test_latex_is_well_formed(tables):
     assert text.count("ForestGreen") == text.count("BrickRed") == 33
     assert r"\textbf{\textcolor{ForestGreen}{90.84}}" in text
     assert r"$\overline{F_1}$" in text
-
-
-@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
-def test_pdflatex_compiles_every_table(tables, tmp_path):
-    (tmp_path / "all.tex").write_text(DOCUMENT % "\n".join(table.latex() for table in tables), encoding="utf-8")
-    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "all.tex"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, errors="replace", timeout=120)
-    assert done.returncode == 0, done.stdout[-3000:]
-    assert (tmp_path / "all.pdf").stat().st_size > 1000
-    assert MODEL.split("/")[0] in (tmp_path / "all.tex").read_text()
 
 
 # ---- the files ----

@@ -123,8 +123,8 @@ def test_one_and_two_processes_train_the_same_adapter(tmp_path):
 
 @pytest.mark.slow
 def test_invalid_setting_is_reported_once(tmp_path, task_file):
-    shown = run_two(tmp_path, training(2, task_file, tmp_path / "two", "--learning-rat", "1"), code=2)
-    assert shown.count("E-CONFIG: Unknown setting '--learning-rat'") == 1
+    shown = run_two(tmp_path, training(2, task_file, tmp_path / "two", "--divergence-space", "words"), code=2)
+    assert shown.count("E-CONFIG: --divergence-space is 'words'. It must be 'vocab', 'labels' or 'both'.") == 1
 
 
 def test_launcher_that_starts_too_few_processes_is_warned_about(monkeypatch, caplog):
