@@ -85,7 +85,7 @@ def signal_in_evaluation(patch, step):
     patch.setattr(F2CTrainer, "_evaluate_own", signalled)
 
 
-# Of 6 steps. The checkpoint of a signal is that of the step.
+# Of 6 steps. A signal lets the step end with a checkpoint.
 @slow
 @pytest.mark.parametrize(
     ("strategy", "interrupt", "step", "checkpoint"),
