@@ -41,7 +41,8 @@ class _Parser:
         """Start the process, and wait until it has imported its libraries."""
         command = [sys.executable, "-m", "flip_flop.prompts.latex"]
         pipe: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-        self.process = subprocess.Popen(command, text=True, **pipe)
+        # In a session of its own, Ctrl-C does not reach it: a killed process means an answer that cannot be read.
+        self.process = subprocess.Popen(command, text=True, start_new_session=True, **pipe)
         if not _pipe(self.process.stdout).readline():
             self.stop()
             hint = f"{install_command('latex')}."
