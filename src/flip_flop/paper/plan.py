@@ -23,6 +23,8 @@ from flip_flop.training.checkpoints import EXECUTION_ONLY, recorded_settings, re
 KEY_DIGITS = 12
 # The version of the digests. Another number changes all of them.
 SCHEME = 2
+# Settings of methods that are newer than these digests, which have them only if they are not the default.
+SINCE_SCHEME = ("num_samples",)
 # Parts of the provenance that do not decide a result: the digests of the rows and of the ids do. Another commit with
 # the same rows must not train again, and a node without a network cannot look up the commit.
 LOCATIONS = ("source", "mirror", "revision", "branch", "splits")
@@ -309,7 +311,7 @@ def _deciding(settings: Mapping[str, Any]) -> dict[str, Any]:
     config = training_config(settings)
     values, defaults = resume_settings(config), resume_settings(training_config({}))
     changed = {name for name in values if name in settings and values[name] != defaults[name]}
-    names = (changed | set(recorded_settings(config))) & set(values)
+    names = (changed | set(recorded_settings(config)).difference(SINCE_SCHEME)) & set(values)
     return {name: values[name] for name in sorted(names)}
 
 
