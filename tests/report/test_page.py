@@ -6,15 +6,16 @@ import hashlib
 import itertools
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from flip_flop.console import percent, points
-from flip_flop.metrics import f1_per_template, observed_agreement
+from flip_flop.metrics import batch_offsets, calibrated, f1_per_template, observed_agreement, summarise, vote_changes
 from flip_flop.report import load_run, write_report
 from flip_flop.report.instances import answer_counts, find_changes, state_counts, transition_counts
-from tests.report.made_runs import HOSTILE
+from tests.report.made_runs import HOSTILE, write_run
 from tests.report.pages import Page
 
 
@@ -132,6 +133,34 @@ def test_the_page_embeds_every_instance_with_the_answers_of_every_run(demo, demo
         order = [arrays["template_names"].tolist().index(name) for name in held["templates"]]
         assert answers == arrays["scores"].argmax(axis=2)[:, order].ravel().tolist()
     assert all("kettle of test-0299" in prompt for ((_, prompt, _),) in held["prompts"][299])
+
+
+def test_rows_show_calibrated_answers_where_the_decision_advises_them(tmp_path):
+    random, names = np.random.default_rng(0), ("plain", "formal")
+    gold = random.integers(2, size=200)
+    scores = random.normal(size=(200, 2, 2)) + 2.5 * np.eye(2)[gold][:, None] + [6.0, 0.0]  # the first label, always
+    made = write_run(
+        tmp_path / "raw",
+        "base",
+        scores,
+        gold,
+        [(name, "{{ text }}", "no ||| yes") for name in names],
+        labels=("no", "yes"),
+    )
+    run = load_run(made)
+    offsets = batch_offsets(scores)
+    after = calibrated(scores, offsets)
+    method = {"method": "batch", "label_prior": [0.5, 0.5], **vote_changes(scores, after)}
+    method["offsets"] = dict(zip(names, offsets.tolist(), strict=True))
+    replace(run, metrics={**run.metrics, "calibrated": summarise(after, gold, names) | method}).write(made)
+    text = write_report([made], tmp_path / "report.html").read_text(encoding="utf-8")
+    held = held_in(text)
+    assert (held["runs"], held["first"], held["last"]) == (["base", "base (calibrated)"], 1, 1)
+    order = [names.index(name) for name in held["templates"]]
+    assert held["answers"][1] == after.argmax(axis=2)[:, order].ravel().tolist() != held["answers"][0]
+    assert "calibrated answers" in Page(text).text
+    assert "uncalibrated answers" not in text
+    assert text.count('class="interval ') == 4
 
 
 @pytest.mark.slow

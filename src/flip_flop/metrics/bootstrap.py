@@ -205,6 +205,15 @@ def simultaneous_width(
     return float(np.quantile(np.ptp(values - values.mean(axis=0), axis=1), confidence))
 
 
+def column_intervals(
+    statistic: SumStatistic, data: Any, *, confidence: float = 0.95, resamples: int = 2000, seed: int = 0
+) -> Float[np.ndarray, "columns 2"]:
+    """Compute the interval of :func:`bootstrap_interval` for each column of a statistic's value."""
+    low, high = _resampled(statistic, [data], resamples, seed)
+    tail = (1 - confidence) / 2
+    return np.stack([np.quantile(low, tail, axis=0), np.quantile(high, 1 - tail, axis=0)], axis=1)
+
+
 def _resampled(
     statistic: Statistic, data: Sequence[Any], resamples: int, seed: int
 ) -> Float[np.ndarray, "2 resamples ..."]:

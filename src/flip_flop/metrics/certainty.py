@@ -24,7 +24,7 @@ MIN_LABELLED = 50  # Below, F1 does not rank the templates, and none is chosen.
 CONSTANT_SHARE, CONSTANT_EXCESS, LABEL_BIAS, CLEARLY_BELOW = 0.9, 0.1, 0.1, 0.1
 
 Fault = Literal["constant", "label preference", "low F1", "low agreement"]
-_MEAN_PER_TEMPLATE = SumStatistic(
+MEAN_PER_TEMPLATE = SumStatistic(
     contributions=lambda agrees: np.column_stack([agrees, np.ones(len(agrees))]),
     value=lambda sums: sums[:, :-1] / sums[:, -1:],
     extremes=lambda agrees: (np.eye(1, agrees.shape[1] + 1, agrees.shape[1]), np.ones((1, agrees.shape[1] + 1))),
@@ -208,9 +208,9 @@ def rank_templates(data: Scores, calibrated: Scores | None = None, *, confidence
     order = np.lexsort((-values, constant)).tolist()
     bias = None if data.is_generated else label_preference(data.scores)
     best = order[0]
-    measured = (F1_PER_TEMPLATE, labelled) if by_f1 else (_MEAN_PER_TEMPLATE, agrees)
+    measured = (F1_PER_TEMPLATE, labelled) if by_f1 else (MEAN_PER_TEMPLATE, agrees)
     if data.answered and by_f1:
-        measured = (_MEAN_PER_TEMPLATE, labelled.right.astype(np.float64))
+        measured = (MEAN_PER_TEMPLATE, labelled.right.astype(np.float64))
     width = simultaneous_width(*measured, confidence=confidence)
     gaps = values - values[best]
     differences = [

@@ -173,6 +173,17 @@ class AuditComparison:
         return [] if self.compares_models else [run for run in self.runs[1:] if run.record.adapter]
 
     @cached_property
+    def advised(self) -> "AuditComparison":
+        """The runs in the forms that their decisions name: raw, or calibrated."""
+        forms = (run.calibrated if run.decision.is_calibrated else run for run in self.runs)
+        return AuditComparison(tuple(form or run for form, run in zip(forms, self.runs, strict=True)))
+
+    @cached_property
+    def row_forms(self) -> list[Audit]:
+        """The runs whose answers the list of rows can show: all of them, then the calibrated forms of advice."""
+        return [*self.runs, *(form for form in self.advised.runs if form not in self.runs)]
+
+    @cached_property
     def verdict(self) -> str:
         """Whether the best run is better than the calibrated baseline, or an empty text without gold labels."""
         free = self.base.calibrated or self.base

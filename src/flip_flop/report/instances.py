@@ -216,11 +216,11 @@ def embed(group: AuditComparison, order: list[int], printed: Collection[int], si
     positions ``printed``, which are always embedded; ``order`` is the order of the templates.
     """
     stored = max(map(_sizes, group.runs), key=len)
-    sizes = np.full(len(group.base.instance_ids), 8 * len(group.runs) * len(order))
+    sizes = np.full(len(group.base.instance_ids), 8 * len(group.row_forms) * len(order))
     sizes[: len(stored)] += np.array(stored, dtype=np.int64)
-    ranked = np.concatenate([np.array(sorted(printed), dtype=np.int64), _by_interest(group)])
+    ranked = np.concatenate([np.array(sorted(printed), dtype=np.int64), _by_interest(group.advised)])
     ranked = ranked[np.sort(np.unique(ranked, return_index=True)[1])]
-    number, labels = len(ranked), RowLabels.of(group.runs)
+    number, labels = len(ranked), RowLabels.of(group.row_forms)
     if size is not None:
         number = max(len(printed), int(np.searchsorted(sizes[ranked].cumsum(), READ_SIZE, side="right")))
     while True:
@@ -256,9 +256,13 @@ def _pack(
     choice_of: list[int] = []
     place = {index: position for position, index in enumerate(positions.tolist())}
 
+    forms = group.row_forms
+
     def texts() -> Iterator[str]:  # one instance at a time, because all prompts can exceed the memory
         answers = {
-            "runs": _names(run.name for run in group.runs),
+            "runs": _names(form.name for form in forms),
+            "first": forms.index(group.advised.base),
+            "last": forms.index(group.advised.after),
             "labels": _names(group.base.label_names),
             "templates": _names(group.base.template_names[index] for index in order),
             "states": state_names(group.base),
@@ -266,12 +270,12 @@ def _pack(
             "ids": _names(group.base.instance_ids[index] for index in place),
             "gold": labels.gold[positions].tolist(),
             "answers": [values[positions][:, order].ravel().tolist() for values in labels.predictions],
-            "margins": [_per_mille(run, positions, order) for run in group.runs],
+            "margins": [_per_mille(form, positions, order) for form in forms],
             "votes": [votes[positions].tolist() for votes in labels.votes],
-            "standing": [states(run)[positions].tolist() for run in group.runs],
+            "standing": [states(form)[positions].tolist() for form in forms],
         }
         if group.is_open:  # several answers can be right
-            right = [run.data.right[positions][:, order].ravel().astype(int).tolist() for run in group.runs]
+            right = [run.data.right[positions][:, order].ravel().astype(int).tolist() for run in forms]
             answers["right"] = right
         yield f'{_json(answers)[:-1]},"prompts":['
         names = ["the model"] if len(group.runs) == 1 else _names(run.name for run in group.runs)

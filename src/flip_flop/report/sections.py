@@ -6,12 +6,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from jaxtyping import Bool
 
 from flip_flop.console import count, percent
 from flip_flop.evaluation.decision import CAUSES
 from flip_flop.evaluation.result import coverage_rows, template_rows
 from flip_flop.evaluation.run_directory import Audit
-from flip_flop.metrics import METRICS, Metric, chance_f1, reliability, template_agreement_matrix
+from flip_flop.metrics import METRICS, Metric, SumStatistic, chance_f1, reliability, template_agreement_matrix
+from flip_flop.metrics.bootstrap import column_intervals
+from flip_flop.metrics.certainty import MEAN_PER_TEMPLATE
+from flip_flop.metrics.f1 import F1_PER_TEMPLATE
 from flip_flop.report import instances
 from flip_flop.report.compare import AuditComparison, Difference, mean_difference, quality, quality_per_template
 from flip_flop.report.tables import (
@@ -29,7 +33,9 @@ LEAST_COVERAGE = 0.05
 def report_section(group: AuditComparison, number: int, size: int | None) -> dict[str, Any]:
     """All numbers of one group; ``size`` limits the characters of the embedded instances."""
     base, after = group.base, group.after if group.is_comparison else None
-    changes = instances.find_changes(base, after)
+    shown = group.advised  # the answers in the list of rows
+    shown_after = shown.after if after else None
+    changes = instances.find_changes(shown.base, shown_after)
     examples = instances.select_examples(changes)
     printed = {change.instance for members in examples.values() for change in members}
     pairs = [AuditComparison((run, run.calibrated)) for run in group.runs if run.calibrated]
@@ -38,6 +44,7 @@ def report_section(group: AuditComparison, number: int, size: int | None) -> dic
         "number": number,
         "comparison": group,
         "after": after,
+        "shown": shown,
         "title": "Held-out templates" if group.held_out else group.heading,
         "headlines": headlines(group),
         "caveats": caveats(group),
@@ -46,9 +53,9 @@ def report_section(group: AuditComparison, number: int, size: int | None) -> dic
         "calibration": [metric_table(pair) for pair in pairs],
         "pairs": {name: group.matrix(name) for name in group.paired_metrics},
         "states": instances.state_names(base),
-        "state_counts": instances.state_counts(base),
-        "transitions": instances.transition_counts(base, after) if after else None,
-        "answers": instances.answer_counts(base, after) if after and base.has_gold else None,
+        "state_counts": instances.state_counts(shown.base),
+        "transitions": instances.transition_counts(shown.base, shown_after) if shown_after else None,
+        "answers": instances.answer_counts(shown.base, shown_after) if shown_after and base.has_gold else None,
         "examples": examples,
         "kind_counts": Counter(change.kind for change in changes),
         "embedded": instances.embed(group, template_order(group), printed, size),
@@ -140,11 +147,29 @@ def template_values(run: Audit) -> list[float | None]:
     f1 = quality_per_template(run)
     if f1 is not None:
         return [float(value) for value in f1]
-    agrees = (run.predictions == run.data.votes[:, None]) & (run.predictions >= 0)
-    has_majority = 2 * agrees.sum(axis=1) > agrees.shape[1]
-    if not has_majority.any():
-        return [None] * agrees.shape[1]
-    return [float(share) for share in agrees[has_majority].mean(axis=0)]
+    agrees = _agreement_with_majority(run)
+    return [float(share) for share in agrees.mean(axis=0)] if len(agrees) else [None] * agrees.shape[1]
+
+
+def template_intervals(run: Audit) -> list[tuple[float, float] | None]:
+    """The 95% interval of each of :func:`template_values`."""
+    labelled = run.data.labelled
+    if quality_per_template(run) is None:
+        measured: tuple[SumStatistic, Any] = (MEAN_PER_TEMPLATE, _agreement_with_majority(run).astype(np.float64))
+    elif run.data.answered:
+        measured = (MEAN_PER_TEMPLATE, labelled.right.astype(np.float64))
+    else:
+        measured = (F1_PER_TEMPLATE, replace(labelled, average="macro"))
+    if not len(measured[1]):
+        return [None] * len(run.template_names)
+    return [(float(low), float(high)) for low, high in column_intervals(*measured)]
+
+
+def _agreement_with_majority(run: Audit) -> Bool[np.ndarray, "instances templates"]:
+    """Whether each template gives the majority answer, on the instances with a majority."""
+    agrees: Bool[np.ndarray, "instances templates"] = run.predictions == run.data.votes[:, None]
+    agrees &= run.predictions >= 0
+    return agrees[2 * agrees.sum(axis=1) > agrees.shape[1]]
 
 
 def chart_forms(group: AuditComparison) -> list[Audit]:
@@ -156,24 +181,26 @@ def chart_forms(group: AuditComparison) -> list[Audit]:
 def template_scores(group: AuditComparison) -> dict[str, Any]:
     """Each template's values by run, best first, the values to compare with, and the scale of their chart.
 
-    ``calibrated`` holds the values of several runs after calibration.
+    ``calibrated`` holds the values of several runs after calibration, ``intervals`` the 95% intervals of ``rows``.
     """
     base, order, forms = group.base, template_order(group), chart_forms(group)
     missing = [None] * len(order)
     pairs = [(form, form.calibrated if group.is_comparison else None) for form in forms]
     raw = [*zip(*(template_values(form) for form, _ in pairs), strict=True)]
     others = [*zip(*(template_values(other) if other else missing for _, other in pairs), strict=True)]
+    intervals = [*zip(*(template_intervals(form) for form in forms), strict=True)]
     lines: dict[str, float | None] = {}
     if base.has_gold:
         if not group.is_open:
             lines["chance"] = chance_f1(replace(base.data.labelled, average="macro"))
         for form in filter(None, (base, base.calibrated)):
             lines[f"majority vote of {form.name}"] = METRICS[quality(form)].value(form.data.labelled.voted)
-    known = [value for value in itertools.chain(*raw, *others, lines.values()) if value is not None]
+    ends = [interval[0] for interval in itertools.chain(*intervals) if interval is not None]
+    known = [value for value in itertools.chain(*raw, *others, lines.values(), ends) if value is not None]
     low = min(int(min(known, default=0.0) * 10 + 1e-9), 9)
     ticks = [tick / 10 for tick in sorted(range(10, low - 1, -1 if low > 4 else -2))]
-    rows, after = ([values[index] for index in order] for values in (raw, others))
-    return {"rows": rows, "calibrated": after, "lines": lines, "low": low / 10, "ticks": ticks}
+    rows, after, ranges = ([values[index] for index in order] for values in (raw, others, intervals))
+    return {"rows": rows, "calibrated": after, "intervals": ranges, "lines": lines, "low": low / 10, "ticks": ticks}
 
 
 def gold_shares(run: Audit) -> list[float] | None:

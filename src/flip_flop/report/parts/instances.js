@@ -86,8 +86,9 @@
     const number = Number(query.get("g"));
     if (!document.getElementById(`g${number}-data`)) return;
     await enter(number);
-    const last = data.runs.length - 1, given = Object.fromEntries(query), run = Number(given.run ?? given.b ?? last);
-    const usual = { a: 0, b: last, run: last, sort: data.right ? "data" : "margin" }, start = { ...usual, b: run > 0 ? run : last, run, ...given };
+    // By default the list shows the answers of the form that the decision names. Another run of a link is beside the first.
+    const { first, last } = data, given = Object.fromEntries(query), run = Number(given.run ?? given.b ?? last);
+    const usual = { a: first, b: last, run: last, sort: data.right ? "data" : "margin" }, start = { ...usual, b: run === first ? last : run, run, ...given };
     for (const [name, each] of Object.entries(field)) {
       each.value = start[name] ?? "";
       if (each.selectedIndex === -1) each.selectedIndex = 0;
@@ -148,7 +149,8 @@
     list.replaceChildren();
     const held = data.ids.length, number = found.places.length.toLocaleString("en");
     status.textContent = `${number} of ${held.toLocaleString("en")} rows`
-      + (held < data.total ? ` that this file holds (of ${data.total.toLocaleString("en")})` : "");
+      + (held < data.total ? ` that this file holds (of ${data.total.toLocaleString("en")})` : "")
+      + (data.runs.length > 1 ? `, answers of ${sides().map((run) => data.runs[run]).join(" and ")}` : "");
     extend();
   }
 
