@@ -73,7 +73,7 @@ def test_seeds_are_averaged_with_sample_deviation(studies):
     assert row[rows[0].index("RTE")].strip("*") == f"{100 * std.mean:.2f} ± {100 * std.std_over_seeds:.2f}"
     assert {f"Model: {MODEL}; 2 training seeds (0, 1).", DEMO_NOTE} < set(table.notes)
     assert "±: sample standard deviation over training seeds." in table.notes
-    assert any("RTE 37 x 6, " in note for note in table.notes)
+    assert "Split test; instances per task: 37." in table.notes
 
 
 def test_interval_is_paired_over_instances(studies):
@@ -191,7 +191,7 @@ def test_zero_change_counts_as_unchanged():
 
 
 @pytest.mark.slow
-def test_missing_cell_is_a_dash_and_is_named():
+def test_missing_cell_is_a_dash():
     lost = {"is_done": False, "values": {}}
     frame = made_frame(*(a | (lost if (a["method"], a["task"]) == ("cce", "wsc") else {}) for a in paper_audits()))
     table = grids.methods_table(frame)
@@ -200,11 +200,10 @@ def test_missing_cell_is_a_dash_and_is_named():
     start = next(n for n, row in enumerate(rows) if row[0] == "CCE")
     # An average over ten is not one over eleven.
     assert [[rows[start + n][place] for n in (0, 2, 4)] for place in (column, -1)] == [["–"] * 3] * 2
-    assert "3 cells without a number (a dash)." in table.notes
-    assert "1 audit of this table not done yet: CCE on WSC, seed 0." in table.notes
-    averages = [row for row in rows_of(grids.changes_table(frame)) if row[1].startswith("average")]
-    assert [row[1] for row in averages] == ["average, 11 tasks", "average, 10 of 11 tasks", "average, 11 tasks"]
-    assert averages[1][2] == averages[1][4].strip("()")  # the paper's average is over the same ten
+    assert "1 audit of this table not done yet." in table.notes
+    averages = [row for row in rows_of(grids.changes_table(frame)) if row[1] == "average, 11 tasks"]
+    assert [" over " in row[2] for row in averages] == [False, True, False]
+    assert averages[1][2] == averages[1][4].strip("()") + " over 10 tasks"  # the paper's average is over the same ten
 
 
 def test_average_over_fewer_tasks_is_labelled():
@@ -218,29 +217,29 @@ def test_average_over_fewer_tasks_is_labelled():
     average = next(row for row in rows_of(table) if row[1].startswith("average"))
     assert average[1:3] == ["average, 3 tasks", "+10.00 over 2 tasks"]
     assert (average[4], average[5]) == ("+10.00 over 2 tasks", "+10.00")
-    notes = {"Without labels, hence without F1: whose.", "2 cells without a number (a dash)."}
-    assert notes <= set(table.notes)
+    assert "A dash: no labels, hence no F1, or no such audit yet." in table.notes
 
 
-@pytest.mark.parametrize(("split", "instances"), [("test", 50), ("validation", 277), ("test", 277)])
-def test_note_names_differing_instances(split, instances):
-    audits = paper_audits(split=split, instances=instances, template_names=tuple("abcdefghij"))
-    frame = made_frame(*(audit for audit in audits if audit["task"] == "rte"))
-    other = f"Not the paper's instances: RTE {instances} of {split} (the paper: 277 of test)."
+def test_notes_name_split_sizes_and_collapsed_audits():
+    audits = paper_audits(split="validation", instances=1277)
+    audits = [audit | {"collapsed": audit["method"] == "cce"} for audit in audits if audit["task"] == "rte"]
+    frame = made_frame(*audits, {"method": "base", "task": "mine", "instances": 50, "split": "validation"})
     for table in (grids.methods_table(frame), grids.changes_table(frame)):
-        assert (other in table.notes) == ((split, instances) != ("test", 277))
-        assert f"Instances x templates, split {split}: RTE {instances} x 10." in table.notes
+        assert "Split validation; instances per task: 50 to 1,277." in table.notes
+        assert "Collapsed, one label nearly everywhere or for each template: CCE on RTE." in table.notes
 
 
 def test_spread_table_has_quartiles_and_the_papers_range():
     f1 = {"rte": [0.1, 0.2, 0.3, 0.4, 0.5], "cb": [0.2, 0.25, 0.3, 0.7], "mine": [0.5, 0.5]}
     named = {task: {str(n): value for n, value in enumerate(values)} for task, values in f1.items()}
     audits = [{"method": "base", "task": task, "f1": values} for task, values in named.items()]
-    rows = rows_of(grids.spread_table(made_frame(*audits)))[2:]
-    assert rows[1] == ["RTE", "10.00", "20.00", "30.00", "40.00", "50.00", "20.00", ""]
-    assert rows[0][:7] == ["CB", "20.00", "23.75", "27.50", "40.00", "70.00", "16.25"]
-    assert (rows[3][0], rows[3][6:]) == ("mean", [f"{(20 + 16.25 + 0) / 3:.2f}", "(13.53)"])
-    assert (rows[4][0], rows[4][6:]) == ("above 15 points", ["2 of 3", "(5 of 11)"])
+    table = grids.spread_table(made_frame(*audits))
+    rows = rows_of(table)[2:]
+    assert rows[1] == ["RTE", "10.00", "20.00", "30.00", "40.00", "50.00", "20.00"]
+    assert rows[0] == ["CB", "20.00", "23.75", "27.50", "40.00", "70.00", "16.25"]
+    assert (rows[3][0], rows[3][6]) == ("mean", f"{(20 + 16.25 + 0) / 3:.2f}")
+    assert (rows[4][0], rows[4][6]) == ("above 15 points", "2 of 3")
+    assert "The paper's mean range over its eleven datasets: 13.53; above 15 points: 5 of 11." in table.notes
 
 
 def test_csv_has_unrounded_fractions(studies):
@@ -281,9 +280,7 @@ def test_held_out_templates_have_separate_rows(tmp_path):
     assert [row[0] for row in rows[2:] if row[0]] == ["Base", "F2C", "Base (held out)", "F2C (held out)"]
     of_other = [row[rows[0].index("other")] for row in rows[2:]]
     assert (all(of_other[:7]), any(of_other[7:])) == (True, False)
-    notes = "\n".join(tables["table1_methods"].notes)
-    assert "mine 37 x 6, mine (held out) 37 x 3, other 37 x 6." in notes
-    assert "dash" not in notes
+    assert "dash" not in "\n".join(tables["table1_methods"].notes)
     changes = [row[:2] for row in rows_of(tables["table1_changes_held_out"])[2:]]
     assert changes == [["F2C (held out)", "mine"], ["", "average, 1 task"], ["", "better/worse"]]
     assert "study3_unseen_templates" not in tables

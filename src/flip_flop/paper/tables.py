@@ -2,10 +2,7 @@
 
 import itertools
 import logging
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -18,7 +15,6 @@ from flip_flop.errors import install_command
 from flip_flop.files import write_bytes, write_text
 from flip_flop.method import BASE, METHODS
 from flip_flop.metrics import METRICS
-from flip_flop.paper.data.catalog import catalog_entry
 from flip_flop.paper.frame import (
     CELL,
     KEPT,
@@ -48,16 +44,19 @@ log = logging.getLogger("flip_flop")
 RENDERERS = {"md": Table.markdown, "csv": Table.csv, "tex": Table.latex}
 FORMATS = ("pdf", "svg", "png")
 ALL = "all"
+AVERAGE, COUNTS = "average", "better/worse"  # rows and columns beside those of tasks
 WIDE_RANGE = 0.15  # the paper counts the datasets with a larger interquartile range
-QUANTILES = {"min": 0, "Q1": 0.25, "median": 0.5, "Q3": 0.75, "max": 1}
+QUANTILES = {"min": 0.0, "Q1": 0.25, "median": 0.5, "Q3": 0.75, "max": 1.0}
+STATED_RANGES = ("mean interquartile range", "tasks with interquartile range above 15")
 HELD_OUT_NOTE = "Held out: under the templates that a task holds out from training, where it holds out any."
+INTERVAL_NOTE = "95% CI: paired bootstrap over instances; it says nothing about another training seed."
+PAPER_NOTE = "in grey or in brackets: the paper's own, of Qwen2.5-3B-Instruct on its full test splits."
 _CHANGES = ["mean", "std_over_seeds", "change", "change_low", "change_high"]
 _PAIRED = ["better", "worse", "paper_better", "paper_worse"]
 DECIMALS = METRICS["mean_f1"].decimals
-MAX_NAMED = 12
-INTERVAL_NOTE = "95% CI: paired bootstrap over instances; it says nothing about another training seed."
-# The columns under each of the paper's metrics, by heading. A function formats a row of averaged seeds.
-Parts = dict[str, Callable[[Any], str]]
+# A function that writes a line of a frame, which is a metric of averaged seeds, into a cell.
+Write = Callable[[Any], TableCell]
+Parts = dict[str, Write]  # the columns under each of the paper's metrics, by heading
 
 
 def number(value: Any, write: Callable[[float, int], str] = percent, std: Any = None) -> str:
@@ -77,52 +76,78 @@ def win_loss(better: Any, worse: Any) -> str:
     return MISSING if pd.isna(better) else f"{better}/{worse}"
 
 
-CHANGE: Parts = {
-    "Δ": lambda cell: "" if cell.method == BASE.name else number(cell.change, points),
-    "95% CI": lambda cell: (
-        ""
-        if pd.isna(getattr(cell, "change_low", None))
-        else point_interval((cell.change_low, cell.change_high), DECIMALS)
-    ),
-}
+def change_cell(line: Any) -> TableCell:
+    """Return the cell of a change in points."""
+    return TableCell("" if line.method == BASE.name else number(line.change, points))
 
 
-def held_out(record: Any) -> str:
+def interval_cell(line: Any) -> TableCell:
+    """Return the cell of the interval of a change."""
+    has_interval = not pd.isna(line.change_low)
+    return TableCell(point_interval((line.change_low, line.change_high), DECIMALS) if has_interval else "")
+
+
+CHANGE: Parts = {"Δ": change_cell, "95% CI": interval_cell}
+
+
+def held_out(line: Any) -> str:
     """Return the suffix of a name for audits of held-out templates."""
-    return " (held out)" if getattr(record, "setting", "") == "held_out" else ""
+    return " (held out)" if line.setting == "held_out" else ""
 
 
-def task_head(record: Any) -> TableCell:
+def task_head(line: Any) -> TableCell:
     """Return the cell of the audited task."""
-    return TableCell(task_title(record.task), "name")
+    return TableCell(task_title(line.task), "name")
 
 
-def source_head(record: Any) -> TableCell:
+def source_head(line: Any) -> TableCell:
     """Return the cell of the task trained on."""
-    return TableCell(task_title(record.source), "name")
+    return TableCell(task_title(line.source), "name")
 
 
-def pivot(
-    cells: pd.DataFrame, by: Sequence[str], heads: Sequence[tuple[str, Callable[[Any], TableCell]]], parts: Parts
-) -> tuple[list[Column], list[Row]]:
-    """Make a row for each group of ``cells``: the ``heads``, then the parts of each metric.
+def method_head(frame: pd.DataFrame) -> Write:
+    """Return the function for the first cell of a method's rows. Titles of other methods are untrusted text."""
+    titles = titles_of(frame)
 
-    A group has one row of each metric. A head is a heading and a function of such a row. The ``mark`` of a row applies
-    to its change.
+    def head(line: Any) -> TableCell:
+        is_ours = line.method in (BASE.name, *METHODS)
+        return TableCell(titles[line.method] + held_out(line), "" if is_ours else "name")
+
+    return head
+
+
+def make_rows(
+    lines: pd.DataFrame, by: list[str], over: str, heads: Sequence[Write], cells: Sequence[tuple[str, Write]]
+) -> list[Row]:
+    """Make a row for each group of ``lines``: the ``heads`` of its first line, then the ``cells``.
+
+    A cell is a value of the column ``over`` and a function of the line with this value. Without a line, it is blank.
+    Equal first cells are printed once, below a rule.
     """
-    pairs = [(metric, heading) for metric in PAPER_METRICS for heading in parts]
-    shown = [(metric, heading) for metric, heading in pairs if heading != "95% CI" or METRICS[metric].has_interval]
-    columns = [Column(heading, is_text=True) for heading, _ in heads]
-    columns += [Column(heading, group=METRICS[metric].title) for metric, heading in shown]
     rows: list[Row] = []
-    for _, group in cells.groupby(list(by), sort=False):
-        by_metric = {cell.metric: cell for cell in group.itertuples()}
-        row = [head(by_metric[PAPER_METRICS[0]]) for _, head in heads]
-        for metric, heading in shown:
-            mark: Any = getattr(by_metric[metric], "mark", "") if heading == "Δ" else ""
-            row.append(TableCell(parts[heading](by_metric[metric]), "paper" if heading.startswith("paper") else mark))
-        rows.append(row)
-    return columns, rows
+    last: TableCell | None = None
+    for _, group in lines.groupby(by, sort=False):
+        found = {getattr(line, over): line for line in group.itertuples()}
+        first, *others = (head(next(iter(found.values()))) for head in heads)
+        if rows and first != last and others:
+            rows.append([])
+        shown = TableCell() if first == last else first
+        last = first
+        rows.append(
+            [shown, *others, *(write(found[value]) if value in found else TableCell() for value, write in cells)]
+        )
+    return rows
+
+
+def metric_columns(parts: Parts) -> tuple[list[Column], list[tuple[str, Write]]]:
+    """Return the columns and cells of ``parts`` under each of the paper's metrics."""
+    columns, cells = [], []
+    for metric in PAPER_METRICS:
+        for heading, write in parts.items():
+            if heading != "95% CI" or METRICS[metric].has_interval:
+                columns.append(Column(heading, group=METRICS[metric].title))
+                cells.append((metric, write))
+    return columns, cells
 
 
 def fill(cells: pd.DataFrame, names: Sequence[str], wanted: Iterable[tuple[str, ...]]) -> pd.DataFrame:
@@ -144,323 +169,243 @@ def mark_extremes(values: pd.Series) -> pd.Series:
     return printed.map(lambda value: marks.get(value, "")).astype(object)
 
 
-def group_rows(rows: Iterable[Row]) -> list[Row]:
-    """Print the first cell of a group of rows once, below a rule."""
-    grouped: list[Row] = []
-    last: TableCell | None = None
-    for first, *rest in rows:
-        grouped += [[]] if grouped and first != last else []
-        grouped.append([first if first != last else TableCell(), *rest])
-        last = first
-    return grouped
-
-
-@dataclass(frozen=True)
-class Selection:
-    """The part of a frame that a table shows: the ``asked`` audits, and the averaged ``cells`` of complete ones."""
-
-    frame: pd.DataFrame
-    asked: pd.DataFrame
-    cells: pd.DataFrame
-
-    @cached_property
-    def titles(self) -> dict[str, str]:
-        """Return the titles of methods by name."""
-        return titles_of(self.frame)
-
-    def method_head(self, record: Any) -> TableCell:
-        """Return the first cell of a method's rows. Titles of other methods are untrusted text."""
-        is_ours = record.method in (BASE.name, *METHODS)
-        return TableCell(self.titles[record.method] + held_out(record), "" if is_ours else "name")
-
-    def notes(self, rows: Iterable[Row], *more: Any) -> list[str]:
-        """Return the notes below a table: about its cells, then ``more``, then about numbers missing in ``rows``.
-
-        An element of ``more`` is a note, a list of notes, or a false value.
-        """
-        texts = [cell.text for row in rows for cell in row if cell.style != "paper"]
-        deviation = any(" ± " in text for text in texts) and "±: sample standard deviation over training seeds."
-        return _join(*self._about(), deviation, *more, *self._missing(texts.count(MISSING)))
-
-    def paper_notes(self, where: str, *more: str) -> list[str]:
-        """Explain the published numbers, and name tasks with other instances than in the paper."""
-        other = {}
-        for record in _once(self.cells).itertuples():
-            printed = catalog_entry(record.task).paper["test"] if record.task in dataset_names() else None
-            if printed is not None and (record.instances, record.split) != (printed, "test"):
-                here = f"{record.instances:,} of {record.split}"
-                other[record.task] = f"{task_title(record.task)} {here} (the paper: {printed:,} of test)"
-        return _join(
-            f"{where}, in grey or in brackets: the paper's own, of Qwen2.5-3B-Instruct on its test splits.",
-            other and f"Not the paper's instances: {', '.join(other.values())}.",
-            *more,
-        )
-
-    def _about(self) -> list[str]:
-        """Describe model, seeds, sizes and collapse. The demo model has a warning."""
-        done, cells = self.frame[self.frame["is_done"]].sort_values("position", kind="stable"), _once(self.cells)
-        seeds = sorted({seed for record in cells["seeds"] for seed in record if not pd.isna(seed)})
-        seed_words = f"; {count(len(seeds), 'training seed')} ({', '.join(map(str, seeds))})" if seeds else ""
-        sizes = {
-            task_title(record.task) + held_out(record): f"{record.instances:,} x {record.templates}"
-            for record in cells.itertuples()
-        }
-        size_words = ", ".join(f"{task} {size}" for task, size in sizes.items())
-        trained = cells[cells["method"] != BASE.name].itertuples()
-        fewer = [f"{self._words(record)} ({len(record.seeds)})" for record in trained if len(record.seeds) < len(seeds)]
-        collapsed = [self._words(record) for record in cells[cells["collapsed"].astype(bool)].itertuples()]
-        return _join(
-            f"Model: {', '.join(done['model'].unique())}{seed_words}.",
-            sizes and f"Instances x templates, split {' and '.join(sorted(cells['split'].unique()))}: {size_words}.",
-            fewer and f"Over fewer seeds than the others: {_listed(fewer)}.",
-            collapsed and f"Collapsed, one label nearly everywhere or for each template: {_listed(collapsed)}.",
-            done["is_demo"].any() and DEMO_NOTE,
-        )
-
-    def _missing(self, dashes: int) -> list[str]:
-        """Count the dashes, and name tasks without labels and incomplete audits."""
-        asked = self.asked
-        without = asked["is_done"] & (asked["metric"] == "mean_f1") & asked["value"].isna()
-        unlabelled = asked.loc[without, "task"].unique()
-        bases = in_setting(self.frame, "own", BASE.name)[: None if (asked["setting"] == "transfer").any() else 0]
-        left = pd.concat([_once(part[~part["is_done"]]).sort_values("position") for part in (asked, bases)])
-        names = [
-            self._words(record) + ("" if pd.isna(record.seed) else f", seed {record.seed}")
-            for record in left.itertuples()
-        ]
-        return _join(
-            dashes and f"{count(dashes, 'cell')} without a number (a dash).",
-            len(unlabelled) and f"Without labels, hence without F1: {', '.join(map(task_title, unlabelled))}.",
-            names and f"{count(len(names), 'audit')} of this table not done yet: {_listed(names)}.",
-        )
-
-    def _words(self, record: Any) -> str:
-        """Describe an audit or a cell."""
-        trained = f" trained on {task_title(record.source)}" if record.setting == "transfer" and record.source else ""
-        kept = f" ({record.k} templates)" if record.setting == "unseen" and record.k else ""
-        return f"{self.titles[record.method]}{trained} on {task_title(record.task)}{held_out(record)}{kept}"
-
-
-def select(frame: pd.DataFrame, setting: Setting | Sequence[Setting], method: str | None = None) -> Selection:
-    """Select the audits of settings, and of a method if given."""
-    asked = in_setting(frame, setting, method)
-    return Selection(frame, asked, average_seeds(asked))
-
-
-def _join(*parts: Any) -> list[str]:
-    return [line for part in parts if part for line in ([part] if isinstance(part, str) else part)]
-
-
-def _once(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the first row of each audit or cell."""
-    return rows[rows["metric"] == KEPT[0]]
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
-    return "; ".join(names[:MAX_NAMED]) + more
+def make_notes(frame: pd.DataFrame, asked: pd.DataFrame, rows: Iterable[Row], *more: str | bool) -> list[str]:
+    """Return the notes below a table of the ``asked`` audits. False values are left out."""
+    audits, done = asked[asked["metric"] == KEPT[0]], frame[frame["is_done"]].sort_values("position", kind="stable")
+    complete = audits[audits["is_done"]]
+    seeds, sizes, splits = (sorted(complete[name].dropna().unique()) for name in ("seed", "instances", "split"))
+    seed_words = f"; {count(len(seeds), 'training seed')} ({', '.join(map(str, seeds))})" if seeds else ""
+    collapsed = complete[complete["collapsed"].astype(bool)]
+    names = dict.fromkeys(f"{audit.method_title} on {task_title(audit.task)}" for audit in collapsed.itertuples())
+    texts = [cell.text for row in rows for cell in row if cell.style != "paper"]
+    ends = [f"{size:,}" for size in (*sizes[:1], *sizes[-1:])]
+    num_open = len(audits) - len(complete)
+    notes = [
+        f"Model: {', '.join(done['model'].unique())}{seed_words}.",
+        f"Split {' and '.join(splits)}; instances per task: {' to '.join(dict.fromkeys(ends))}.",
+        bool(names) and f"Collapsed, one label nearly everywhere or for each template: {'; '.join(names)}.",
+        bool(done["is_demo"].any()) and DEMO_NOTE,
+        any(" ± " in text for text in texts) and "±: sample standard deviation over training seeds.",
+        *more,
+        MISSING in texts and "A dash: no labels, hence no F1, or no such audit yet.",
+        num_open > 0 and f"{count(num_open, 'audit')} of this table not done yet.",
+    ]
+    return [note for note in notes if isinstance(note, str)]
 
 
 def methods_table(frame: pd.DataFrame) -> Table:
     """Table 1: methods in rows, tasks in columns, with the paper's number below each cell, then held-out templates."""
     settings: tuple[Setting, ...] = ("own", "held_out")
-    shown = select(frame, settings)
-    cells = pd.concat([_on_own_task(frame, setting)[1] for setting in settings if len(in_setting(frame, setting))])
+    asked = in_setting(frame, settings)
+    tasks = tasks_of(asked)
+    cells = pd.concat([_on_own_task(frame, setting) for setting in settings if len(in_setting(frame, setting))])
     is_vote = (cells["metric"] == "vote_f1") & (cells["method"] == BASE.name)
     has_vote = bool(cells.loc[is_vote, "mean"].notna().any())
     lines = cells[cells["metric"].isin(PAPER_METRICS) | (is_vote & has_vote)]
-    signed = lines["mean"].where(lines["metric"] != "vote_f1") * lines["metric"].map(direction)
-    compared = [lines[name] for name in ("setting", "task", "metric")]
-    lines = lines.assign(mark=signed.groupby(compared).transform(mark_extremes))
-    rows: list[Row] = []
-    for (_, _, metric), line in lines.groupby(["setting", "method", "metric"], sort=False):
-        head, by_task = shown.method_head(line.iloc[0]), {record.task: record for record in line.itertuples()}
-        of_tasks = [by_task.get(task) for task in tasks_of(shown.asked)]
-        cells_of_tasks = [
-            TableCell() if cell is None else TableCell(number(cell.mean, std=cell.std_over_seeds), cell.mark)
-            for cell in of_tasks
-        ]
-        rows.append([head, TableCell(METRICS[metric].title), *cells_of_tasks, TableCell(_average(line["mean"]))])
-        if line["paper"].notna().any():
-            theirs = ("" if cell is None else number(cell.paper) for cell in of_tasks)
-            printed = ["paper", *theirs, _average(line["paper"])]
-            rows.append([head, *(TableCell(text, "paper") for text in printed)])
-    notes = shown.notes(
-        [row[:-1] for row in rows],
+    lines = lines.assign(
+        order=2 * lines.groupby(["setting", "method", "metric"], sort=False).ngroup(),
+        label=lines["metric"].map(lambda metric: METRICS[metric].title),
+        mark=(lines["mean"].where(lines["metric"] != "vote_f1") * lines["metric"].map(direction))
+        .groupby([lines[name] for name in ("setting", "task", "metric")])
+        .transform(mark_extremes),
+    )
+    printed = lines.assign(mean=lines["paper"], std_over_seeds=np.nan, order=lines["order"] + 1, label="paper")
+    printed = printed[printed.groupby("order")["paper"].transform("count") > 0].assign(mark="paper")
+    lines = pd.concat([lines, printed])
+    # An average over ten tasks is not one over eleven.
+    averages = lines.groupby("order")["mean"].transform(lambda means: means.mean(skipna=False))
+    averages = lines.assign(mean=averages, task=AVERAGE, std_over_seeds=np.nan)
+    averages["mark"] = averages["mark"].where(averages["label"] == "paper", "")
+    lines = pd.concat([lines, averages]).sort_values("order", kind="stable")
+    heads: list[Write] = [
+        method_head(frame),
+        lambda line: TableCell(line.label, "paper" if line.label == "paper" else ""),
+    ]
+
+    def write(line: Any) -> TableCell:
+        return TableCell(number(line.mean, std=line.std_over_seeds), line.mark)
+
+    rows = make_rows(lines, ["order"], "task", heads, [(task, write) for task in [*tasks, AVERAGE]])
+    notes = make_notes(
+        frame,
+        asked,
+        rows,
         "Percent. Best per task and metric: bold; worst: italics, or red. An average stands where no task is missing.",
         has_vote and "Vote F1: the base's majority over its templates, which takes no training.",
-        (cells["setting"] == "held_out").any() and HELD_OUT_NOTE,
-        cells["paper"].notna().any() and shown.paper_notes("Below each number"),
+        bool((cells["setting"] == "held_out").any()) and HELD_OUT_NOTE,
+        bool(cells["paper"].notna().any()) and f"Below each number, {PAPER_NOTE}",
     )
-    tasks = [Column(task_title(task), "name") for task in tasks_of(shown.asked)]
-    columns = [*[Column(is_text=True)] * 2, *tasks, Column("average")]
-    seeds = shown.cells["seeds"].map(lambda seeds: " ".join(str(seed) for seed in seeds if not pd.isna(seed)))
+    columns = [*[Column(is_text=True)] * 2, *[Column(task_title(task), "name") for task in tasks], Column(AVERAGE)]
+    records = _with_paper(average_seeds(asked))
+    records["seeds"] = records["seeds"].map(lambda seeds: " ".join(str(seed) for seed in seeds if not pd.isna(seed)))
     mean, std, *changes = _CHANGES
     names = ["method", "task", "setting", "metric", mean, std, "seeds", *changes, "paper", "paper_change"]
-    records = _with_paper(shown.cells.assign(seeds=seeds))[[*names, "split", "instances", "templates"]]
-    title = "Methods on their own task (the paper's Table 1)"
-    return Table("table1_methods", title, columns, group_rows(rows), notes, records)
+    records = records[[*names, "split", "instances", "templates"]]
+    return Table("table1_methods", "Methods on their own task (the paper's Table 1)", columns, rows, notes, records)
 
 
 def changes_table(frame: pd.DataFrame, setting: Setting = "own") -> Table:
     """Changes by method and task, then the average and the P/N counts, with the paper's over the same tasks."""
-    shown, cells = _on_own_task(frame, setting)
+    asked, cells = in_setting(frame, setting), _on_own_task(frame, setting)
     cells = cells[cells["method"] != BASE.name]
-    has_paper, num_tasks = cells["paper"].notna().any(), cells["task"].nunique()
+    has_paper, num_tasks = bool(cells["paper"].notna().any()), cells["task"].nunique()
     averages = average_over_tasks(cells)
-    most = averages.groupby("method")["tasks"].max()
+    of_change = {"mean_change": "change", "paper_mean_change": "paper_change"}
+    lines = pd.concat(
+        [cells, *(averages.rename(columns=of_change).assign(task=task, setting=setting) for task in (AVERAGE, COUNTS))]
+    )
+    lines = lines.sort_values("method", key=lambda names: names.map(methods_of(cells).index), kind="stable")
 
-    def size(record: Any) -> TableCell:
-        tasks = count(num_tasks, "task")
-        return TableCell(
-            f"average, {tasks if most[record.method] == num_tasks else f'{most[record.method]} of {tasks}'}"
-        )
+    def head(line: Any) -> TableCell:
+        if line.task == AVERAGE:
+            return TableCell(f"average, {count(num_tasks, 'task')}")
+        return TableCell(COUNTS) if line.task == COUNTS else task_head(line)
 
-    def mean(record: Any) -> str:  # a task without labels has agreement but no F1
-        fewer = f" over {count(record.tasks, 'task')}" if 0 < record.tasks < most[record.method] else ""
-        return number(record.mean_change, points) + fewer
+    def change(line: Any) -> TableCell:
+        if line.task == COUNTS:
+            return TableCell(win_loss(line.better, line.worse))
+        # A task without labels has agreement but no F1.
+        is_part = line.task == AVERAGE and 0 < line.tasks < num_tasks
+        return TableCell(number(line.change, points) + (f" over {count(int(line.tasks), 'task')}" if is_part else ""))
 
-    def part(lines: pd.DataFrame, head: Any, change: Any, printed: Any) -> Any:
-        by = [name for name in ("method", "task") if name in lines]
-        parts = CHANGE | {"Δ": change} | ({"paper": printed} if has_paper else {})
-        return pivot(lines.assign(setting=setting), by, [("", shown.method_head), ("", head)], parts)
+    def paper(line: Any) -> TableCell:
+        is_count = line.task == COUNTS
+        text = win_loss(line.paper_better, line.paper_worse) if is_count else number(line.paper_change, points)
+        return TableCell(text, "paper")
 
-    columns, rows = part(cells, task_head, CHANGE["Δ"], lambda record: number(record.paper_change, points))
-    notes = replace(shown, cells=shown.cells[shown.cells["method"] != BASE.name]).notes(
+    columns, parts = metric_columns(CHANGE | {"Δ": change} | ({"paper": paper} if has_paper else {}))
+    rows = make_rows(lines, ["method", "task"], "metric", [method_head(frame), head], parts)
+    notes = make_notes(
+        frame,
+        asked,
         rows,
         "Points against the base. Lower sigma_F1 is better, and counts as better.",
         INTERVAL_NOTE,
         setting == "held_out" and HELD_OUT_NOTE,
-        has_paper and shown.paper_notes("In the columns named paper", "Its averages: over the same tasks."),
+        has_paper and f"In the columns named paper, {PAPER_NOTE} Its averages: over the same tasks.",
     )
-    methods = [row[0] for row in rows]
-    rows += part(averages, size, mean, lambda record: number(record.paper_mean_change, points))[1]
-    counts = (
-        lambda record: win_loss(record.better, record.worse),
-        lambda record: win_loss(record.paper_better, record.paper_worse),
-    )
-    rows += part(averages, lambda record: TableCell("better/worse"), *counts)[1]
-    rows.sort(key=lambda row: methods.index(row[0]))
     name, title = "table1_changes", "Changes against the base"
     if setting == "held_out":
         name, title = f"{name}_held_out", f"{title} under held-out templates"
-    return Table(name, title, columns, group_rows(rows), notes, averages)
+    return Table(name, title, [*[Column(is_text=True)] * 2, *columns], rows, notes, averages)
 
 
 def transfer_table(frame: pd.DataFrame, method: str) -> Table:
     """Table 2: one row for all pairs and one for each source, in the paper's layout and with its numbers."""
-    shown, has_paper = _transfer(frame, method)
-    averages, sources = average_transfers(shown.cells), dict.fromkeys(source for source, _ in pairs_of(shown.asked))
+    asked, has_paper = _transfer(frame, method)
+    averages, sources = average_transfers(average_seeds(asked)), dict.fromkeys(source for source, _ in pairs_of(asked))
     lines = fill(averages, ["source"], [(source,) for source in [ALL, *sources]])
     lines = lines.merge(table2() if has_paper else table2()[:0], how="left", on=["source", "metric"])
     of_sources = lines["improvement"].where(lines["source"] != ALL)
     lines["mark"] = of_sources.groupby(lines["metric"]).transform(mark_extremes).replace("worst", "")
     every = TableCell(f"All ({count(int(averages['pairs'].max()) if len(averages) else 0, 'pair')})")
     parts: Parts = {
-        "Δ": lambda record: number(record.improvement, points, record.std_over_seeds),
-        "P/N": lambda record: win_loss(record.better, record.worse),
+        "Δ": lambda line: TableCell(number(line.improvement, points, line.std_over_seeds), line.mark),
+        "P/N": lambda line: TableCell(win_loss(line.better, line.worse)),
     }
     if has_paper:  # three decimals, as in the paper
         parts |= {
-            "paper Δ": lambda record: (
-                MISSING if pd.isna(record.paper_improvement) else points(record.paper_improvement, 3)
+            "paper Δ": lambda line: TableCell(
+                MISSING if pd.isna(line.paper_improvement) else points(line.paper_improvement, 3), "paper"
             ),
-            "paper P/N": lambda record: win_loss(record.paper_better, record.paper_worse),
+            "paper P/N": lambda line: TableCell(win_loss(line.paper_better, line.paper_worse), "paper"),
         }
-    head = ("trained on", lambda record: every if record.source == ALL else source_head(record))
-    columns, rows = pivot(lines, ["source"], [head], parts)
-    notes = shown.notes(
+    columns, cells = metric_columns(parts)
+    heads: list[Write] = [lambda line: every if line.source == ALL else source_head(line)]
+    rows = make_rows(lines, ["source"], "metric", heads, cells)
+    notes = make_notes(
+        frame,
+        asked,
         rows,
         "Mean change on the targets in points, as an improvement: for sigma_F1, how much lower it is. "
         "P/N: targets better and worse than the base; an unchanged one is neither. Best source: bold.",
-        has_paper
-        and shown.paper_notes(
-            "In the columns named paper", "Its rows: means over 10 targets each, and over all of its 80 pairs."
-        ),
+        has_paper and f"In the columns named paper, {PAPER_NOTE}",
+        has_paper and "Its rows: means over 10 targets each, and over all of its 80 pairs.",
     )
-    title = f"Transfer to other tasks under {shown.titles[method]}" + " (the paper's Table 2)" * (method == "f2c")
+    title = f"Transfer to other tasks under {titles_of(frame)[method]}" + " (the paper's Table 2)" * (method == "f2c")
     records = lines[lines["improvement"].notna()].drop(columns="mark")
+    columns = [Column("trained on", is_text=True), *columns]
     return Table(file_name("table2_transfer", method), title, columns, [rows[0], [], *rows[1:]], notes, records)
 
 
 def pairs_table(frame: pd.DataFrame, method: str) -> Table:
     """Transfer by pair: changes and their intervals."""
-    shown, has_paper = _transfer(frame, method)
-    cells = fill(shown.cells, ["source", "task"], pairs_of(shown.asked)).assign(method=method)
-    heads = [("trained on", source_head), ("evaluated on", task_head)]
-    columns, rows = pivot(cells, ["source", "task"], heads, CHANGE)
-    notes = shown.notes(
+    asked, has_paper = _transfer(frame, method)
+    lines = fill(average_seeds(asked), ["source", "task"], pairs_of(asked)).assign(method=method)
+    columns, cells = metric_columns(CHANGE)
+    rows = make_rows(lines, ["source", "task"], "metric", [source_head, task_head], cells)
+    notes = make_notes(
+        frame,
+        asked,
         rows,
         "Points against the base; lower sigma_F1 is better.",
         INTERVAL_NOTE,
         has_paper and "The paper gives its pairs only as heat maps.",
     )
-    records = cells[cells["metric"].isin(PAPER_METRICS)].rename(columns={"task": "target"})
+    records = lines[lines["metric"].isin(PAPER_METRICS)].rename(columns={"task": "target"})
     records = records[["method", "source", "target", "metric", *_CHANGES]]
-    title = f"Transfer by pair under {shown.titles[method]}"
-    return Table(file_name("table2_pairs", method), title, columns, group_rows(rows), notes, records)
+    columns = [Column("trained on", is_text=True), Column("evaluated on", is_text=True), *columns]
+    title = f"Transfer by pair under {titles_of(frame)[method]}"
+    return Table(file_name("table2_pairs", method), title, columns, rows, notes, records)
 
 
 def unseen_table(frame: pd.DataFrame) -> Table:
     """Study 3 by task and K: the metrics on held-out templates, and their changes."""
-    shown = select(frame, "unseen")
-    cells = shown.cells.sort_values("task", key=lambda tasks: tasks.map(task_order), kind="stable")
-    seen = np.where(cells["held_out"] | (cells["method"] == BASE.name), "", " (seen)")
+    asked, titles = in_setting(frame, "unseen"), titles_of(frame)
+    lines = average_seeds(asked).sort_values("task", key=lambda tasks: tasks.map(task_order), kind="stable")
+    lines["seen"] = np.where(lines["held_out"] | (lines["method"] == BASE.name), "", " (seen)")
 
-    def trained(record: Any) -> TableCell:
-        words = f"{shown.titles[record.method]}, {record.k} templates{record.seen}"
-        return TableCell("base" if record.method == BASE.name else words)
+    def trained(line: Any) -> TableCell:
+        words = f"{titles[line.method]}, {line.k} templates{line.seen}"
+        return TableCell("base" if line.method == BASE.name else words)
 
-    parts = {"%": lambda cell: number(cell.mean, std=cell.std_over_seeds), **CHANGE}
-    columns, rows = pivot(cells.assign(seen=seen), CELL, [("task", task_head), ("trained on", trained)], parts)
-    notes = replace(shown, cells=cells).notes(
+    columns, cells = metric_columns({"%": lambda line: TableCell(number(line.mean, std=line.std_over_seeds)), **CHANGE})
+    rows = make_rows(lines, CELL, "metric", [task_head, trained], cells)
+    notes = make_notes(
+        frame,
+        asked,
         rows,
         "All rows of a task are audited on the same templates, the ones held out from training on the first K.",
-        seen.any() and "Rows marked (seen): trained on these templates too.",
+        bool(lines["seen"].any()) and "Rows marked (seen): trained on these templates too.",
         "Changes are in points against the base; lower sigma_F1 is better. " + INTERVAL_NOTE,
         "The paper gives this study as a plot, without numbers.",
     )
     names = ["task", "method", "templates_trained_on", "held_out", "templates", "metric", *_CHANGES]
-    records = cells[cells["metric"].isin(PAPER_METRICS)].rename(columns={"k": "templates_trained_on"})[names]
+    records = lines[lines["metric"].isin(PAPER_METRICS)].rename(columns={"k": "templates_trained_on"})[names]
+    columns = [Column("task", is_text=True), Column("trained on", is_text=True), *columns]
     title = "Unseen templates after training on the first K (the paper's study 3)"
-    return Table("study3_unseen_templates", title, columns, group_rows(rows), notes, records)
+    return Table("study3_unseen_templates", title, columns, rows, notes, records)
 
 
 def spread_table(frame: pd.DataFrame) -> Table:
-    """F1 over templates of the base: quartiles by task, and their mean range beside the paper's."""
-    own_task, bases = select(frame, "own"), select(frame, "own", BASE.name)
-    shown, tasks, stated = replace(bases, asked=own_task.asked), tasks_of(own_task.asked), stated_numbers()
-    f1, has_paper = template_f1(bases.asked), any(task in dataset_names() for task in tasks)
-    spread = quartiles(f1).reindex(tasks)
-    ranges = spread["Q3-Q1"].dropna()
-    below = [
-        ("mean", number(fmean(ranges)), f"{stated['base mean interquartile range']:.2f}"),
-        (
-            "above 15 points",
-            f"{(ranges > WIDE_RANGE).sum()} of {len(ranges)}",
-            f"{stated['base tasks with interquartile range above 15']:.0f} of 11",
-        ),
+    """F1 over templates of the base: quartiles by task, and their mean range."""
+    asked = in_setting(frame, "own", BASE.name)
+    f1, tasks = template_f1(asked), tasks_of(in_setting(frame, "own"))
+    spread = f1.groupby("task")["f1"].quantile(list(QUANTILES.values())).unstack().round(12).reindex(tasks)
+    spread["range"] = spread[0.75] - spread[0.25]
+    ranges = spread["range"].dropna()
+    heads = [TableCell(task_title(task), "name") for task in tasks]
+    rows: list[Row] = [
+        [head, *map(TableCell, map(number, numbers))] for head, numbers in zip(heads, spread.to_numpy(), strict=True)
     ]
-
-    def row(head: TableCell, own_task: Sequence[str], theirs: str = "") -> Row:
-        return [head, *map(TableCell, own_task), *[TableCell(theirs, "paper")] * has_paper]
-
-    rows = [row(TableCell(task_title(record[0]), "name"), [*map(number, record[1:])]) for record in spread.itertuples()]
-    rows += [row(TableCell(head), [*[""] * len(QUANTILES), own_task], theirs) for head, own_task, theirs in below]
-    whose = shown.paper_notes("Beside the mean range", "Its mean range: over its eleven datasets.")
-    notes = shown.notes(rows, "F1 over templates, percent; quartiles by linear interpolation.", has_paper and whose)
-    columns = [Column("task", is_text=True), *map(Column, [*spread.columns, *["paper"] * has_paper])]
+    blank = [TableCell()] * len(QUANTILES)
+    rows += [
+        [],
+        [TableCell("mean"), *blank, TableCell(number(ranges.mean()))],
+        [TableCell("above 15 points"), *blank, TableCell(f"{(ranges > WIDE_RANGE).sum()} of {len(ranges)}")],
+    ]
+    mean, above = (stated_numbers()[f"base {name}"] for name in STATED_RANGES)
+    notes = make_notes(
+        frame,
+        asked,
+        rows,
+        "F1 over templates, percent; quartiles by linear interpolation.",
+        any(task in dataset_names() for task in tasks)
+        and f"The paper's mean range over its eleven datasets: {mean:.2f}; above 15 points: {above:.0f} of 11.",
+    )
+    columns = [Column("task", is_text=True), *map(Column, [*QUANTILES, "Q3-Q1"])]
     title, records = "F1 of the base over templates (the paper's appendix)", f1[["task", "template", "f1"]]
-    rows = [*rows[: len(tasks)], [], *rows[len(tasks) :]]
     return Table("base_spread", title, columns, rows, notes, records, is_wide=False)
-
-
-def quartiles(f1: pd.DataFrame) -> pd.DataFrame:
-    """Compute minimum, quartiles (linear interpolation), maximum and interquartile range of F1 by task."""
-    groups = f1.groupby("task", sort=False)["f1"]
-    ranges = {task: np.quantile(values, list(QUANTILES.values())).round(12) for task, values in groups}
-    frame = pd.DataFrame.from_dict(ranges, orient="index", columns=list(QUANTILES))
-    return frame.assign(**{"Q3-Q1": frame["Q3"] - frame["Q1"]})
 
 
 def average_changes(cells: pd.DataFrame, by: str, column: str = "change") -> pd.DataFrame:
@@ -504,11 +449,11 @@ def average_transfers(cells: pd.DataFrame) -> pd.DataFrame:
     return averages[columns].astype(dict.fromkeys(["pairs", "better", "worse"], "Int64"))
 
 
-def _on_own_task(frame: pd.DataFrame, setting: Setting) -> tuple[Selection, pd.DataFrame]:
-    """Select the audits on the task trained on. Missing cells have a row, and all have the paper's numbers."""
-    shown = select(frame, setting)
-    wanted = itertools.product(methods_of(shown.asked), tasks_of(shown.asked))
-    return shown, _with_paper(fill(shown.cells, ["method", "task"], wanted).assign(setting=setting))
+def _on_own_task(frame: pd.DataFrame, setting: Setting) -> pd.DataFrame:
+    """Average the audits on the task trained on. Missing cells have a row, and all have the paper's numbers."""
+    asked = in_setting(frame, setting)
+    wanted = itertools.product(methods_of(asked), tasks_of(asked))
+    return _with_paper(fill(average_seeds(asked), ["method", "task"], wanted).assign(setting=setting))
 
 
 def _with_paper(cells: pd.DataFrame) -> pd.DataFrame:
@@ -516,15 +461,10 @@ def _with_paper(cells: pd.DataFrame) -> pd.DataFrame:
     return cells.merge(table1()[[*keys, "paper", "paper_change"]], how="left", on=keys)
 
 
-def _average(values: pd.Series) -> str:
-    """Return the mean over tasks, or a dash if one is missing."""
-    return number(math.nan if values.isna().any() else fmean(values))
-
-
-def _transfer(frame: pd.DataFrame, method: str) -> tuple[Selection, bool]:
+def _transfer(frame: pd.DataFrame, method: str) -> tuple[pd.DataFrame, bool]:
     """Select the pairs of a method. The flag says whether the paper's Table 2 contains its sources."""
-    shown = select(frame, "transfer", method)
-    return shown, method == "f2c" and bool(table2()["source"].isin(shown.asked["source"]).any())
+    asked = in_setting(frame, "transfer", method)
+    return asked, method == "f2c" and bool(table2()["source"].isin(asked["source"]).any())
 
 
 # ---- all outputs of a study ----
