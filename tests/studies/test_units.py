@@ -100,6 +100,10 @@ def test_a_damaged_record_is_run_again(copy):
     assert folder.is_done(base)
 
 
+def failed(folder, made):
+    return [state for state in folder.states(made).values() if state not in ("done", "open")]
+
+
 def test_an_audit_of_a_retrained_adapter_is_run_again(copy):
     made, folder = copy
     record = folder.run(made.trainings[0]) / "run.json"
@@ -114,11 +118,11 @@ def test_a_damaged_adapter_of_a_finished_study_is_named_and_repaired(copy):
     whole = weights.read_bytes()
     weights.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     assert not folder.is_done(training)
-    (line,) = folder.error_lines(made)
+    (line,) = failed(folder, made)
     assert line.startswith(f"failed: train {training.label}: {weights} is damaged. Log: ")
     assert run_unit(made, folder, made.units[1]) == DONE
     assert weights.read_bytes() == whole
-    assert (folder.is_done(training), folder.is_done(audit), folder.error_lines(made)) == (True, True, [])
+    assert (folder.is_done(training), folder.is_done(audit), failed(folder, made)) == (True, True, [])
 
 
 def test_changed_settings_on_resume_name_the_folder(copy):
@@ -129,7 +133,7 @@ def test_changed_settings_on_resume_name_the_folder(copy):
     recorded["settings"]["lora_r"] = 3
     (out / "plan.json").write_text(json.dumps(recorded))
     assert codes(made, folder) == [DONE, FAILED]
-    (line,) = folder.error_lines(made)
+    (line,) = failed(folder, made)
     assert line.startswith(f"failed: train {TRAINING}: E-RESUME-CHANGED: cannot resume {out}")
     assert f"remove {out}, and run the study again." in line
 
@@ -144,7 +148,7 @@ def test_a_unit_that_another_process_runs_fails_without_a_record(tmp_path, capsy
             fcntl.flock(held, fcntl.LOCK_EX)
             assert run_unit(made, folder, unit) == FAILED
         assert f"E-OUT-BUSY: Another process is writing to {out}." in capsys.readouterr().err
-    assert folder.error_lines(made) == []
+    assert failed(folder, made) == []
 
 
 @pytest.mark.slow
@@ -157,7 +161,7 @@ def test_a_failure_is_one_line_and_is_retried(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(run, "load_model", broken)
     assert codes(made, folder) == [FAILED, FAILED]
     assert "Traceback" in capsys.readouterr().err
-    assert folder.error_lines(made) == [
+    assert failed(folder, made) == [
         f"failed: {unit.cells[0].kind} {unit.cells[0].label}: RuntimeError: out of memory Log: {folder.log(unit)}"
         for unit in made.units
     ]
@@ -165,7 +169,7 @@ def test_a_failure_is_one_line_and_is_retried(tmp_path, capsys, monkeypatch):
     assert [line[-1] for line in shown] == ["failed", "failed", "open"]
     monkeypatch.setattr(run, "load_model", real)
     assert codes(made, folder) == [DONE, DONE]
-    assert folder.error_lines(made) == []
+    assert failed(folder, made) == []
 
 
 @pytest.mark.slow
@@ -177,7 +181,7 @@ def test_a_failed_audit_does_not_stop_the_others(tmp_path):
     folder = StudyFolder(tmp_path / "out")
     assert run_unit(made, folder, unit) == FAILED
     assert [folder.is_done(cell) for cell in unit.cells] == [True, False, True]
-    (line,) = folder.error_lines(made)
+    (line,) = failed(folder, made)
     assert line.startswith(f"failed: audit {unit.cells[1].label}: E-STUDY: ")
 
 

@@ -185,7 +185,7 @@ def plan_lines(study: "Study", setup: "Setup", folder: "StudyFolder") -> Iterato
     plan = make_plan(study, setup)
     states = folder.states(plan)
     yield f"{study.name}: {study.description}".rstrip(": ")
-    rows = [(cell.kind, cell.label, str(len(cell.templates)), states[cell]) for cell in plan.cells]
+    rows = [(cell.kind, cell.label, str(len(cell.templates)), states[cell].partition(":")[0]) for cell in plan.cells]
     yield from align_columns([("", "cell", "templates", "state"), *rows], num_left=2).splitlines()
     yield f"{len(plan.trainings)} trainings, {len(plan.audits)} audits; protocol {study.protocol}"
 
@@ -264,9 +264,10 @@ def _run_here(
 
     exit_codes = run_units(plan.study.name, commands, worker_devices(plan.setup.device, jobs), quiet=quiet)
     _write_outputs(folder, plan, quiet)
-    errors = folder.error_lines(plan)
+    states = folder.states(plan)
+    errors = [state for state in states.values() if state.startswith("failed")]
     for unit, code in exit_codes.items():
-        if code and not folder.failures(unit):
+        if code and not any(states[cell].startswith("failed") for cell in unit.cells):
             errors.append(f"not done: {unit.name} ended with exit code {code}. Log: {folder.log(unit)}")
     for line in errors:
         echo(line, err=True)
@@ -298,16 +299,16 @@ def status_command(name: str, model: str | None, protocol: str | None, out: Path
     """Count the cells of the last run of a study by task: done, failed and open. List failures with their logs."""
     folder, plan = _last_run(out, name, model, protocol)
     states = folder.states(plan)
-    counts = Counter((cell.kind, cell.task_name, state) for cell, state in states.items())
-    total = Counter(states.values())
-    rows = [
-        (kind, task, *(str(counts[kind, task, state]) for state in STATES))
-        for kind, task in sorted({(cell.kind, cell.task_name) for cell in states})
-    ]
-    last = ("all", "", *(str(total[state]) for state in STATES))
-    echo(align_columns([("", "task", *STATES), *rows, last], num_left=2))
-    for line in folder.error_lines(plan):
-        echo(line)
+    counts: Counter[tuple[str, str, str]] = Counter()
+    for cell, state in states.items():
+        for place in ((cell.kind, cell.task_name), ("all", "")):
+            counts[*place, state.partition(":")[0]] += 1
+    places = [*sorted({(cell.kind, cell.task_name) for cell in states}), ("all", "")]
+    rows = [(*place, *(str(counts[*place, state]) for state in STATES)) for place in places]
+    echo(align_columns([("", "task", *STATES), *rows], num_left=2))
+    for state in states.values():
+        if state.startswith("failed"):
+            echo(state)
     return 0
 
 

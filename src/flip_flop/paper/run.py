@@ -94,32 +94,25 @@ class StudyFolder:
         """Replace the failures of a unit's last attempt, one line for each cell."""
         write_text(self.log(unit).with_suffix(".failed"), "".join(f"{line}\n" for line in lines))
 
-    def failures(self, unit: Unit) -> dict[Cell, str]:
-        """Return the reason for each cell of a unit that has a changed file, or that failed and is not done since."""
-        reasons: dict[Cell, str] = {}
-        with contextlib.suppress(OSError):
-            for line in self.log(unit).with_suffix(".failed").read_text(encoding="utf-8").splitlines():
-                failed = (cell for cell in unit.cells if line.startswith(f"{cell.kind} {cell.label}: "))
-                reasons |= {cell: line for cell in failed if not self.is_done(cell)}
-        for cell in unit.cells:
-            if damage := self.damage(cell):
-                reasons[cell] = f"{cell.kind} {cell.label}: {self.run(cell) / damage}."
-        return reasons
-
     def states(self, plan: Plan) -> dict[Cell, str]:
-        """Return the state of each cell: ``done``, ``failed`` or ``open``."""
-        failed = {cell for unit in plan.units for cell in self.failures(unit)}
-        return {
-            cell: "done" if self.is_done(cell) else "failed" if cell in failed else "open"
-            for unit in plan.units
-            for cell in unit.cells
-        }
+        """Return the state of each cell: ``done``, ``open``, or ``failed: `` with the reason and the log.
 
-    def error_lines(self, plan: Plan) -> list[str]:
-        """Return one line for each failed cell, with its log."""
-        return [
-            f"failed: {reason} Log: {self.log(unit)}" for unit in plan.units for reason in self.failures(unit).values()
-        ]
+        A cell has failed if a file of its run has changed, or if its last attempt failed and it is not done since.
+        """
+        states: dict[Cell, str] = {}
+        for unit in plan.units:
+            path, lines = self.log(unit).with_suffix(".failed"), list[str]()
+            with contextlib.suppress(OSError):
+                lines = path.read_text(encoding="utf-8").splitlines()
+            for cell in unit.cells:
+                name = f"{cell.kind} {cell.label}: "
+                if damage := self.damage(cell):
+                    lines.insert(0, f"{name}{self.run(cell) / damage}.")
+                reason = next((line for line in lines if line.startswith(name)), None)
+                states[cell] = "open" if reason is None else f"failed: {reason} Log: {self.log(unit)}"
+                if self.is_done(cell):
+                    states[cell] = "done"
+        return states
 
     # ---- the study ----
 
