@@ -410,8 +410,7 @@ def show_command(data: RowOptions, task: str) -> int:
 @click.argument("tasks", nargs=-1)
 @options(DataOptions)
 @click.option("--protocol", type=click.Choice(get_args(Protocol)), help="By default both, one after the other.")
-@click.option("--seed", default=0, show_default=True, help="For the paper's splits; audit and train use 0.")
-def check_command(data: DataOptions, tasks: Sequence[str], protocol: str | None, seed: int) -> int:
+def check_command(data: DataOptions, tasks: Sequence[str], protocol: str | None) -> int:
     """Compare rows, templates and labels with the published numbers, which are in parentheses if they differ.
 
     Without a name, all datasets are compared, under both protocols. Exit code 1: a number differs without a known
@@ -425,7 +424,7 @@ def check_command(data: DataOptions, tasks: Sequence[str], protocol: str | None,
     missing: dict[str, InputError] = {}
     for entry in entries:
         try:
-            comparisons_of[entry.name] = [compare(_open(data, entry.name, name, seed)) for name in protocols]
+            comparisons_of[entry.name] = [compare(_open(data, entry.name, name)) for name in protocols]
         except InputError as error:
             if error.code == "E-TPL-FETCH":
                 raise
@@ -442,7 +441,7 @@ def check_command(data: DataOptions, tasks: Sequence[str], protocol: str | None,
     return 0 if is_complete and is_explained else 1
 
 
-def _open(data: DataOptions, name: str, protocol: str, seed: int = 0) -> "CatalogData":
+def _open(data: DataOptions, name: str, protocol: str) -> "CatalogData":
     from flip_flop.paper.data.catalog import catalog_data
     from flip_flop.tasks import TaskRequest
     from flip_flop.tasks.loading import VALUE_LIMITS
@@ -451,7 +450,6 @@ def _open(data: DataOptions, name: str, protocol: str, seed: int = 0) -> "Catalo
         name=name,
         hub_mirror=data.hub_mirror,
         story_cloze_dir=data.story_cloze_dir,
-        seed=seed,
         splits=protocol,
         value_limit=VALUE_LIMITS[protocol],
     )
