@@ -209,12 +209,12 @@ def test_missing_cell_is_a_dash():
 def test_average_over_fewer_tasks_is_labelled():
     labelled, unlabelled = {"mean_f1": 0.5, "f1_std": 0.1, "observed_agreement": 0.7}, {"observed_agreement": 0.6}
     audits = []
-    for task, base in (("mine", labelled), ("yours", labelled), ("whose", unlabelled)):
+    for task, base in (("average", labelled), ("yours", labelled), ("whose", unlabelled)):
         values = {metric: value + 0.1 for metric, value in base.items()}
         audits += [{"method": "base", "task": task, "values": base}]
         audits += [{"method": "f2c", "task": task, "values": values, "base": base}]
     table = grids.changes_table(made_frame(*audits))
-    average = next(row for row in rows_of(table) if row[1].startswith("average"))
+    average = next(row for row in rows_of(table) if row[1].startswith("average,"))
     assert average[1:3] == ["average, 3 tasks", "+10.00 over 2 tasks"]
     assert (average[4], average[5]) == ("+10.00 over 2 tasks", "+10.00")
     assert "A dash: no labels, hence no F1, or no such audit yet." in table.notes

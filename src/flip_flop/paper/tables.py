@@ -44,7 +44,7 @@ log = logging.getLogger("flip_flop")
 RENDERERS = {"md": Table.markdown, "csv": Table.csv, "tex": Table.latex}
 FORMATS = ("pdf", "svg", "png")
 ALL = "all"
-AVERAGE, COUNTS = "average", "better/worse"  # rows and columns beside those of tasks
+AVERAGE, COUNTS = "\0average", "\0counts"  # beside tasks, and no name of a task
 WIDE_RANGE = 0.15  # the paper counts the datasets with a larger interquartile range
 QUANTILES = {"min": 0.0, "Q1": 0.25, "median": 0.5, "Q3": 0.75, "max": 1.0}
 STATED_RANGES = ("mean interquartile range", "tasks with interquartile range above 15")
@@ -182,7 +182,7 @@ def make_notes(frame: pd.DataFrame, asked: pd.DataFrame, rows: Iterable[Row], *m
     num_open = len(audits) - len(complete)
     notes = [
         f"Model: {', '.join(done['model'].unique())}{seed_words}.",
-        f"Split {' and '.join(splits)}; instances per task: {' to '.join(dict.fromkeys(ends))}.",
+        bool(ends) and f"Split {' and '.join(splits)}; instances per task: {' to '.join(dict.fromkeys(ends))}.",
         bool(names) and f"Collapsed, one label nearly everywhere or for each template: {'; '.join(names)}.",
         bool(done["is_demo"].any()) and DEMO_NOTE,
         any(" ± " in text for text in texts) and "±: sample standard deviation over training seeds.",
@@ -235,7 +235,7 @@ def methods_table(frame: pd.DataFrame) -> Table:
         bool((cells["setting"] == "held_out").any()) and HELD_OUT_NOTE,
         bool(cells["paper"].notna().any()) and f"Below each number, {PAPER_NOTE}",
     )
-    columns = [*[Column(is_text=True)] * 2, *[Column(task_title(task), "name") for task in tasks], Column(AVERAGE)]
+    columns = [*[Column(is_text=True)] * 2, *[Column(task_title(task), "name") for task in tasks], Column("average")]
     records = _with_paper(average_seeds(asked))
     records["seeds"] = records["seeds"].map(lambda seeds: " ".join(str(seed) for seed in seeds if not pd.isna(seed)))
     mean, std, *changes = _CHANGES
@@ -259,7 +259,7 @@ def changes_table(frame: pd.DataFrame, setting: Setting = "own") -> Table:
     def head(line: Any) -> TableCell:
         if line.task == AVERAGE:
             return TableCell(f"average, {count(num_tasks, 'task')}")
-        return TableCell(COUNTS) if line.task == COUNTS else task_head(line)
+        return TableCell("better/worse") if line.task == COUNTS else task_head(line)
 
     def change(line: Any) -> TableCell:
         if line.task == COUNTS:
