@@ -92,7 +92,7 @@ def metric_page(name: str) -> str:
     metric = METRICS[name]
     facts = {
         "key": f"`{name}` in `metrics.json`" + (", `--fail-under`" if metric.higher_is_better else ""),
-        "better": "higher" if metric.higher_is_better else "lower",
+        "better": {True: "higher", False: "lower", None: "neither"}[metric.higher_is_better],
         "shown": "in percent" if metric.in_percent else "as stored",
         "instances": "those with a gold label" if metric.needs_gold else "all",
         "interval": "95 %, bootstrap over instances" if metric.has_interval else "none",

@@ -49,7 +49,10 @@ def test_a_run_clearly_worse_than_a_stored_one_exits_with_1(audit):
             rf"worse than perfect: {title} {change}(?:; constant now: .*)?\n", errors_of(result)
         ).groups()
         assert shown == f"{100 * load_run('out').value(name):.1f}"
-    one_line(audit("--quiet", "--fail-if-worse-than", "perfect:f1_std"), "E-FAIL-UNDER", "takes no metric 'f1_std'")
+    one_line(audit("--overwrite", "--fail-if-worse-than", "perfect:f1_std"), "E-FAIL-UNDER", "takes no metric 'f1_std'")
+    one_line(
+        audit("--overwrite", "--fail-under", "answer_length=0.5"), "E-FAIL-UNDER", "takes no metric 'answer_length'"
+    )
 
 
 def test_a_run_is_worse_if_a_template_has_become_constant(stored):

@@ -45,6 +45,7 @@ class Metric:
             matrix product for a :class:`~flip_flop.metrics.SumStatistic`, and a call per resample for any other
             function.
         meaning: A sentence for the report.
+        higher_is_better: None: neither is better. Gates take only metrics of which more is better.
         needs_gold: Only instances with a gold label count. Without gold labels, the metric has no value.
         in_percent: The number is a fraction. Tables print it in percent.
         decimals: The number of decimals in tables of studies.
@@ -61,7 +62,7 @@ class Metric:
     statistic: Statistic
     label: str = ""
     meaning: str = ""
-    higher_is_better: bool = True
+    higher_is_better: bool | None = True
     needs_gold: bool = False
     in_percent: bool = True
     decimals: int = 2
@@ -245,6 +246,7 @@ _METRICS = {
             ANSWERED["length"],
             "Answer length",
             "Open answers: characters of a generated text.",
+            higher_is_better=None,
             in_percent=False,
         ),
     )

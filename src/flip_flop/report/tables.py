@@ -392,7 +392,7 @@ def _best(name: str, runs: Sequence[Audit]) -> list[Audit]:
     A collapsed run is excluded, and from metrics without gold labels a run with a constant template: its agreement
     says little.
     """
-    if name not in METRICS or name == "answer_length":  # a longer answer is no better
+    if name not in METRICS or METRICS[name].higher_is_better is None:
         return []
     sound = [run for run in runs if not run.is_collapsed and (METRICS[name].needs_gold or not run.constant_templates)]
     texts = {cell_text(run, name) for run in sound} - {MISSING}
