@@ -1,29 +1,17 @@
-"""The table of methods."""
+"""The table of methods. Importing it needs no torch."""
 
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from flip_flop.errors import InputError, nearest
-from flip_flop.method.losses import cce_terms, f2c_terms, mixes_answer_vocabularies
-from flip_flop.method.others import (
-    bct_terms,
-    cpc_grpo_terms,
-    marginal_entropy_terms,
-    opct_terms,
-    paft_terms,
-    ppcl_terms,
-    ssd_terms,
-    supervised_terms,
-    swarm_l1_l2_terms,
-    swarm_l2_terms,
-    ttrl_terms,
-)
-from flip_flop.method.swarm import swarm_mixes_answer_vocabularies, swarm_terms
-from flip_flop.method.types import Instance
 from flip_flop.plugins import PluginTable, import_object
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from flip_flop.method.types import Instance
 
 
 @dataclass(frozen=True)
@@ -48,13 +36,13 @@ class Method:
     name: str
     title: str
     colour: str
-    loss: Callable[[Instance, Any], dict[str, Tensor]] | None = None
+    loss: "Callable[[Instance, Any], dict[str, Tensor]] | None" = None
     needs_consensus: bool = True
     mixes_answer_vocabularies: Callable[[Any], bool] | None = None
     uses_labels: bool = False
     needs_frozen_votes: bool = False
 
-    def skips(self, instance: Instance) -> bool:
+    def skips(self, instance: "Instance") -> bool:
         """Whether the instance lacks the majority or the gold label that the loss needs."""
         has_no_consensus = self.needs_consensus and not bool(instance.consensus.exists)
         return has_no_consensus or (self.uses_labels and instance.gold is None)
@@ -70,6 +58,15 @@ class Method:
         return self
 
 
+def _lazy(module: str, name: str) -> Callable[..., Any]:
+    """Return a function of this package that is imported when it is called, because torch takes seconds to import."""
+
+    def function(*arguments: Any) -> Any:
+        return getattr(importlib.import_module(f"flip_flop.method.{module}"), name)(*arguments)
+
+    return function
+
+
 # What every method is compared with: the model before training. Okabe and Ito's colours, which differ for every kind of
 # colour vision, then Tol's; the base has none.
 BASE = Method("base", "Base", "#8c8c8c")
@@ -78,34 +75,59 @@ _METHODS = {
         "swarm",
         "Swarm",
         "#56b4e9",
-        swarm_terms,
+        _lazy("swarm", "swarm_terms"),
         needs_consensus=False,
-        mixes_answer_vocabularies=swarm_mixes_answer_vocabularies,
+        mixes_answer_vocabularies=_lazy("swarm", "swarm_mixes_answer_vocabularies"),
     ),
-    "cce": Method("cce", "CCE", "#e69f00", cce_terms),
-    "f2c": Method("f2c", "F2C", "#009e73", f2c_terms, mixes_answer_vocabularies=mixes_answer_vocabularies),
-    "bct": Method("bct", "BCT", "#0072b2", bct_terms, needs_consensus=False, needs_frozen_votes=True),
-    "opct": Method("opct", "OPCT", "#d55e00", opct_terms, needs_consensus=False, needs_frozen_votes=True),
-    "ssd": Method("ssd", "SSD", "#117733", ssd_terms, needs_consensus=False, needs_frozen_votes=True),
-    "ttrl": Method("ttrl", "TTRL", "#882255", ttrl_terms),
-    "cpc_grpo": Method("cpc_grpo", "CPC-GRPO", "#aa4499", cpc_grpo_terms, needs_consensus=False),
-    "swarm_l2": Method("swarm_l2", "Swarm L2", "#332288", swarm_l2_terms, needs_consensus=False),
+    "cce": Method("cce", "CCE", "#e69f00", _lazy("losses", "cce_terms")),
+    "f2c": Method(
+        "f2c",
+        "F2C",
+        "#009e73",
+        _lazy("losses", "f2c_terms"),
+        mixes_answer_vocabularies=_lazy("losses", "mixes_answer_vocabularies"),
+    ),
+    "bct": Method(
+        "bct", "BCT", "#0072b2", _lazy("others", "bct_terms"), needs_consensus=False, needs_frozen_votes=True
+    ),
+    "opct": Method(
+        "opct", "OPCT", "#d55e00", _lazy("others", "opct_terms"), needs_consensus=False, needs_frozen_votes=True
+    ),
+    "ssd": Method(
+        "ssd", "SSD", "#117733", _lazy("others", "ssd_terms"), needs_consensus=False, needs_frozen_votes=True
+    ),
+    "ttrl": Method("ttrl", "TTRL", "#882255", _lazy("others", "ttrl_terms")),
+    "cpc_grpo": Method("cpc_grpo", "CPC-GRPO", "#aa4499", _lazy("others", "cpc_grpo_terms"), needs_consensus=False),
+    "swarm_l2": Method("swarm_l2", "Swarm L2", "#332288", _lazy("others", "swarm_l2_terms"), needs_consensus=False),
     "swarm_l1_l2": Method(
         "swarm_l1_l2",
         "Swarm L1 + L2",
         "#88ccee",
-        swarm_l1_l2_terms,
+        _lazy("others", "swarm_l1_l2_terms"),
         needs_consensus=False,
-        mixes_answer_vocabularies=swarm_mixes_answer_vocabularies,
+        mixes_answer_vocabularies=_lazy("swarm", "swarm_mixes_answer_vocabularies"),
     ),
     "marginal_entropy": Method(
-        "marginal_entropy", "Marginal entropy", "#999933", marginal_entropy_terms, needs_consensus=False
+        "marginal_entropy",
+        "Marginal entropy",
+        "#999933",
+        _lazy("others", "marginal_entropy_terms"),
+        needs_consensus=False,
     ),
     "supervised": Method(
-        "supervised", "Supervised (labels)", "#000000", supervised_terms, needs_consensus=False, uses_labels=True
+        "supervised",
+        "Supervised (labels)",
+        "#000000",
+        _lazy("others", "supervised_terms"),
+        needs_consensus=False,
+        uses_labels=True,
     ),
-    "paft": Method("paft", "PAFT (labels)", "#661100", paft_terms, needs_consensus=False, uses_labels=True),
-    "ppcl": Method("ppcl", "PPCL (labels)", "#44aa99", ppcl_terms, needs_consensus=False, uses_labels=True),
+    "paft": Method(
+        "paft", "PAFT (labels)", "#661100", _lazy("others", "paft_terms"), needs_consensus=False, uses_labels=True
+    ),
+    "ppcl": Method(
+        "ppcl", "PPCL (labels)", "#44aa99", _lazy("others", "ppcl_terms"), needs_consensus=False, uses_labels=True
+    ),
 }
 METHODS = PluginTable("flip_flop.methods", _METHODS)
 
