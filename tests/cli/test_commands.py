@@ -74,10 +74,22 @@ TYPED_WRONG = [
 ]
 
 
+# The first lines of commands, which are printed before the imports.
+FIRST = [
+    (("audit", "-m", "demo", "-t", "demo", "-o", "out"), "loading demo"),
+    (("predict", "-m", "demo", "-t", "tickets.yaml", "-i", "test.csv", "-o", "out.csv"), "loading demo"),
+    (TRAIN, "reading demo"),
+    (("templates", "vary", "tickets.yaml", "-o", "more.yaml", "-m", "demo"), "loading demo"),
+    *((("study", verb, "smoke"), "reading study smoke") for verb in ("plan", "run", "status", "tables")),
+]
 HELP = [("--help",), ("--version",), *((verb, "--help") for verb in NAMES)]
 SLOW = ("torch", "transformers", "peft")  # to import
 PROGRAM = f"""
 import json, resource, sys
+class Stopping:
+    encoding = "utf-8"
+    def write(self, line):
+        sys.exit(line)
 from flip_flop.cli.main import main
 codes = []
 for words in {[*HELP, *(words for words, _ in TYPED_WRONG)]!r}:
@@ -86,19 +98,29 @@ for words in {[*HELP, *(words for words, _ in TYPED_WRONG)]!r}:
         main()
     except SystemExit as stop:
         codes.append(stop.code or 0)
+lines = []
+for words in {[words for words, _ in FIRST]!r}:
+    sys.argv, sys.stderr = ["flip-flop", *words], Stopping()
+    try:
+        main()
+    except SystemExit as stop:
+        lines.append(stop.code)
+    sys.stderr = sys.__stderr__
 used = resource.getrusage(resource.RUSAGE_SELF)
-print("\\n" + json.dumps([codes, used.ru_utime + used.ru_stime, [name for name in {SLOW!r} if name in sys.modules]]))
+imported = [name for name in {SLOW!r} if name in sys.modules]
+print("\\n" + json.dumps([codes, lines, used.ru_utime + used.ru_stime, imported]))
 """
 
 
 @pytest.mark.slow
-def test_help_and_what_is_typed_wrong_are_told_before_torch_is_imported(project):
+def test_help_errors_of_options_and_first_lines_are_printed_before_torch_is_imported(project):
     """In a moment, without the seconds of imports."""
     (project / "c.yaml").write_text("learning_rat: 3\n")
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    codes, seconds, imported = json.loads(done.stdout.splitlines()[-1])
+    codes, first, seconds, imported = json.loads(done.stdout.splitlines()[-1])
     assert codes == [0] * len(HELP) + [2] * len(TYPED_WRONG)
+    assert first == [line for _, line in FIRST]
     assert all(f"\n  {verb} " in done.stdout for verb in NAMES)
     lines = [line for line in done.stderr.splitlines() if line.startswith(("E-", "Error: "))]
     for line, (words, begun) in zip(lines, TYPED_WRONG, strict=True):

@@ -124,8 +124,8 @@ class BaseModelOptions:
         if self.shard is not None:
             check_shard(self.model, self.load_in, getattr(self, "device_map", None))
 
-    def load(self, *, quiet: bool = False) -> "LoadedModel":
-        """Load the model and its adapter, if any, and report it on standard error."""
+    def announce(self, *, quiet: bool = False) -> None:
+        """Report on standard error that the model is loaded next, before seconds of imports."""
         if not quiet:
             is_here = self.model == DEMO or is_local_name(self.model) or is_cached(self.model, self.revision)
             echo(f"loading {self.model}{'' if is_here else ': it is downloaded from the hub first'}", err=True)
@@ -133,6 +133,9 @@ class BaseModelOptions:
             from huggingface_hub.utils import disable_progress_bars
 
             disable_progress_bars()
+
+    def load(self) -> "LoadedModel":
+        """Load the model and its adapter, if any."""
         from flip_flop.scoring import load_model
 
         values = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "tokenizer"}
@@ -182,13 +185,16 @@ class ModelOptions(BaseModelOptions):
 
     def scorer(self, *, quiet: bool = False) -> "Scorer":
         """Return the scorer of a local or served model. Each process of a launcher loads the model."""
-        from flip_flop.scoring import CausalLMScorer, EndpointScorer
+        if is_endpoint(self.model):
+            from flip_flop.scoring import EndpointScorer
+
+            return EndpointScorer(self.model, self.tokenizer)
+        self.announce(quiet=quiet or not is_first_process())
+        from flip_flop.scoring import CausalLMScorer
         from flip_flop.scoring.distributed import join_processes
 
-        if is_endpoint(self.model):
-            return EndpointScorer(self.model, self.tokenizer)
         join_processes(self.device)
-        return CausalLMScorer(self.load(quiet=quiet or not is_first_process()), shared=True)
+        return CausalLMScorer(self.load(), shared=True)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from typing import Any, get_args
 import click
 
 from flip_flop.cli.options import BaseModelOptions, DataOptions, TaskOptions, option, options, out_folder
-from flip_flop.console import echo
+from flip_flop.console import echo, is_first_process
 from flip_flop.errors import InputError
 from flip_flop.method.settings import TrainingProtocol, row_protocol_of
 
@@ -80,7 +80,9 @@ def train_command(
 
     find_names(settings, source, flags)  # before seconds of imports
     check_out(run.out, resume=run.resume)
-    from flip_flop.scoring.distributed import rank
+    quiet = run.quiet or not is_first_process()
+    if not quiet:
+        echo(f"reading {task.task}", err=True)
     from flip_flop.tasks import prior_from, require_templates_for_training
     from flip_flop.training import load_training_data, make_config, train
 
@@ -110,9 +112,9 @@ def train_command(
     require_templates_for_training(opened)
     model.check()
     rows = load_training_data(opened, config, limit=run.limit, eval_limit=run.eval_limit, few_labels=few_labels)
-    loaded = model.load(quiet=run.quiet or rank() > 0)
+    model.announce(quiet=quiet)
     result = train(
-        loaded,
+        model.load(),
         rows,
         config,
         run.out,
@@ -124,7 +126,7 @@ def train_command(
         return 128 + int(result.stopped_by)
     if result.withheld:
         return 1
-    if rank() == 0:
+    if is_first_process():
         adapter = run.out / "adapter"
         protocol = " --protocol release" if config.protocol == "release" else ""
         mirror = "" if data.hub_mirror is None else f" --hub-mirror {data.hub_mirror}"

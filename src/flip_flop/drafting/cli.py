@@ -158,8 +158,6 @@ def vary_command(vary: VaryOptions, data: DataOptions, task: Path) -> int:
     Review paraphrases, because their meaning may differ. --model shows the share of instances on which a template
     agrees with the vote of the original templates, and the probability of its labels.
     """
-    from flip_flop.drafting.paraphrase import sampler
-    from flip_flop.drafting.vary import review, varied_task_text, vary_templates
     from flip_flop.files import write_text
 
     if task.suffix not in (".yaml", ".yml"):
@@ -176,6 +174,11 @@ def vary_command(vary: VaryOptions, data: DataOptions, task: Path) -> int:
     for model in given.values():
         model.check()
     rows = [row for name in found.data for row in sample_rows(found, name, vary.limit, vary.seed)]
+    for model in given.values():
+        model.announce()
+    from flip_flop.drafting.paraphrase import sampler
+    from flip_flop.drafting.vary import review, varied_task_text, vary_templates
+
     loaded = {name: model.load() for name, model in given.items()}
     variants = vary_templates(
         found,

@@ -65,7 +65,6 @@ class GridOptions(DataOptions):
 
     def study(self, name: str) -> tuple["Study", "Setup"]:
         """Return the study and its setup."""
-        from flip_flop.paper.plan import Setup
         from flip_flop.paper.study import load_study, narrow
 
         selection = {key: getattr(self, key) for key in ("tasks", "methods", "seeds", "limit", "protocol")}
@@ -75,6 +74,8 @@ class GridOptions(DataOptions):
             raise InputError("E-STUDY", f"study {study.name} names no model.", "Give --model.")
         study = study.model_copy(update={"model": study.model and model_path(study.model)})
         folders = (self.hub_mirror, self.story_cloze_dir)
+        from flip_flop.paper.plan import Setup  # torch: names are checked before
+
         mirror, stories = (None if folder is None else str(folder.resolve()) for folder in folders)
         return study, Setup(model_path(model), self.revision, self.dtype, self.device, mirror, stories)
 
@@ -166,9 +167,9 @@ def plan_command(grid: GridOptions, name: str, out: Path) -> int:
     """List a study's cells, and whether each is done. No model is loaded, and the hub is not contacted."""
     os.environ["HF_HUB_OFFLINE"] = "1"  # read when the library is imported, below
     echo(f"reading study {name}", err=True)
+    study, setup = grid.study(name)
     from flip_flop.paper.run import StudyFolder
 
-    study, setup = grid.study(name)
     for line in plan_lines(study, setup.with_dtype(on_gpu=_on_gpu(setup.device)), StudyFolder(out)):
         echo(line)
     return 0
@@ -203,6 +204,10 @@ def run_command(grid: GridOptions, how: RunOptions, name: str, out: Path, quiet:
     cells are not done, and the output names each with its log. With --executor slurm the command submits units and
     returns.
     """
+    if not quiet:
+        echo(f"reading study {name}", err=True)
+    launcher = how.launcher()
+    study, setup = grid.study(name)
     from flip_flop.paper.plan import make_plan
     from flip_flop.paper.run import StudyFolder, num_processes, unit_commands
     from flip_flop.paper.slurm import export_commands, sbatch_options, submit
@@ -214,8 +219,6 @@ def run_command(grid: GridOptions, how: RunOptions, name: str, out: Path, quiet:
             f"A launcher has started {num_processes()} processes, but one process must run the study.",
             "Start the study without it, with --processes-per-unit.",
         )
-    launcher = how.launcher()
-    study, setup = grid.study(name)
     if study.shard is not None:
         if not launcher:
             raise InputError(
@@ -324,10 +327,13 @@ def tables_command(name: str, model: str | None, protocol: str | None, out: Path
 
 
 def _last_run(out: Path, name: str, model: str | None, protocol: str | None) -> tuple["StudyFolder", "Plan"]:
-    from flip_flop.paper.run import StudyFolder
     from flip_flop.paper.study import load_study, narrow
 
-    folder, study = StudyFolder(out), narrow(load_study(name), protocol=protocol)
+    echo(f"reading study {name}", err=True)
+    study = narrow(load_study(name), protocol=protocol)
+    from flip_flop.paper.run import StudyFolder
+
+    folder = StudyFolder(out)
     return folder, folder.read_study(study, model_path(model) if model else None)
 
 
