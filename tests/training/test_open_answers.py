@@ -8,8 +8,9 @@ from peft import PeftModel
 
 from flip_flop import audit
 from flip_flop.errors import InputError
+from flip_flop.files import generator
 from flip_flop.prompts import AnswerFormat, Template
-from flip_flop.scoring.open_answers import TEMPERATURE, as_choices, generate
+from flip_flop.scoring.open_answers import TEMPERATURE, _Sampling, as_choices, generate
 from flip_flop.scoring.options import ScoringOptions
 from flip_flop.tasks import RowsSource, Task
 from flip_flop.training import make_config, train
@@ -85,6 +86,13 @@ def test_samples_follow_the_softmax_and_depend_on_the_seed_only():
     for text in likely:
         error = (expected[text] * (1 - expected[text]) / number) ** 0.5
         assert share[text] / number == pytest.approx(expected[text], abs=4 * error), text
+
+
+def test_a_token_without_probability_is_never_sampled():
+    scores = torch.full((1, 150_000), -100.0)
+    scores[0, 7] = 0.0
+    draw = _Sampling([generator(0, "sample", "row", 1)])
+    assert {int(draw(torch.zeros(1, 1), scores).argmax()) for _ in range(200)} == {7}
 
 
 @pytest.fixture(scope="module")

@@ -48,7 +48,7 @@ def generate(
     encoder, form = loaded.encoder(options.chat_template, options.prompt_date or ""), instances[0].answer
     assert form is not None
     limit, too_long, read, prompts = encoder.max_length, [], [], []
-    random: list[np.random.Generator | None] = []
+    sampled: list[tuple[str, int] | None] = []  # the keys of the random numbers
     for instance in map(encoder.as_read, instances):
         ids = encoder.prompt_ids(instance)
         sizes = [len(tokens) + form.max_tokens for tokens in ids]
@@ -58,8 +58,8 @@ def generate(
             copies = 1 + num_samples
             read.append(replace(instance, prompts=instance.prompts * copies, choices=instance.choices * copies))
             prompts += ids * copies
-            random += [None] * len(ids)
-            random += [generator(seed, "sample", instance.id, place) for place in range(len(ids) * num_samples)]
+            sampled += [None] * len(ids)
+            sampled += [(instance.id, place) for place in range(len(ids) * num_samples)]
     refuse_or_skip(too_long, len(instances), options.too_long, names)
     order = sorted(range(len(prompts)), key=lambda place: len(prompts[place]))  # little padding
     texts, num_cut = dict[int, str](), 0
@@ -67,7 +67,8 @@ def generate(
         while order:
             size = max(1, options.batch_tokens // (len(prompts[order[-1]]) + form.max_tokens))
             batch, order = order[-size:], order[:-size]
-            written = _write(loaded, [prompts[at] for at in batch], form, [random[at] for at in batch])
+            random = [key and generator(seed, "sample", *key) for key in (sampled[at] for at in batch)]
+            written = _write(loaded, [prompts[at] for at in batch], form, random)
             for place, (text, is_cut) in zip(batch, written, strict=True):
                 texts[place], num_cut = text, num_cut + is_cut
             advance(len(batch))
@@ -100,8 +101,8 @@ class _Sampling(LogitsProcessor):
         noisy = scores.float() / TEMPERATURE
         for row, random in zip(noisy, self.random, strict=True):
             if random is not None:
-                exponential = random.standard_exponential(len(row), dtype=np.float32)
-                row -= torch.from_numpy(exponential).log().to(row.device)
+                exponential = random.standard_exponential(len(row))  # a float32 is 0 once in 8 million
+                row -= torch.from_numpy(np.log(exponential).astype(np.float32)).to(row.device)
         return noisy
 
 

@@ -138,11 +138,12 @@ def check_plan(out: Path, plan: dict[str, Any], *, resume: bool) -> list[str]:
         )
     # A run keeps the date of its start.
     plan["settings"]["prompt_date"] = plan["settings"]["prompt_date"] or before["settings"].get("prompt_date")
+    defaults = {item.name: _as_json(item.default) for item in fields(F2CConfig)}  # of settings that are newer
     changed = [
-        f"{section}.{name} ({before[section].get(name)!r}, now {plan[section][name]!r})"
+        f"{section}.{name} ({old!r}, now {plan[section][name]!r})"
         for section in ("settings", "model")
         for name in sorted(plan[section])
-        if before[section].get(name) != plan[section][name]
+        if (old := before[section].get(name, defaults.get(name))) != plan[section][name]
     ]
     if changed:
         raise InputError(

@@ -1,0 +1,52 @@
+"""The process that reads mathematical answers: a text as JSON in each line, and its key as JSON in each line.
+
+It imports nothing of this package. It is ended if a text takes more processor seconds than its argument.
+"""
+
+import contextlib
+import json
+import signal
+import sys
+
+MAX_BYTES = 4 << 30  # address space
+
+
+def read(text: str) -> str | None:
+    """Return the expression in a text as SymPy prints it, expanded and with exact decimals, or None."""
+    import sympy
+    from math_verify import parse
+
+    try:
+        parsed = parse(text.replace("−", "-"), parsing_timeout=None)
+        expression = next((item for item in parsed if isinstance(item, sympy.Basic | sympy.MatrixBase)), None)
+        if isinstance(expression, sympy.Equality) and expression.lhs.is_Symbol:
+            expression = expression.rhs  # x = 5
+        if expression is None:
+            return None
+        decimals = {number: sympy.Rational(str(number)) for number in expression.atoms(sympy.Float)}
+        exact = expression.xreplace(decimals).doit()
+        if exact.has(sympy.nan, sympy.zoo):
+            return None  # divided by zero
+        return str(sympy.expand(exact) if isinstance(exact, sympy.Expr) else exact)
+    except Exception:  # a text of a model can break the parser anywhere
+        return None
+
+
+def main() -> None:
+    """Answer each line of the standard input, until it ends."""
+    import resource
+
+    with contextlib.suppress(ValueError, OSError):  # macOS has no such limit
+        resource.setrlimit(resource.RLIMIT_AS, (MAX_BYTES, MAX_BYTES))
+    replies, sys.stdout = sys.stdout, sys.stderr  # a library's own prints are no replies
+    read("$1$")
+    print("ready", file=replies, flush=True)
+    for line in sys.stdin:
+        signal.setitimer(signal.ITIMER_PROF, float(sys.argv[1]))
+        key = read(json.loads(line))
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        print(json.dumps(key), file=replies, flush=True)
+
+
+if __name__ == "__main__":
+    main()
