@@ -227,6 +227,25 @@ def test_file_that_would_give_other_scores_is_rejected(tmp_path, cache, content,
     assert not [*cache.glob("*/weights")]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("part", "damage"),
+    [*(("weights", damage) for damage in ("bit", "cut", "gone", "undigested")), ("tokenizer", "bit")],
+)
+def test_damaged_file_of_the_cache_is_converted_again(file, cache, part, damage):
+    expected = scores(file)
+    (folder,) = cache.glob(f"*/{part}")
+    stored = folder / ("model.safetensors" if part == "weights" else "tokenizer.json")
+    content = stored.read_bytes()
+    damaged = {"bit": content[:-5] + bytes([content[-5] ^ 4]) + content[-4:], "cut": content[:-100]}
+    if damage in damaged:
+        stored.write_bytes(damaged[damage])
+    else:
+        (stored if damage == "gone" else folder / "digests.json").unlink()
+    assert (scores(file) == expected).all()
+    assert stored.read_bytes() == content
+
+
 @pytest.mark.parametrize("share", [0.0, 0.0005, 0.1, 0.5, 0.99])
 def test_truncated_file_is_rejected(file, share, cache):
     content = file.read_bytes()

@@ -33,10 +33,12 @@ from flip_flop.errors import InputError, install_command
 from flip_flop.files import (
     lock_output,
     new_folder,
+    read_object,
     sha256_file,
     sha256_json,
     user_cache,
     write_failure,
+    write_json,
 )
 from flip_flop.hub import DEMO, check_model_name, check_shard, gguf_name, hub_answers, is_local_name
 from flip_flop.record import ADAPTER_CONFIG, AdapterRecord, ModelRecord, check_adapter_folder
@@ -435,6 +437,9 @@ def _silence_loading() -> None:
         enable_progress_bars()
 
 
+DIGESTS = "digests.json"  # of the other files of its folder
+
+
 def converted(name: str, revision: str | None, part: Literal["weights", "tokenizer"]) -> ModelSource:
     """Return the folder of a GGUF file's weights or tokenizer, which is converted once.
 
@@ -447,11 +452,16 @@ def converted(name: str, revision: str | None, part: Literal["weights", "tokeniz
     digest = sha256_file(file)
     # Another version of transformers may convert the file in another way.
     folder = user_cache() / "gguf" / f"{digest}-{transformers.__version__}" / part
-    if not folder.is_dir():
+    if read_object(folder / DIGESTS) != _file_digests(folder):
         with lock_output(folder, wait=True):
-            if not folder.is_dir():  # another process may have converted the file meanwhile
+            # Another process may have converted the file meanwhile.
+            if read_object(folder / DIGESTS) != _file_digests(folder):
                 _convert(name, file, folder)
     return ModelSource(name, str(folder), extract_commit_hash(str(file), None), digest)
+
+
+def _file_digests(folder: Path) -> dict[str, str]:
+    return {file.name: sha256_file(file) for file in sorted(folder.glob("*")) if file.name != DIGESTS}
 
 
 def _convert(name: str, file: Path, folder: Path) -> None:
@@ -471,6 +481,7 @@ def _convert(name: str, file: Path, folder: Path) -> None:
             )
         try:
             loaded.save_pretrained(fresh)
+            write_json(fresh / DIGESTS, _file_digests(fresh))
         except (OSError, SafetensorError) as error:
             raise write_failure(error, folder, "Free some space, or set XDG_CACHE_HOME.") from error
 
