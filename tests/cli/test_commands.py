@@ -64,6 +64,17 @@ TYPED_WRONG = [
     ((*TRAIN, "--learning-rat", "3"), "E-CONFIG: Unknown setting '--learning-rat' in the command line."),
     ((*TRAIN, "--config", "c.yaml"), "E-CONFIG: Unknown setting 'learning_rat' in c.yaml"),
     (("study", "plan", "smoke", "--set", "learning_rat=3"), "E-CONFIG: Unknown setting 'learning_rat' in --set"),
+    ((*TRAIN, "--learning-rate", "abc"), "E-CONFIG: --learning-rate is 'abc'. It must be a valid number."),
+    ((*TRAIN, "--epochs", "0"), "E-CONFIG: --epochs is 0.0."),
+    ((*TRAIN, "--method", "nosuch"), "E-CONFIG: method is 'nosuch'."),
+    (("study", "plan", "smoke", "--set", "learning_rate=abc"), "E-CONFIG: learning_rate is 'abc'."),
+    (("study", "plan", "smoke", "--methods", "nosuch"), "E-STUDY: study smoke: methods: there is no 'nosuch'."),
+    (("study", "run", "smoke", "--tasks", "nosuch"), "E-STUDY: --tasks, study smoke: there is no 'nosuch'."),
+    *(
+        (("study", verb, "nosuch"), "E-STUDY: there is no study 'nosuch'")
+        for verb in ("plan", "run", "status", "tables")
+    ),
+    (("templates", "vary", "nosuch.yaml", "-o", "more.yaml"), "E-TASK-FILE: "),
     (("study", "run", "smoke", "--sed", "3"), "Error: No such option '--sed'"),
     (("audit", "--modl", "demo"), "Error: No such option '--modl'"),
     (("predict", "--modl", "demo"), "Error: No such option '--modl'"),

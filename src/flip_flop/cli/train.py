@@ -72,13 +72,15 @@ def train_command(
     --divergence-space labels, --epochs 5, --report-to wandb. Short: --lr, --epochs, --batch-size.
     """
     settings = _read_settings(run.config) | _parse_flags(ctx.args)
+    if run.method is not None:
+        settings["method"] = run.method
     names = {name.removeprefix("--").replace("-", "_"): name for name in settings}
     source = f"{run.config} and the command line" if run.config else "the command line"
     flags = [flag for param in ctx.command.params for flag in param.opts if flag.startswith("--")]
     from flip_flop.training.folder import check_out
-    from flip_flop.training.settings import find_names
+    from flip_flop.training.settings import check_settings
 
-    find_names(settings, source, flags)  # before seconds of imports
+    check_settings(settings, source, flags)  # before seconds of imports
     check_out(run.out, resume=run.resume)
     quiet = run.quiet or not is_first_process()
     if not quiet:
@@ -89,8 +91,6 @@ def train_command(
     for key, name in names.items():
         if flag := OWNED.get(key):
             raise InputError("E-CONFIG", f"{name} cannot be set as a setting.", f"It is set by {flag}.")
-    if run.method is not None:
-        settings["method"] = run.method
     if model.device not in ("auto", "cpu", "cuda"):
         raise InputError(
             "E-MODEL-DEVICE",

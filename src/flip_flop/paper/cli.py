@@ -59,9 +59,9 @@ class GridOptions(DataOptions):
     settings: tuple[str, ...] = option((), flag="set", metavar="FIELD=VALUE", help="Any field of F2CConfig.")
 
     def __post_init__(self) -> None:
-        from flip_flop.training.settings import find_names
+        from flip_flop.training.settings import check_settings
 
-        find_names(dict(map(_setting, self.settings)), "--set")  # before seconds of imports
+        check_settings(dict(map(_setting, self.settings)), "--set")  # before seconds of imports
 
     def study(self, name: str) -> tuple["Study", "Setup"]:
         """Return the study and its setup."""

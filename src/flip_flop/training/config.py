@@ -2,29 +2,23 @@
 
 import copy
 import functools
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from types import NoneType
-from typing import Any, Literal, cast, get_args, get_origin
+from typing import Any, cast
 
 import torch
-from pydantic import ConfigDict, TypeAdapter, ValidationError
 from transformers import Trainer, TrainingArguments, get_scheduler
 from transformers.integrations import get_available_reporting_integrations
 from transformers.utils import is_liger_kernel_available
 
 from flip_flop.errors import InputError, install_command
 from flip_flop.method import METHODS, find_method
-from flip_flop.method.settings import TrainingProtocol
 from flip_flop.metrics import check_prior
 from flip_flop.scoring.causal_lm import as_input_error
-from flip_flop.training.settings import INHERITED_RANGES, MAX_STEPS, RANGES, TrainingSettings, find_names
+from flip_flop.training.settings import MAX_STEPS, TrainingSettings, check_settings, named_by_flag, read_value
 
 # Values of metric_for_best_model that mean select_by. The library's default is "loss".
 SELECTED = (None, "loss", "selection")
-# Types of settings that are converted and checked here. The library checks the others.
-_SIMPLE = {bool, int, float, str, NoneType}
 
 
 @dataclass
@@ -67,10 +61,7 @@ class F2CConfig(TrainingSettings, TrainingArguments):
         self.method = method.name if METHODS.get(method.name) is method else self.method
         self._resolve_protocol()
         for item in fields(self):
-            value = read_value(item.name, getattr(self, item.name), item.type)
-            setattr(self, item.name, value)
-            range_ = item.metadata.get("range") or INHERITED_RANGES.get(item.name)
-            self._require(item.name, range_ is None or value is None or RANGES[range_](value), str(range_))
+            setattr(self, item.name, read_value(item, getattr(self, item.name)))
         self._check_calibration()
         self._require("save_strategy", self.save_strategy != "best", "no, steps or epoch")
         self._resolve_schedule()
@@ -89,7 +80,7 @@ class F2CConfig(TrainingSettings, TrainingArguments):
 
     def _resolve_protocol(self) -> None:
         """Fill in the settings that ``protocol`` decides."""
-        read_value("protocol", self.protocol, TrainingProtocol)
+        read_value(self.__dataclass_fields__["protocol"], self.protocol)
         if self.votes == "online" and self.vote_calibration is None:
             self.vote_calibration = "none"  # a step has too few rows to calibrate
         for item in fields(TrainingSettings):
@@ -218,44 +209,9 @@ def make_config(
     Raises:
         InputError: ``E-CONFIG`` for an unknown field, with the nearest one, and for a bad value.
     """
-    keys = find_names(settings, source, other_flags)
-    try:
-        with setting_errors(source):
-            config = F2CConfig(**{name: settings[key] for name, key in keys.items()})
-            config.get_process_log_level()
-            config.check_metric(has_metrics=False)
-    except InputError as error:
-        name, space, rest = error.message.partition(" ")
-        if not keys.get(name, "").startswith("--"):
-            raise
-        raise InputError(error.code, keys[name] + space + rest, error.hint) from error  # the setting by its flag
+    keys = check_settings(settings, source, other_flags)
+    with named_by_flag(keys), setting_errors(source):
+        config = F2CConfig(**{name: settings[key] for name, key in keys.items()})
+        config.get_process_log_level()
+        config.check_metric(has_metrics=False)
     return config
-
-
-@functools.cache
-def _adapter(annotation: Any, *, is_finite: bool) -> TypeAdapter[Any] | None:
-    kinds = {*get_args(annotation)} or {annotation}
-    if get_origin(annotation) is not Literal and not kinds <= _SIMPLE:
-        return None
-    return TypeAdapter(annotation, config=ConfigDict(allow_inf_nan=not is_finite))
-
-
-def read_value(name: str, value: Any, annotation: Any) -> Any:
-    """Convert a text to the type of a setting: YAML reads ``3e-4`` as text, and flags are always text.
-
-    Other values are only checked. The library checks other types than numbers, switches, texts and choices.
-
-    Raises:
-        InputError: ``E-CONFIG``.
-    """
-    if isinstance(value, str) and NoneType in get_args(annotation) and value.lower() in ("none", "null"):
-        return None
-    adapter = _adapter(annotation, is_finite=name != "unanimous_margin")  # infinity means no Case 2
-    if adapter is None:
-        return value
-    read = os.fspath(value) if isinstance(value, os.PathLike) else value
-    try:
-        return adapter.validate_python(read, strict=not isinstance(value, str))
-    except ValidationError as error:
-        message = error.errors()[0]["msg"].removeprefix("Input should be ").partition(", unable")[0]
-        raise InputError("E-CONFIG", f"{name} is {value!r}.", f"It must be {message}.") from error

@@ -3,14 +3,20 @@
 # ruff: noqa: RUF009 (each default is a dataclass field)
 
 import ast
+import contextlib
 import functools
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, fields
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import Field, dataclass, field, fields
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from flip_flop.errors import InputError, nearest
+from flip_flop.method import find_method
 from flip_flop.method.settings import (
     Aggregation,
     CcSizeBound,
@@ -32,6 +38,8 @@ VotePass = Literal["shared", "separate"]
 SelectBy = Literal["auto", "macro_f1", "mean_f1", "vote_agreement", "last"]
 # Optimizer steps without max_steps and num_train_epochs, as in the authors' release.
 MAX_STEPS = 150
+# Types of settings that are converted and checked here. The library checks the others.
+_SIMPLE = {bool, int, float, str, NoneType}
 # Short flags.
 ALIASES = {"--lr": "learning_rate", "--epochs": "num_train_epochs", "--batch-size": "per_device_train_batch_size"}
 
@@ -54,20 +62,72 @@ def _all_names() -> set[str]:
     return {*map(ast.unparse, lines), *TrainingSettings.__dataclass_fields__}
 
 
-def find_names(settings: Iterable[str], source: str, other_flags: Sequence[str] = ()) -> dict[str, str]:
-    """Map each field to the last key that names it.
+def check_settings(settings: Mapping[str, Any], source: str, other_flags: Sequence[str] = ()) -> dict[str, str]:
+    """Map each field to the last key that names it, and check the values of :class:`TrainingSettings`, without torch.
 
     Raises:
-        InputError: ``E-CONFIG`` for an unknown setting.
+        InputError: ``E-CONFIG`` for an unknown setting, an unknown method, or a value of the wrong type or range.
     """
-    names, keys = _all_names(), {}
+    names, keys = _all_names(), dict[str, str]()
     for key in map(str, settings):
         name = ALIASES.get(key) or key.removeprefix("--").replace("-", "_")
         if name not in names:
             candidates = [*map(as_flag, names), *ALIASES, *other_flags] if key.startswith("--") else names
             raise InputError("E-CONFIG", f"Unknown setting {key!r} in {source}.", nearest(key, candidates))
         keys[name] = key
+    with named_by_flag(keys):
+        for item in fields(TrainingSettings):
+            value = settings[keys[item.name]] if item.name in keys else None
+            if value is not None:
+                read_value(item, value)
     return keys
+
+
+@contextlib.contextmanager
+def named_by_flag(keys: Mapping[str, str]) -> Iterator[None]:
+    """Name the flag of a setting instead of the setting in an error of its value."""
+    try:
+        yield
+    except InputError as error:
+        name, space, rest = error.message.partition(" ")
+        if not keys.get(name, "").startswith("--"):
+            raise
+        raise InputError(error.code, keys[name] + space + rest, error.hint) from error
+
+
+@functools.cache
+def _adapter(annotation: Any, *, is_finite: bool) -> TypeAdapter[Any] | None:
+    kinds = {*get_args(annotation)} or {annotation}
+    if get_origin(annotation) is not Literal and not kinds <= _SIMPLE:
+        return None
+    return TypeAdapter(annotation, config=ConfigDict(allow_inf_nan=not is_finite))
+
+
+def read_value(item: "Field[Any]", value: Any) -> Any:
+    """Check a setting, and convert a text to its type: YAML reads ``3e-4`` as text, and flags are always text.
+
+    The library checks other types than numbers, switches, texts and choices.
+
+    Raises:
+        InputError: ``E-CONFIG``.
+    """
+    if item.name == "method":
+        find_method(value)
+    kind: Any = item.type
+    if isinstance(value, str) and NoneType in get_args(kind) and value.lower() in ("none", "null"):
+        return None
+    adapter = _adapter(kind, is_finite=item.name != "unanimous_margin")  # infinity means no Case 2
+    if adapter is not None:
+        read = os.fspath(value) if isinstance(value, os.PathLike) else value
+        try:
+            value = adapter.validate_python(read, strict=not isinstance(value, str))
+        except ValidationError as error:
+            message = error.errors()[0]["msg"].removeprefix("Input should be ").partition(", unable")[0]
+            raise InputError("E-CONFIG", f"{item.name} is {value!r}.", f"It must be {message}.") from error
+    range_ = item.metadata.get("range") or INHERITED_RANGES.get(item.name)
+    if range_ is not None and value is not None and not RANGES[range_](value):
+        raise InputError("E-CONFIG", f"{item.name} is {value!r}.", f"It must be {range_}.")
+    return value
 
 
 # Ranges of numbers, which must also be finite.
