@@ -1,9 +1,11 @@
 """`flip-flop templates`: fetch, list, show and lint, as a user runs them."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
+from flip_flop.tasks import load_task, log_findings
 from tests.cli.project import TASK, one_line
 from tests.tiny import metaspace, save_tiny
 
@@ -94,9 +96,9 @@ def test_lint_compares_answers_in_a_models_tokens(flip_flop, project, tmp_path):
 
 
 WARNINGS = (
-    "W-TPL-BLANK: template plain and 3 more: every field that it prints is blank in 2 rows, first {} line 3, "
+    "W-TPL-BLANK: tickets, template plain and 3 more: every field that it prints is blank in 2 rows, first {} line 3, "
     "{} line 4.",
-    "W-TPL-BRACES: template plain and 3 more: {text} is only text. Write {{ text }}.",
+    "W-TPL-BRACES: tickets, template plain and 3 more: {text} is only text. Write {{ text }}.",
 )
 
 
@@ -119,6 +121,14 @@ def test_warnings_of_lint_are_printed_once_with_a_run(verb, flip_flop, project):
     place = "train.jsonl" if verb == "train" else "test.csv"
     for line in WARNINGS:
         assert result.err.splitlines().count(line.replace("{}", place)) == 1, result.err
+
+
+def test_a_finding_is_logged_once_for_each_task(project, caplog):
+    (project / "tickets.yaml").write_text(TASK.replace("{{ text }}", "{{ text }}{text}"))
+    task = load_task("tickets.yaml")
+    for name in ("first", "second", "first"):
+        log_findings(replace(task, name=name).render("test"))
+    assert [line.partition(", ")[0] for line in caplog.messages] == ["W-TPL-BRACES: first", "W-TPL-BRACES: second"]
 
 
 def test_lint_rejects_a_missing_label_column_as_an_audit_does(flip_flop, project):

@@ -411,7 +411,7 @@ def log_findings(split: RenderedSplit) -> RenderedSplit:
     for code, template, message in lines_of(
         lint_templates(task.templates, linted, label_field=task.label_field, limit=100)
     ):
-        warn_once(f"{code}: template {template}: {message}")
+        warn_once(f"{code}: {task.name}, template {template}: {message}")
     return split
 
 
