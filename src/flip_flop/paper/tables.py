@@ -15,6 +15,7 @@ from flip_flop.errors import install_command
 from flip_flop.files import write_bytes, write_text
 from flip_flop.method import BASE, METHODS
 from flip_flop.metrics import METRICS
+from flip_flop.paper.data.catalog import catalog_entry
 from flip_flop.paper.frame import (
     CELL,
     KEPT,
@@ -54,6 +55,7 @@ PAPER_NOTE = "in grey or in brackets: the paper's own, of Qwen2.5-3B-Instruct on
 _CHANGES = ["mean", "std_over_seeds", "change", "change_low", "change_high"]
 _PAIRED = ["better", "worse", "paper_better", "paper_worse"]
 DECIMALS = METRICS["mean_f1"].decimals
+MAX_NAMED = 12
 # A function that writes a line of a frame, which is a metric of averaged seeds, into a cell.
 Write = Callable[[Any], TableCell]
 Parts = dict[str, Write]  # the columns under each of the paper's metrics, by heading
@@ -169,6 +171,11 @@ def mark_extremes(values: pd.Series) -> pd.Series:
     return printed.map(lambda value: marks.get(value, "")).astype(object)
 
 
+def printed_size(task: str) -> int:
+    """Return the number of test instances of a dataset in the paper."""
+    return catalog_entry(task).paper["test"]
+
+
 def make_notes(frame: pd.DataFrame, asked: pd.DataFrame, rows: Iterable[Row], *more: str | bool) -> list[str]:
     """Return the notes below a table of the ``asked`` audits. False values are left out."""
     audits, done = asked[asked["metric"] == KEPT[0]], frame[frame["is_done"]].sort_values("position", kind="stable")
@@ -180,9 +187,23 @@ def make_notes(frame: pd.DataFrame, asked: pd.DataFrame, rows: Iterable[Row], *m
     texts = [cell.text for row in rows for cell in row if cell.style != "paper"]
     ends = [f"{size:,}" for size in (*sizes[:1], *sizes[-1:])]
     num_open = len(audits) - len(complete)
+    trained = complete[complete["method"] != BASE.name]
+    per_cell = trained.groupby([*CELL, "method_title"], dropna=False, sort=False)["seed"].nunique()
+    fewer = [
+        f"{line.method_title} on {task_title(line.task)}{held_out(line)} ({line.seed})"
+        for line in per_cell[per_cell < len(seeds)].reset_index().itertuples()
+    ]
+    more_fewer = f" and {len(fewer) - MAX_NAMED} more" if len(fewer) > MAX_NAMED else ""
+    other = [
+        f"{task_title(line.task)} {line.instances:,} of {line.split}"
+        for line in complete.drop_duplicates(["task", "instances", "split"]).itertuples()
+        if line.task in dataset_names() and (line.instances, line.split) != (printed_size(line.task), "test")
+    ]
     notes = [
         f"Model: {', '.join(done['model'].unique())}{seed_words}.",
         bool(ends) and f"Split {' and '.join(splits)}; instances per task: {' to '.join(dict.fromkeys(ends))}.",
+        bool(fewer) and f"Over fewer seeds than the others: {'; '.join(fewer[:MAX_NAMED])}{more_fewer}.",
+        bool(other) and f"Not the paper's instances: {', '.join(other)}.",
         bool(names) and f"Collapsed, one label nearly everywhere or for each template: {'; '.join(names)}.",
         bool(done["is_demo"].any()) and DEMO_NOTE,
         any(" ± " in text for text in texts) and "±: sample standard deviation over training seeds.",
