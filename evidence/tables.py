@@ -34,7 +34,7 @@ TASKS = {
 }
 _CLAIM = "Next to the base's calibrated vote, one template of F2C has {}."
 TITLES = {
-    **{method: method.upper() for method in ("f2c", "cce", "bct", "opct", "ttrl")},
+    **{method: method.upper() for method in ("f2c", "cce", "bct", "opct", "ssd", "ttrl")},
     **{"cpc_grpo": "CPC-GRPO", "marginal_entropy": "marginal entropy", "f2c_paper": "F2C, `paper`"},
     **{"f2c_labels": "F2C, `cce_space: labels`", "f2c_labels_4": "F2C, `cce_space: labels`, 4 steps"},
 }

@@ -320,19 +320,22 @@ def test_the_forecast_of_a_group_comes_from_the_other_groups(numbers, right):
 
 
 def test_the_figures_of_open_answers_follow_from_the_stored_answers():
+    page = (run.FOLDER.parent / "docs" / "evidence.md").read_text(encoding="utf-8")
+    for path in sorted((run.FOLDER / "open").glob("capitals*.json")):
+        result = json.loads(path.read_text(encoding="utf-8"))
+        seen, runs = result["training"]["templates"], result["runs"]
+        held_out = [name for name in runs["base"]["answers"] if name not in seen]
+        for title, names in ((f"{len(seen)} trained", seen), (f"{len(held_out)} held out", held_out)):
+            for method, audit in runs.items():
+                of_one = open_answers.numbers(audit, names)
+                shown = " | ".join(f"{value:.1f}" for value in of_one.values())
+                model = tables.TITLES.get(method, method)
+                assert f"| {title}, {model} | {shown} |" in page, path
+        assert {len(text) for audit in runs.values() for text in audit["answers"].values()} == {150}
     result = json.loads((run.FOLDER / "open" / "capitals.json").read_text(encoding="utf-8"))
     base, trained = result["runs"]["base"], result["runs"]["f2c"]
-    page = (run.FOLDER.parent / "docs" / "evidence.md").read_text(encoding="utf-8")
-    seen = result["training"]["templates"]
-    held_out = [name for name in base["answers"] if name not in seen]
-    for title, names in ((f"{len(seen)} trained", seen), (f"{len(held_out)} held out", held_out)):
-        for model, audit in (("base", base), ("F2C", trained)):
-            of_one = open_answers.numbers(audit, names)
-            shown = " | ".join(f"{value:.1f}" for value in of_one.values())
-            assert f"| {title}, {model} | {shown} |" in page
     before, after = (open_answers.numbers(audit, list(base["answers"]))["accuracy"] for audit in (base, trained))
     assert f"accuracy rises from {before:.1f} to {after:.1f} (+{after - before:.1f}, " in page
     best = [100 * max(fmean(map(int, hits)) for hits in audit["right"].values()) for audit in (base, trained)]
     assert f"rises from {best[0]:.1f} to {best[1]:.1f}." in page
     assert f"The vote of the eight had {100 * result['vote_accuracy']['base']:.1f} before" in page
-    assert {len(text) for audit in (base, trained) for text in audit["answers"].values()} == {150}
