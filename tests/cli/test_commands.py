@@ -74,6 +74,8 @@ TYPED_WRONG = [
         (("study", verb, "nosuch"), "E-STUDY: there is no study 'nosuch'")
         for verb in ("plan", "run", "status", "tables")
     ),
+    (("study", "status", "smoke", "-o", "none"), "E-STUDY: "),
+    (("study", "tables", "smoke", "-o", "none"), "E-STUDY: "),
     (("templates", "vary", "nosuch.yaml", "-o", "more.yaml"), "E-TASK-FILE: "),
     (("study", "run", "smoke", "--sed", "3"), "Error: No such option '--sed'"),
     (("audit", "--modl", "demo"), "Error: No such option '--modl'"),

@@ -8,10 +8,10 @@ import pandas as pd
 
 from flip_flop.files import sha256_text, write_json
 from flip_flop.method import BASE, METHODS
+from flip_flop.paper.folder import StudyFolder
 from flip_flop.paper.frame import KEPT, TEMPLATE_F1, make_frame
 from flip_flop.paper.plan import Cell, Plan, Setup
 from flip_flop.paper.published import dataset_names, table1, table2
-from flip_flop.paper.run import StudyFolder
 from flip_flop.paper.study import Study
 from tests.report.made_runs import make_scores, write_run
 

@@ -8,8 +8,8 @@ import pytest
 
 from flip_flop.errors import InputError
 from flip_flop.paper import cli
+from flip_flop.paper.folder import StudyFolder, load_plan
 from flip_flop.paper.plan import Setup
-from flip_flop.paper.run import StudyFolder, load_plan
 from flip_flop.paper.study import load_study, narrow
 from tests.studies.small_studies import DEMO, LONG, SHORT, here, keys, plan, small, write_study, write_task
 

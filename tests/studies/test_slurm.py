@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from flip_flop.errors import InputError
-from flip_flop.paper.run import StudyFolder, unit_commands
+from flip_flop.paper.folder import StudyFolder
+from flip_flop.paper.run import unit_commands
 from flip_flop.paper.slurm import sbatch_options, submit
 from tests.studies.slurm_cluster import Cluster, obstacle
 from tests.studies.small_studies import attempts, here, outcome, plan, tables, whole_checkpoints, write_study

@@ -19,11 +19,10 @@ from safetensors.torch import load_file
 from flip_flop.errors import InputError
 from flip_flop.paper import run
 from flip_flop.paper.cli import PROGRAM, plan_lines
+from flip_flop.paper.folder import StudyFolder, load_plan
 from flip_flop.paper.run import (
     DONE,
     FAILED,
-    StudyFolder,
-    load_plan,
     run_unit,
     run_units,
     split_batch_across_ranks,

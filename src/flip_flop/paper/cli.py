@@ -18,8 +18,8 @@ from flip_flop.method.settings import Protocol, TrainingProtocol
 
 if TYPE_CHECKING:
     from flip_flop.paper.data.catalog import CatalogData, CatalogEntry, Comparison
+    from flip_flop.paper.folder import StudyFolder
     from flip_flop.paper.plan import Plan, Setup, Unit
-    from flip_flop.paper.run import StudyFolder
     from flip_flop.paper.study import Study
 
 # Other processes run this installation, and not the first one on the path.
@@ -168,7 +168,7 @@ def plan_command(grid: GridOptions, name: str, out: Path) -> int:
     os.environ["HF_HUB_OFFLINE"] = "1"  # read when the library is imported, below
     echo(f"reading study {name}", err=True)
     study, setup = grid.study(name)
-    from flip_flop.paper.run import StudyFolder
+    from flip_flop.paper.folder import StudyFolder
 
     for line in plan_lines(study, setup.with_dtype(on_gpu=_on_gpu(setup.device)), StudyFolder(out)):
         echo(line)
@@ -208,8 +208,9 @@ def run_command(grid: GridOptions, how: RunOptions, name: str, out: Path, quiet:
         echo(f"reading study {name}", err=True)
     launcher = how.launcher()
     study, setup = grid.study(name)
+    from flip_flop.paper.folder import StudyFolder
     from flip_flop.paper.plan import make_plan
-    from flip_flop.paper.run import StudyFolder, num_processes, unit_commands
+    from flip_flop.paper.run import num_processes, unit_commands
     from flip_flop.paper.slurm import export_commands, sbatch_options, submit
     from flip_flop.paper.study import study_names
 
@@ -287,7 +288,8 @@ def work_command(plan: Path, unit: str) -> int:
 
     The exit code is 1 if a cell failed or another process runs the unit, and 143 if a signal stopped it.
     """
-    from flip_flop.paper.run import StudyFolder, load_plan, run_unit
+    from flip_flop.paper.folder import StudyFolder, load_plan
+    from flip_flop.paper.run import run_unit
 
     loaded = load_plan(plan)
     return run_unit(loaded, StudyFolder(plan.resolve().parents[2]), loaded.unit(unit))
@@ -331,7 +333,7 @@ def _last_run(out: Path, name: str, model: str | None, protocol: str | None) -> 
 
     echo(f"reading study {name}", err=True)
     study = narrow(load_study(name), protocol=protocol)
-    from flip_flop.paper.run import StudyFolder
+    from flip_flop.paper.folder import StudyFolder
 
     folder = StudyFolder(out)
     return folder, folder.read_study(study, model_path(model) if model else None)

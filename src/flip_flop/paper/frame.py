@@ -29,9 +29,9 @@ import pandas as pd
 from flip_flop.evaluation.run_directory import Audit, load_run
 from flip_flop.method import BASE, METHODS, Method
 from flip_flop.metrics import METRICS
+from flip_flop.paper.folder import StudyFolder
 from flip_flop.paper.plan import Cell, Plan
 from flip_flop.paper.published import PAPER_METRICS, dataset_names
-from flip_flop.paper.run import StudyFolder
 from flip_flop.report import mean_difference, what_differs
 
 Setting = Literal["own", "held_out", "transfer", "unseen"]

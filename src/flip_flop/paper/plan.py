@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flip_flop.console import echo
 from flip_flop.errors import InputError, nearest
@@ -15,10 +15,11 @@ from flip_flop.hub import gguf_name, is_local_name
 from flip_flop.method import BASE
 from flip_flop.method.settings import row_protocol_of
 from flip_flop.paper.study import GridCell, Study, expand
-from flip_flop.scoring.models import EMBEDDED_MODEL
 from flip_flop.tasks import Task, load_task, require_templates_for_training
-from flip_flop.training import F2CConfig, make_config
-from flip_flop.training.checkpoints import EXECUTION_ONLY, recorded_settings, resume_settings
+from flip_flop.training.settings import EXECUTION_ONLY
+
+if TYPE_CHECKING:
+    from flip_flop.training import F2CConfig
 
 KEY_DIGITS = 12
 # The version of the digests. Another number changes all of them.
@@ -253,8 +254,10 @@ def _plain(name: str) -> str:
     return re.sub(r"[^\w-]", "_", name)
 
 
-def training_config(settings: Mapping[str, Any], source: str = "the study's settings") -> F2CConfig:
+def training_config(settings: Mapping[str, Any], source: str = "the study's settings") -> "F2CConfig":
     """Resolve settings as on a CPU, so that a login node without a GPU accepts bf16."""
+    from flip_flop.training import make_config
+
     return make_config(dict(settings) | {"use_cpu": True}, source)
 
 
@@ -264,6 +267,8 @@ def scoring_settings(study: Study, task: str, model: str) -> dict[str, Any]:
     Raises:
         InputError: ``E-CONFIG``.
     """
+    from flip_flop.training import F2CConfig
+
     settings = study.settings_of(BASE.name, task, model)
     names = [name for name in settings if name in SCORING or name not in F2CConfig.__dataclass_fields__]
     config = training_config({name: settings[name] for name in names})
@@ -308,6 +313,8 @@ def _deciding(settings: Mapping[str, Any]) -> dict[str, Any]:
 
     A new field of the library does not change digests.
     """
+    from flip_flop.training.checkpoints import recorded_settings, resume_settings
+
     config = training_config(settings)
     values, defaults = resume_settings(config), resume_settings(training_config({}))
     changed = {name for name in values if name in settings and values[name] != defaults[name]}
@@ -321,6 +328,8 @@ def identify_model(setup: Setup) -> dict[str, Any]:
     A branch, a tag or a missing revision is resolved to the commit in the hub's cache, or else on the hub. The model
     cannot change between two runs of a study.
     """
+    from flip_flop.scoring.models import EMBEDDED_MODEL
+
     gguf = gguf_name(setup.model)
     if gguf and is_local_name(setup.model):
         return {"gguf": sha256_file(Path(*gguf))}

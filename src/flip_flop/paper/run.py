@@ -1,4 +1,4 @@
-"""The folder of all studies, and the run of a unit. An interrupted study continues when its command is run again.
+"""The run of a unit, and of all units on this machine. An interrupted study continues when its command is run again.
 
 Of several processes that ``accelerate launch`` or ``torchrun`` has started, all train a unit, and audit it if they
 divide the weights. The first one does everything else. A shared file system may show files late, so the first one also
@@ -7,7 +7,6 @@ decides what is left to do.
 
 import contextlib
 import gc
-import logging
 import math
 import os
 import shlex
@@ -18,182 +17,23 @@ import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 import torch
-from pydantic import TypeAdapter, ValidationError
 
 from flip_flop.console import echo, is_first_process, now, track
 from flip_flop.errors import InputError
 from flip_flop.evaluation.audit import audit
-from flip_flop.files import (
-    lock_output,
-    read_object,
-    remove,
-    sha256_json,
-    sha256_text,
-    write_json,
-    write_text,
-)
+from flip_flop.files import lock_output, remove
+from flip_flop.paper.folder import CELL, StudyFolder
 from flip_flop.paper.plan import Cell, Plan, Unit, cell_key, choose, open_task
-from flip_flop.paper.study import Study
-from flip_flop.record import RUN_FILE, find_change, loaded_files
+from flip_flop.record import RUN_FILE
 from flip_flop.scoring import CausalLMScorer, LoadedModel, load_model
 from flip_flop.scoring.distributed import all_gather
 from flip_flop.scoring.options import ScoringOptions
 from flip_flop.tasks import Task
 from flip_flop.training import F2CConfig, load_training_data, make_config, train
 
-log = logging.getLogger("flip_flop")
-
-CELL = "cell.json"
 DONE, FAILED, STOPPED = 0, 1, 128 + signal.SIGTERM  # exit codes of a unit
-_PLAN = TypeAdapter(Plan)
-
-
-class StudyFolder:
-    """``trainings/``, ``audits/``, ``logs/``, ``slurm/``, and a folder for each study and model."""
-
-    def __init__(self, root: Path):
-        self.root = root.resolve()
-
-    def run(self, cell: Cell) -> Path:
-        """Return the run directory of a cell."""
-        return self.root / cell.folder
-
-    def log(self, unit: Unit) -> Path:
-        """Return the log of a unit. Attempts are appended."""
-        return self.root / "logs" / f"{unit.name}.log"
-
-    def is_done(self, cell: Cell) -> bool:
-        """Return whether a cell's record is complete. An audit must be of the current adapter."""
-        run, mark = _read(self.run(cell) / RUN_FILE), _read(self.run(cell) / CELL)
-        if run.get("kind") != cell.kind or mark.get("key") != cell.key or self.damage(cell) is not None:
-            return False
-        adapter = mark.get("adapter")
-        return cell.training is None or (bool(adapter) and _adapter(self.root / str(mark.get("trained_in"))) == adapter)
-
-    def damage(self, cell: Cell) -> str | None:
-        """Name the changed file of a cell's run; ``None`` if it is complete or has not finished."""
-        folder = self.run(cell)
-        only = () if cell.kind == "train" else loaded_files(folder)  # prompts of an audit may have been removed
-        return find_change(folder, only) if (folder / RUN_FILE).exists() else None
-
-    def open_units(self, plan: Plan) -> list[Unit]:
-        """Return the units with a cell that is not done."""
-        return [unit for unit in plan.units if not all(map(self.is_done, unit.cells))]
-
-    def finish(self, cell: Cell, training: Cell | None = None) -> None:
-        """Mark a complete run as done: write its digest, and for an audit the adapter's digest, into its folder."""
-        record = {"key": cell.key, "label": cell.label, "training": cell.training}
-        if training is not None:
-            record |= {"trained_in": str(training.folder), "adapter": _adapter(self.run(cell))}
-        write_json(self.run(cell) / CELL, record)
-
-    def write_failures(self, unit: Unit, lines: list[str]) -> None:
-        """Replace the failures of a unit's last attempt, one line for each cell."""
-        write_text(self.log(unit).with_suffix(".failed"), "".join(f"{line}\n" for line in lines))
-
-    def states(self, plan: Plan) -> dict[Cell, str]:
-        """Return the state of each cell: ``done``, ``open``, or ``failed: `` with the reason and the log.
-
-        A cell has failed if a file of its run has changed, or if its last attempt failed and it is not done since.
-        """
-        states: dict[Cell, str] = {}
-        for unit in plan.units:
-            path, lines = self.log(unit).with_suffix(".failed"), list[str]()
-            with contextlib.suppress(OSError):
-                lines = path.read_text(encoding="utf-8").splitlines()
-            for cell in unit.cells:
-                name = f"{cell.kind} {cell.label}: "
-                if damage := self.damage(cell):
-                    lines.insert(0, f"{name}{self.run(cell) / damage}.")
-                reason = next((line for line in lines if line.startswith(name)), None)
-                states[cell] = "open" if reason is None else f"failed: {reason} Log: {self.log(unit)}"
-                if self.is_done(cell):
-                    states[cell] = "done"
-        return states
-
-    # ---- the study ----
-
-    def study(self, plan: Plan) -> Path:
-        """Return the folder of a study with a model.
-
-        The folder has the study's name if the study file names this model. Otherwise the end of the model's name
-        follows, and six digits of a digest, as the names of two models may end alike.
-        """
-        study, model = plan.study, plan.setup.model
-        name = study.name if study.protocol == "paper" else f"{study.name}-{study.protocol}"
-        if study.model == model:
-            return self.root / name
-        word = "".join(letter if letter.isalnum() or letter in "._-" else "_" for letter in Path(model).name)
-        return self.root / f"{name}-{word}-{sha256_text(model)[:6]}"
-
-    def write_plan(self, plan: Plan) -> Path:
-        """Write the plan under its digest and as ``study.json``, and return the former path.
-
-        Units read the former: another command may start the same study with other seeds meanwhile.
-        """
-        record = _PLAN.dump_python(plan, mode="json", exclude={"study": {"settings", "override"}})
-        folder, revision = self.study(plan), plan.setup.revision
-        former = _read(folder / "study.json").get("setup", {}).get("revision")
-        if former and revision and former != revision:
-            log.warning(
-                "W-STUDY: %s is at commit %s now. The last run used %s, and its cells are not used. "
-                "--revision %s continues that run.",
-                *(plan.setup.model, revision, former, former),
-            )
-        path = folder / "plans" / f"{sha256_json(record)[:12]}.json"
-        write_json(path, record)
-        write_json(folder / "study.json", record)
-        return path
-
-    def read_study(self, study: Study, model: str | None = None) -> Plan:
-        """Read the plan of a study's last run. Without a model, there must be one plan.
-
-        Raises:
-            InputError: ``E-STUDY``, also if there are several models or a plan cannot be read.
-        """
-        plans = {}
-        for path in sorted(self.root.glob("*/study.json"), key=lambda path: path.stat().st_mtime_ns):
-            if f"{path.parent.name}-".startswith(f"{study.name}-"):
-                plan = load_plan(path)  # maybe of a study whose name begins alike
-                if (plan.study.name, plan.study.protocol) == (study.name, study.protocol):
-                    plans[plan.setup.model] = plan
-        if model is None and len(plans) == 1:
-            return next(iter(plans.values()))
-        if model in plans:
-            return plans[model]
-        known = sorted(plans) or sorted(entry.parent.name for entry in self.root.glob("*/study.json"))
-        options = "" if model is None else f" --model {model}"
-        options += "" if study.protocol == "paper" else f" --protocol {study.protocol}"
-        raise InputError(
-            "E-STUDY",
-            f"{self.root} has {'several runs' if plans and model is None else 'no run'} of study "
-            f"{study.name!r}{options and f' with{options}'}.",
-            f"Name one with --model. There: {', '.join(known)}." if known else "Run the study first.",
-        )
-
-
-def load_plan(path: Path) -> Plan:
-    """Read a plan that :meth:`StudyFolder.write_plan` wrote (``E-STUDY``)."""
-    try:
-        return _PLAN.validate_json(path.read_bytes())
-    except OSError as error:
-        reason = str(error.strerror)
-    except ValidationError as error:
-        reason = error.errors()[0]["msg"]
-    raise InputError("E-STUDY", f"{path} is not the plan of a study ({reason}).", "Run the study again.")
-
-
-def _adapter(run: Path) -> str | None:
-    """Return the digest of the adapter that a run saved or measured."""
-    adapter = _read(run / RUN_FILE).get("adapter")
-    return adapter.get("digest") if isinstance(adapter, dict) else None
-
-
-def _read(path: Path) -> dict[str, Any]:
-    return read_object(path) or {}
 
 
 # ---- one unit, in this process ----

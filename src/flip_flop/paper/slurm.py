@@ -8,8 +8,8 @@ from pathlib import Path
 
 from flip_flop.errors import InputError
 from flip_flop.files import read_object, write_json, write_text
+from flip_flop.paper.folder import StudyFolder
 from flip_flop.paper.plan import Plan, Unit
-from flip_flop.paper.run import StudyFolder
 
 EXPORT = """\
 # Study {study}: {total} units, each a training run with its audits or an audit of the base; {open} are not done.

@@ -21,6 +21,7 @@ from flip_flop.record import ADAPTER_CONFIG, ADAPTER_WEIGHTS, MANIFEST, RUN_FILE
 from flip_flop.scoring.distributed import rank, wait_for_all
 from flip_flop.training.config import F2CConfig
 from flip_flop.training.folder import LOCK, PLAN, complete_checkpoints, holds_run, leftovers, list_checkpoints
+from flip_flop.training.settings import EXECUTION_ONLY
 
 log = logging.getLogger("flip_flop")
 # Changes with the files of a checkpoint.
@@ -34,8 +35,6 @@ RECORDED = (
     *("gradient_accumulation_steps", "lr_scheduler_type", "warmup_steps", "weight_decay", "max_grad_norm"),
     *("optim", "bf16", "eval_strategy", "eval_steps", "save_strategy", "save_steps"),
 )
-# Settings that change only the execution. After an out-of-memory error they may be changed.
-EXECUTION_ONLY = ("per_device_eval_batch_size", "torch_empty_cache_steps", "batch_tokens")
 # Other settings that may change on resume: destinations, display, and the bundle's name.
 MAY_CHANGE_ON_RESUME = (
     *EXECUTION_ONLY,

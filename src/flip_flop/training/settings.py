@@ -40,6 +40,8 @@ SelectBy = Literal["auto", "macro_f1", "mean_f1", "vote_agreement", "last"]
 MAX_STEPS = 150
 # Types of settings that are converted and checked here. The library checks the others.
 _SIMPLE = {bool, int, float, str, NoneType}
+# Settings that change only the execution. After an out-of-memory error they may be changed.
+EXECUTION_ONLY = ("per_device_eval_batch_size", "torch_empty_cache_steps", "batch_tokens")
 # Short flags.
 ALIASES = {"--lr": "learning_rate", "--epochs": "num_train_epochs", "--batch-size": "per_device_train_batch_size"}
 
