@@ -59,7 +59,7 @@ def env_command() -> int:
 def main() -> None:
     """Run a command. For invalid input, print a line to standard error and exit with 2."""
     _set_up_logging()
-    atexit.register(gc.freeze)  # the last collection of all modules takes seconds, and frees nothing of use
+    atexit.register(gc.freeze)  # otherwise a last collection of all modules takes seconds
     is_main = threading.current_thread() is threading.main_thread()
     # A launcher's processes end at once, in a collective operation, too.
     if is_main and os.environ.get("WORLD_SIZE", "1") == "1":
