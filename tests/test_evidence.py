@@ -338,4 +338,7 @@ def test_the_figures_of_open_answers_follow_from_the_stored_answers():
     assert f"accuracy rises from {before:.1f} to {after:.1f} (+{after - before:.1f}, " in page
     best = [100 * max(fmean(map(int, hits)) for hits in audit["right"].values()) for audit in (base, trained)]
     assert f"rises from {best[0]:.1f} to {best[1]:.1f}." in page
+    votes = json.loads((run.FOLDER / "open" / "capitals-ssd.json").read_text(encoding="utf-8"))["vote_accuracy"]
+    of_f2c = result["vote_accuracy"]["f2c"]
+    assert f"its vote of the eight has {100 * votes['ssd']:.1f}, F2C's {100 * of_f2c:.1f}." in page
     assert f"The vote of the eight had {100 * result['vote_accuracy']['base']:.1f} before" in page
