@@ -214,9 +214,10 @@ def figures_of_the_evidence():
     yield f"{answers} of the base's 10,000 answers to movie reviews differ, P_o by {agreement} and accuracy by {right}."
     answers, agreement, right = differences("movie_reviews/f2c-0", f"{QWEN}-highest", QWEN)
     yield f"differed in {answers} of 10,000 answers, P_o by up to {agreement} and accuracy by up to {right}."
-    base, f2c, small = ["movie_reviews/base-0"], ["movie_reviews/f2c-0", "movie_reviews/f2c-1"], {"model": SMOL}
+    base, small = ["movie_reviews/base-0"], {"model": SMOL}
+    f2c = [f"movie_reviews/f2c-{seed}" for seed in range(3)]
     one = [shown(cell, "accuracy", **small, **view) for cell, view in product((base, f2c), ({}, CAL))]
-    yield "has an accuracy of {} ({} calibrated), and {} ({}) after F2C, the mean of two seeds".format(*one)
+    yield "has an accuracy of {} ({} calibrated), and {} ({}) after F2C, the mean of three seeds".format(*one)
     vote, held_out = (shown(base, "vote_accuracy", part=part, **small, **CAL) for part in ("trained", "held_out"))
     f2c_held_out = shown(f2c, "accuracy", part="held_out", **small)
     yield f"the calibrated vote of its base has {vote}."
