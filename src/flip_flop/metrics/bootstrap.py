@@ -206,12 +206,11 @@ def simultaneous_width(
 
 
 def column_intervals(
-    statistic: SumStatistic, data: Any, *, confidence: float = 0.95, resamples: int = 2000, seed: int = 0
-) -> Float[np.ndarray, "columns 2"]:
+    statistic: SumStatistic, data: Any, *, confidence: float = 0.95, resamples: int = RESAMPLES, seed: int = 0
+) -> list[tuple[float, float]]:
     """Compute the interval of :func:`bootstrap_interval` for each column of a statistic's value."""
     low, high = _resampled(statistic, [data], resamples, seed)
-    tail = (1 - confidence) / 2
-    return np.stack([np.quantile(low, tail, axis=0), np.quantile(high, 1 - tail, axis=0)], axis=1)
+    return [_ends(*column, confidence) for column in zip(low.T, high.T, strict=True)]
 
 
 def _resampled(

@@ -1,7 +1,7 @@
 """Certainty: risk against coverage of the majority vote, calibration error, and the ranking of templates."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -24,7 +24,7 @@ MIN_LABELLED = 50  # Below, F1 does not rank the templates, and none is chosen.
 CONSTANT_SHARE, CONSTANT_EXCESS, LABEL_BIAS, CLEARLY_BELOW = 0.9, 0.1, 0.1, 0.1
 
 Fault = Literal["constant", "label preference", "low F1", "low agreement"]
-MEAN_PER_TEMPLATE = SumStatistic(
+_MEAN_PER_TEMPLATE = SumStatistic(
     contributions=lambda agrees: np.column_stack([agrees, np.ones(len(agrees))]),
     value=lambda sums: sums[:, :-1] / sums[:, -1:],
     extremes=lambda agrees: (np.eye(1, agrees.shape[1] + 1, agrees.shape[1]), np.ones((1, agrees.shape[1] + 1))),
@@ -177,6 +177,20 @@ class TemplateRanking:
         return self.f1 if self.by_f1 and self.f1 is not None else self.agreement
 
 
+def resampled_per_template(
+    labelled: Scores, agrees: Float[np.ndarray, "instances templates"] | None
+) -> tuple[SumStatistic, Any]:
+    """Return statistic and data of a bootstrap of each template's F1, or with open answers of its accuracy.
+
+    With ``agrees``, it is the mean of its columns instead.
+    """
+    if agrees is not None:
+        return _MEAN_PER_TEMPLATE, agrees
+    if labelled.answered:
+        return _MEAN_PER_TEMPLATE, labelled.right.astype(np.float64)
+    return F1_PER_TEMPLATE, labelled
+
+
 def rank_templates(data: Scores, calibrated: Scores | None = None, *, confidence: float = 0.95) -> TemplateRanking:
     """Rank the templates by F1 if there are 50 gold labels, and otherwise by agreement with the other templates.
 
@@ -208,10 +222,7 @@ def rank_templates(data: Scores, calibrated: Scores | None = None, *, confidence
     order = np.lexsort((-values, constant)).tolist()
     bias = None if data.is_generated else label_preference(data.scores)
     best = order[0]
-    measured = (F1_PER_TEMPLATE, labelled) if by_f1 else (MEAN_PER_TEMPLATE, agrees)
-    if data.answered and by_f1:
-        measured = (MEAN_PER_TEMPLATE, labelled.right.astype(np.float64))
-    width = simultaneous_width(*measured, confidence=confidence)
+    width = simultaneous_width(*resampled_per_template(labelled, None if by_f1 else agrees), confidence=confidence)
     gaps = values - values[best]
     differences = [
         (gap, gap - width, gap + width) if index != best else None for index, gap in enumerate(gaps.tolist())

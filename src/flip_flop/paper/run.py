@@ -2,7 +2,7 @@
 
 Of several processes that ``accelerate launch`` or ``torchrun`` has started, all train a unit, and audit it if they
 divide the weights. The first one does everything else. A shared file system may show files late, so the first one also
-decides what is left to do.
+decides which cells to compute.
 """
 
 import contextlib

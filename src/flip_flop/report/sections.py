@@ -12,10 +12,9 @@ from flip_flop.console import count, percent
 from flip_flop.evaluation.decision import CAUSES
 from flip_flop.evaluation.result import coverage_rows, template_rows
 from flip_flop.evaluation.run_directory import Audit
-from flip_flop.metrics import METRICS, Metric, SumStatistic, chance_f1, reliability, template_agreement_matrix
+from flip_flop.metrics import METRICS, Metric, chance_f1, reliability, template_agreement_matrix
 from flip_flop.metrics.bootstrap import column_intervals
-from flip_flop.metrics.certainty import MEAN_PER_TEMPLATE
-from flip_flop.metrics.f1 import F1_PER_TEMPLATE
+from flip_flop.metrics.certainty import resampled_per_template
 from flip_flop.report import instances
 from flip_flop.report.compare import AuditComparison, Difference, mean_difference, quality, quality_per_template
 from flip_flop.report.tables import (
@@ -153,16 +152,9 @@ def template_values(run: Audit) -> list[float | None]:
 
 def template_intervals(run: Audit) -> list[tuple[float, float] | None]:
     """The 95% interval of each of :func:`template_values`."""
-    labelled = run.data.labelled
-    if quality_per_template(run) is None:
-        measured: tuple[SumStatistic, Any] = (MEAN_PER_TEMPLATE, _agreement_with_majority(run).astype(np.float64))
-    elif run.data.answered:
-        measured = (MEAN_PER_TEMPLATE, labelled.right.astype(np.float64))
-    else:
-        measured = (F1_PER_TEMPLATE, replace(labelled, average="macro"))
-    if not len(measured[1]):
-        return [None] * len(run.template_names)
-    return [(float(low), float(high)) for low, high in column_intervals(*measured)]
+    agrees = None if quality_per_template(run) is not None else _agreement_with_majority(run).astype(np.float64)
+    statistic, data = resampled_per_template(replace(run.data.labelled, average="macro"), agrees)
+    return [*column_intervals(statistic, data)] if len(data) else [None] * len(run.template_names)
 
 
 def _agreement_with_majority(run: Audit) -> Bool[np.ndarray, "instances templates"]:

@@ -268,7 +268,7 @@ def _audit_row(run: Audit, names: Iterable[str]) -> Row:
 
 def _with_interval(run: Audit, name: str) -> str:
     """A metric as in :func:`cell_text`; an added one with its interval, which has no column."""
-    interval = run.interval(name) if name in _added_metrics([run]) else None
+    interval = run.interval(name) if name in METRICS and name not in METRICS.built_in else None
     text = cell_text(run, name)
     return text if interval is None else f"{text} ({percent_interval(interval, **style(name))})"
 
