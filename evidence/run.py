@@ -32,6 +32,7 @@ FILES = {
     "movie_reviews": FOLDER / "tasks" / "mr.yaml",
     "ag_news": FOLDER / "tasks" / "ag.yaml",
     "movies": FOLDER.parent / "examples" / "movies" / "task.yaml",
+    "facts": FOLDER.parent / "examples" / "judges" / "facts.yaml",
 }
 # Rows for testing, for training and for selecting a checkpoint. Training is one epoch.
 TEST_ROWS, ROWS, EVAL_ROWS = 1000, 256, 100
