@@ -14,12 +14,14 @@ import numpy as np
 import psutil
 import pytest
 import torch
+import yaml
 from safetensors.torch import load_file
 
 from flip_flop.errors import InputError
 from flip_flop.paper import run
 from flip_flop.paper.cli import PROGRAM, plan_lines
 from flip_flop.paper.folder import StudyFolder, load_plan
+from flip_flop.paper.plan import Setup
 from flip_flop.paper.run import (
     DONE,
     FAILED,
@@ -193,21 +195,32 @@ def test_work_runs_a_unit_by_name(done):
 
 
 @pytest.mark.parametrize(
-    ("device", "jobs", "gpus", "visible", "expected"),
+    ("device", "jobs", "processes", "gpus", "visible", "expected"),
     [
-        ("auto", None, 3, None, ["0", "1", "2"]),
-        ("cuda", 4, 3, None, ["0", "1", "2", "0"]),
-        ("cpu", 2, 3, None, ["", ""]),
-        ("auto", None, 3, "5, GPU-1a2b,7", ["5", "GPU-1a2b", "7"]),
-        ("auto", None, 0, "5, GPU-1a2b,7", [""]),
+        ("auto", None, 1, 3, None, ["0", "1", "2"]),
+        ("cuda", 4, 1, 3, None, ["0", "1", "2", "0"]),
+        ("cpu", 2, 1, 3, None, ["", ""]),
+        ("cpu", None, 2, 3, None, [""]),
+        ("auto", None, 1, 3, "5, GPU-1a2b,7", ["5", "GPU-1a2b", "7"]),
+        ("auto", None, 2, 5, "5,6,GPU-1a2b,8,9", ["5,6", "GPU-1a2b,8"]),
+        ("auto", 3, 2, 5, None, ["0,1", "2,3", "0,1"]),
+        ("auto", None, 1, 0, "5, GPU-1a2b,7", [""]),
     ],
 )
-def test_a_worker_has_one_gpu_or_none(monkeypatch, device, jobs, gpus, visible, expected):
+def test_a_worker_has_one_gpu_per_process_or_none(monkeypatch, device, jobs, processes, gpus, visible, expected):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert worker_devices(device, jobs) == expected
+    assert worker_devices(device, jobs, processes) == expected
+
+
+def test_a_unit_with_more_processes_than_gpus_is_refused(monkeypatch, tmp_path):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    study = write_study(tmp_path)
+    with pytest.raises(InputError, match=r"E-DISTRIBUTED: A unit of 4 processes .* 3 are visible. Give --proc.* 3"):
+        here("run", study, "--out", tmp_path / "out", "--device", "cuda", "--processes-per-unit", "4")
 
 
 def test_a_lost_process_ends_its_unit_alone(tmp_path):
@@ -305,22 +318,18 @@ def adapter(folder, training):
     return load_file(folder.run(training) / "adapter" / "adapter_model.safetensors")
 
 
-def work(path, *units):
-    """Run units of a plan, as a process of a launcher."""
-    torch.set_num_threads(1)
-    assert [here("work", path, "--unit", unit) for unit in units] == [DONE] * len(units)
-
-
 @pytest.mark.slow
 def test_two_processes_with_half_of_the_weights_match_one(tmp_path):
     methods, alone = ("base", "cce"), StudyFolder(tmp_path / "alone")
-    made = plan(small(WHOLE, methods=methods, limit=8))
-    names = [unit.name for unit in made.units]
-    work(alone.write_plan(made), *names)
-    sharded, folder = plan(small(WHOLE, methods=methods, limit=8, shard="tp")), StudyFolder(tmp_path / "tp")
+    setup = Setup("demo", dtype="float32", device="cpu")
+    made = plan(small(WHOLE, methods=methods, limit=8), setup)
+    path = alone.write_plan(made)
+    assert [here("work", path, "--unit", unit.name) for unit in made.units] == [DONE, DONE]
+    sharded, folder = plan(small(WHOLE, methods=methods, limit=8, shard="tp"), setup), StudyFolder(tmp_path / "tp")
     assert sharded.cells == made.cells  # the same digests
-    code, out = launch(2, work, folder.write_plan(sharded), *names, output=tmp_path / "tp.txt")
-    assert (code, out.count("train "), out.count("audit ")) == (0, 1, 2), out
+    names = {"name": "small", "model": "demo", "tasks": ["demo_clear"], "methods": list(methods)}
+    study = write_study(tmp_path, yaml.safe_dump({**names, "settings": WHOLE, "limit": 8, "shard": "tp"}))
+    assert here("run", study, "--out", folder.root, "--device", "cpu", "--processes-per-unit", "2") == 0
     assert set(folder.states(sharded).values()) == {"done"}
     one, two = (adapter(root, made.trainings[0]) for root in (alone, folder))
     assert max(float((one[name] - two[name]).abs().max()) for name in one) < 1e-5
@@ -400,7 +409,6 @@ def test_units_that_divide_the_weights_need_a_launcher(tmp_path):
 @pytest.mark.parametrize(
     ("options", "processes", "expected"),
     [
-        (("--processes-per-unit", "2"), "1", "E-DISTRIBUTED: .* local workers .* Use --executor slurm, or --exp"),
         (("--gpus", "4", "--executor", "slurm"), "1", "E-DISTRIBUTED: --gpus is 4.* Give --processes-per-unit 4"),
         ((), "2", "E-DISTRIBUTED: A launcher has started 2 processes"),
     ],

@@ -94,8 +94,8 @@ class RunOptions:
     processes_per_unit: int | None = option(
         None,
         min=2,
-        help="Slurm, --export: start each training run with torchrun, in this many processes; with `shard`, "
-        "each audit, too.",
+        help="Start each training run with torchrun, in this many processes, one per GPU; with `shard`, each audit, "
+        "too.",
     )
     mem: str | None = option(None, help="Slurm: memory, such as 32GB.")
     cpus: int | None = option(None, min=1, help="Slurm: cores.")
@@ -115,12 +115,6 @@ class RunOptions:
                     f"Give --processes-per-unit {self.gpus}.",
                 )
             return []
-        if self.executor == "local" and self.export is None:
-            raise InputError(
-                "E-DISTRIBUTED",
-                "--processes-per-unit: local workers run each unit as one process.",
-                "Use --executor slurm, or --export FILE and run its lines.",
-            )
         torchrun = Path(sys.executable).parent / "torchrun"
         return [str(torchrun), "--standalone", "--nproc-per-node", str(self.processes_per_unit)]
 
@@ -210,7 +204,7 @@ def run_command(grid: GridOptions, how: RunOptions, name: str, out: Path, quiet:
     study, setup = grid.study(name)
     from flip_flop.paper.folder import StudyFolder
     from flip_flop.paper.plan import make_plan
-    from flip_flop.paper.run import num_processes, unit_commands
+    from flip_flop.paper.run import num_processes, unit_commands, worker_devices
     from flip_flop.paper.slurm import export_commands, sbatch_options, submit
     from flip_flop.paper.study import study_names
 
@@ -225,7 +219,7 @@ def run_command(grid: GridOptions, how: RunOptions, name: str, out: Path, quiet:
             raise InputError(
                 "E-DISTRIBUTED",
                 f"study {study.name} divides the weights between processes, but its units have one.",
-                "Give --processes-per-unit N with --executor slurm or --export FILE, or remove shard.",
+                "Give --processes-per-unit N, or remove shard.",
             )
         check_shard(setup.model, has_launcher=True)
     gpus = how.gpus
@@ -258,15 +252,16 @@ def run_command(grid: GridOptions, how: RunOptions, name: str, out: Path, quiet:
         else:
             echo("All units that are not done are in Slurm's queue already.")
         return 0
-    return _run_here(folder, plan, commands, how.jobs, quiet)
+    devices = worker_devices(setup.device, how.jobs, how.processes_per_unit or 1)
+    return _run_here(folder, plan, commands, devices, quiet)
 
 
 def _run_here(
-    folder: "StudyFolder", plan: "Plan", commands: Mapping["Unit", str], jobs: int | None, quiet: bool
+    folder: "StudyFolder", plan: "Plan", commands: Mapping["Unit", str], devices: Sequence[str], quiet: bool
 ) -> int:
-    from flip_flop.paper.run import run_units, worker_devices
+    from flip_flop.paper.run import run_units
 
-    exit_codes = run_units(plan.study.name, commands, worker_devices(plan.setup.device, jobs), quiet=quiet)
+    exit_codes = run_units(plan.study.name, commands, devices, quiet=quiet)
     _write_outputs(folder, plan, quiet)
     states = folder.states(plan)
     errors = [state for state in states.values() if state.startswith("failed")]

@@ -199,12 +199,26 @@ def _audit(plan: Plan, folder: StudyFolder, unit: Unit, cell: Cell) -> None:
 # ---- all units, on this machine ----
 
 
-def worker_devices(device: str, jobs: int | None = None) -> list[str]:
-    """Return the value of CUDA_VISIBLE_DEVICES for each worker: one GPU, or none. More workers share the GPUs."""
+def worker_devices(device: str, jobs: int | None = None, processes: int = 1) -> list[str]:
+    """Return the value of CUDA_VISIBLE_DEVICES for each worker: a GPU for each process of a unit, or none.
+
+    More workers share the GPUs.
+
+    Raises:
+        InputError: ``E-DISTRIBUTED``: a unit has more processes than there are GPUs.
+    """
     available = 0 if device == "cpu" else torch.cuda.device_count()
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     names = list(map(str, range(available))) if named is None else [name.strip() for name in named.split(",")]
-    devices = [name for name in names if name][:available] or [""]
+    gpus = [name for name in names if name][:available]
+    if 0 < len(gpus) < processes:
+        raise InputError(
+            "E-DISTRIBUTED",
+            f"A unit of {processes} processes needs as many GPUs, and {len(gpus)} are visible.",
+            f"Give --processes-per-unit {len(gpus)}." if len(gpus) > 1 else "Leave --processes-per-unit out.",
+        )
+    groups = [gpus[first : first + processes] for first in range(0, len(gpus) - processes + 1, processes)]
+    devices = [",".join(group) for group in groups] or [""]
     return [devices[index % len(devices)] for index in range(jobs or len(devices))]
 
 
