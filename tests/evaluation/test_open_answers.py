@@ -106,6 +106,19 @@ def test_predictions_have_texts_keys_and_the_shortest_text_of_the_vote(served_na
     assert [row["vote"] for row in predict(served_name, task, quiet=True, abstain_below=0.5)] == ["So 4", None, None]
 
 
+def test_a_served_answer_ends_at_a_stop_text_everywhere(served, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    server, name = served
+    server.writes = lambda prompt: " <answer>Paris</answer>\nQuestion: and Rome?"
+    form = AnswerFormat("text", "<answer>(.*)</answer>", stop=("\nQ",))
+    task = open_task(answer=form, label_field=None)
+    run = audit(name, task, quiet=True)
+    text = "<answer>Paris</answer>"
+    assert [row.written for row in run.instances] == [(text,) * 3] * 3
+    assert (run.value("answer_length"), run.value("observed_agreement")) == (len(text), 1.0)
+    assert [row["vote"] for row in predict(name, task, quiet=True)] == [text] * 3
+
+
 def test_other_answers_to_the_same_prompts_are_compared_without_a_warning(served, served_audit, tmp_path, monkeypatch):
     server, name = served
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other"))  # without stored answers

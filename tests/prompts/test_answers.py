@@ -9,7 +9,47 @@ from flip_flop.prompts import AnswerFormat
 from flip_flop.prompts.answers import numbers, text_key
 
 TEXT, NUMBER = AnswerFormat("text"), AnswerFormat("number")
-PIECES = ["a", "The", "an", " ", "\n", ".", "-", "x", "É", "e\u0301", "İ", "1", "0", ",", "2e3", "$", "1/2", "−"]
+PIECES = [
+    "a",
+    "The",
+    "an",
+    " ",
+    "\n",
+    ".",
+    "-",
+    "x",
+    "É",
+    "e\u0301",
+    "İ",
+    "1",
+    "0",
+    ",",
+    "2e3",
+    "$",
+    "1/2",
+    "−",
+    ":",
+    "’",
+]
+PIECES += [
+    "Ａ",
+    "１",
+    "．",
+    "，",
+    "：",
+    "–",
+    "\u200b",
+    "½",
+    "²",
+    "^",
+    "{",
+    "}",
+    "答",
+    "٫",
+    "\\,",
+    "<think>",
+    "</think>",
+]
 texts = st.one_of(st.text(), st.lists(st.sampled_from(PIECES), max_size=12).map("".join))
 
 
@@ -35,6 +75,11 @@ def test_equal_numbers_have_equal_keys(number):
         ("**51** \\boxed{1,250.0} −3 -0.0 1e3 1e-7", ["51", "1250", "-3", "0", "1000", "0.0000001"]),
         ("3,5; 1/2; 1 000; 12:30; 1.2.3; 1,23,4", [None] * 6),
         ("five, H2O, m2", []),
+        ("A:42, B:-42, C:$1,250 so...7 is.7 x2.5 x2:5 10:-5", ["42", "-42", "1250", "7", "7", "10", "-5"]),
+        ("答案是42元，第3名 12：－7 ３．５ ١٢", ["42", "3", "12", "-7", "3.5", "12"]),
+        ("is –7 or 5–7, 5°–7°", ["-7", "5", "7", "5", "7"]),
+        ("1'250; 1_000; 10^3; 10^{3}; 3½; 1 ½; 2²; 1\u2009000; 1\\,000; \\frac{1}{2}; 12٫5; 1，250; 1⁄2", [None] * 13),
+        ("'42' _42_ {42} 90’s", ["42", "42", "42", "90"]),
     ],
 )
 def test_numbers_that_can_be_read_in_several_ways_have_no_key(text, keys):
@@ -67,8 +112,22 @@ def test_regular_expression_that_does_not_end_is_refused_in_one_line(monkeypatch
         AnswerFormat("text", r"(a|aa)+$").key(1000 * "a" + "b")
 
 
-def test_text_key_is_that_of_squad():
+def test_text_key_is_that_of_squad_with_the_punctuation_of_all_languages():
     assert text_key("  The U.S.A., a\tland! ") == "usa land"
+    assert text_key("“Ｌ’eau”。\u200b") == text_key("l'eau") == "leau"
+
+
+@pytest.mark.parametrize("form", [AnswerFormat("text", "<answer>(.*?)</answer>"), AnswerFormat("number")])
+def test_an_answer_follows_reasoning_and_may_be_in_tags_of_its_own(form):
+    text = "We <b>add</b>. [step]2[/step] <answer>4</answer>"
+    assert form.key(text) == form.key(f"So <answer>3</answer>?</think>{text}", "Solve.<think>\n") == "4"
+    assert form.key(f"<think>{text}") is form.key(text, "Solve.<think>\n") is None
+
+
+def test_stop_text_ends_an_answer_and_not_the_reasoning_before_it():
+    form = AnswerFormat("text", stop=(".", "\n"))
+    assert form.before_stop("<think>In. France\n</think>Paris\nQ.") == "<think>In. France\n</think>Paris"
+    assert form.answer("<think>In. France\n</think>Paris. It") == "Paris"
 
 
 @pytest.mark.parametrize(

@@ -216,7 +216,9 @@ def frequent_unparsed(scores: ScoredRows, names: Sequence[str]) -> dict[str, lis
     rows = [*zip(scores.instances, scores.predictions.tolist(), strict=True)]
     return {
         name: Counter(
-            unread(row.written[template])[:MAX_TEXT] for row, predicted in rows if predicted[template] < 0
+            (" ".join(row.written[template].split()) if row.answer else unread(row.written[template]))[:MAX_TEXT]
+            for row, predicted in rows
+            if predicted[template] < 0
         ).most_common(NUM_TEXTS)
         for template, name in enumerate(names)
     }

@@ -21,7 +21,6 @@ from flip_flop.files import write_bytes
 from flip_flop.metrics import calibrated, label_probs, majority_vote, predicted, vote_counts
 from flip_flop.metrics.calibration import CalibrationChoice
 from flip_flop.prompts import RenderedInstance
-from flip_flop.prompts.answers import after_reasoning
 from flip_flop.scoring import ModelGiven, Scorer
 from flip_flop.scoring.options import DEFAULT_SCORING, ScoringOptions
 from flip_flop.scoring.too_long import words
@@ -93,13 +92,15 @@ def predict(
 
 def _add_texts(row: dict[str, Any], instance: RenderedInstance) -> None:
     """Add the texts of open answers, and name answers by their keys and the vote by a text."""
-    keys = [*instance.choices[0], None]
-    for answer, written in zip(row["templates"].values(), instance.written, strict=True):
+    keys, form = [*instance.choices[0], None], instance.answer
+    assert form is not None
+    answers = row["templates"].values()
+    for answer, written, prompt in zip(answers, instance.written, instance.prompts, strict=True):
         answer |= {"label": keys[-1 if answer["label"] is None else answer["label"]]}
-        answer["text"] = after_reasoning(written)[0]
+        answer["text"] = form.answer(written, prompt)
     if row["vote"] is not None:
         voted = keys[row["vote"]]
-        texts = [answer["text"] for answer in row["templates"].values() if answer["label"] == voted]
+        texts = [answer["text"] for answer in answers if answer["label"] == voted]
         row["vote"] = min(texts, key=len)
 
 

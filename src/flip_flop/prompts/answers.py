@@ -1,7 +1,6 @@
 """Answers in generated texts: the key by which equal open answers are grouped, and the label among answer choices."""
 
 import re
-import string
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
@@ -16,15 +15,22 @@ from flip_flop.prompts.latex import expression_key, latex_key, require_math_veri
 KINDS = ("text", "number", "latex")
 LAST_NUMBER, AFTER = "last_number", "after "
 MAX_SECONDS = 5  # to find an answer in a generated text
-# A sign is not the hyphen of "10-12" or "(1)-2". A number does not continue a word, as in "x2".
+# A sign is not the hyphen of "10-12" or "(1)-2". A number does not continue a word, as in "x2", or another number. The
+# words of Thai, Chinese, Japanese and Korean have no spaces around them.
+NO_WORD = r"(?<![^\W_\u0e00-\u0e4f\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af])"
+SIGN = r"(?<![)\]%°/])[-+−－﹣]|(?<![^\s:=(\[$])–"
+FRACTIONS = "¼-¾⅐-⅞"
+GROUP = rf"(?:[ \u00a0\u2009\u202f]|\\[,;: ])\d{{3}}(?!\d)| ?[{FRACTIONS}]"
 NUMBER = re.compile(
-    r"(?<![^\W_])(?<![.,/:])(?P<sign>(?<![)\]%])[-+−])?[$€£¥]?"
-    r"(?P<digits>\.?\d[\d.,/:]*(?:[ \u00a0\u202f]\d{3}(?!\d))*)(?P<exponent>[eE][-+]?\d{1,3}(?![^\W_]))?"
+    rf"(?:{NO_WORD}(?P<sign>{SIGN})|{NO_WORD}(?<!\d[.,:])(?<!/))[$€£¥]?"
+    rf"(?P<digits>(?:(?<!\.)\.)?\d[\d.,/:'’_^{{}}²³¹⁰-⁹⁄٫٬．，{FRACTIONS}]*(?:{GROUP})*)"
+    r"(?P<exponent>[eE][-+]?\d{1,3}(?![^\W_]))?"
 )
-# Other forms can be read in several ways: 1,5 and 1/2 and 10:30 and 1 000.
+# Other forms can be read in several ways: 1,5 and 1/2 and 10:30 and 1 000 and 10^3.
 PLAIN = re.compile(r"(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+)?")
 ARTICLES = re.compile(r"\b(?:a|an|the)\b")
-NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
+PUNCTUATION = regex.compile(r"[\p{P}\p{Cf}$+<=>^`|~]")  # also invisible characters
+FULL_WIDTH = {code + 0xFEE0: code for code in range(0x21, 0x7F)}
 
 
 @dataclass(frozen=True)
@@ -72,18 +78,33 @@ class AnswerFormat:
             raise InputError("E-TASK-KEY", f"extract is {self.extract!r}: {error}.", hint) from None
 
     def before_stop(self, text: str) -> str:
-        """Return a text up to the first of the stop texts."""
+        """Return a text up to the first of the stop texts after its reasoning."""
+        begin = len(text) - len(ANSWER_BEGINS.split(text)[-1])
         for stop in self.stop:
-            text = text.partition(stop)[0]
+            text = text[:begin] + text[begin:].partition(stop)[0]
         return text
 
-    def key(self, text: str) -> str | None:
+    def answer(self, text: str, prompt: str = "") -> str:
+        """Return a generated text without its reasoning, up to a stop text. Reasoning without an end has no answer.
+
+        Example:
+            >>> form = AnswerFormat("text", stop=(".",))
+            >>> form.answer("<think>In. France</think>Paris. It"), form.answer("<think>I"), form.answer("I", "<think>")
+            ('Paris', '', '')
+        """
+        *reasoning, answer = ANSWER_BEGINS.split(self.before_stop(text))
+        has_begun = re.search(REASONING, answer) or (not reasoning and re.search(rf"{REASONING}\s*\Z", prompt))
+        return "" if has_begun else TURN_ENDS.sub("", answer).strip()
+
+    def key(self, text: str, prompt: str = "") -> str | None:
         """Return the key of a generated text. Equal keys are equal answers. None: the answer cannot be read.
+
+        A ``prompt`` may have begun the reasoning.
 
         Raises:
             InputError: ``E-TASK-KEY`` if the regular expression takes too long.
         """
-        text, extract = self.before_stop(text), self.extract
+        text, extract = self.answer(text, prompt), self.extract
         if extract is not None and extract.startswith(AFTER):
             mark = extract.removeprefix(AFTER).strip()
             text = text.rpartition(mark)[2].strip().partition("\n")[0] if mark in text else ""
@@ -119,7 +140,8 @@ def numbers(text: str) -> list[str | None]:
     """
     keys: list[str | None] = []
     for match in NUMBER.finditer(text):
-        digits, sign = match["digits"].rstrip(".,/:"), (match["sign"] or "").replace("−", "-")
+        digits = match["digits"].rstrip(".,/:'’_{}，．").replace("．", ".")
+        sign = regex.sub("[−－﹣–]", "-", match["sign"] or "")
         if not PLAIN.fullmatch(digits):
             keys.append(None)
             continue
@@ -132,13 +154,15 @@ def numbers(text: str) -> list[str | None]:
 def text_key(text: str) -> str | None:
     """Return SQuAD's normalization of a text: no case, punctuation, articles, and repeated spaces. None if it is empty.
 
-    An answer of articles only is kept: it may be the option "A". Rajpurkar et al., "SQuAD", EMNLP 2016.
+    Punctuation is that of all languages. Full-width letters are the usual ones. An answer of articles only is kept: it
+    may be the option "A". Rajpurkar et al., "SQuAD", EMNLP 2016.
 
     Example:
         >>> text_key("The  Eiffel-Tower."), text_key("A."), text_key("?!")
         ('eiffeltower', 'a', None)
     """
-    plain = unicodedata.normalize("NFC", text.lower().translate(NO_PUNCTUATION))
+    usual = unicodedata.normalize("NFC", text).translate(FULL_WIDTH).lower()
+    plain = unicodedata.normalize("NFC", PUNCTUATION.sub("", usual))
     return " ".join(ARTICLES.sub(" ", plain).split()) or " ".join(plain.split()) or None
 
 
@@ -169,6 +193,7 @@ ANSWER_BEGINS = re.compile(
     r"|<\|channel\|>\s*final\b[^<>]*(?:<\|constrain\|>[^<>]*)?<\|message\|>|\Aanalysis.*?assistantfinal",
     re.DOTALL,
 )
+REASONING = r"(?i:<(?:think|thinking|thought|seed:think)>|\[THINK\]|◁think▷|<\|begin_of_thought\|>|<\|channel\|>)"
 # The end of a turn, which some servers do not remove.
 TURN_ENDS = re.compile(
     r"(?i)(?:\s|</s>|<eos>|<end_of_turn>|<｜end▁of▁sentence｜>"

@@ -16,7 +16,7 @@ from flip_flop.errors import InputError
 from flip_flop.files import generator
 from flip_flop.metrics import ScoredRows
 from flip_flop.prompts import AnswerFormat, RenderedInstance
-from flip_flop.prompts.answers import after_reasoning, token_f1
+from flip_flop.prompts.answers import token_f1
 from flip_flop.scoring.causal_lm import evaluation_mode, unwrap
 from flip_flop.scoring.models import LoadedModel
 from flip_flop.scoring.options import ScoringOptions
@@ -149,10 +149,11 @@ def group_answers(
     references. An answer that cannot be read has no label.
     """
     rows, labels, answered = [], [], []
-    for instance, written in zip(read, texts, strict=True):
+    for instance, generated in zip(read, texts, strict=True):
         form, references = instance.answer, instance.references
         assert form is not None
-        keys = [form.key(after_reasoning(text)[0]) for text in written]
+        written = [form.before_stop(text).strip() for text in generated]  # a server does not know the stop texts
+        keys = [form.key(text, prompt) for text, prompt in zip(written, instance.prompts, strict=True)]
         distinct = list(dict.fromkeys(key for key in keys if key is not None))
         matches = [place for place, key in enumerate(distinct) if key in references]
         gold = (matches or [len(written)])[0] if references else None
