@@ -1,17 +1,25 @@
 """Training data: few labelled rows, and a sample of the validation split."""
 
+import json
 from collections import Counter
 from dataclasses import replace
 
 import pytest
 
 from flip_flop.prompts import TemplateSet
-from flip_flop.tasks import RowsSource
+from flip_flop.tasks import FileSource, RowsSource
 from flip_flop.training import load_training_data
 from tests.training.conftest import make_task, rows, settings
 
 # Three labels of the validation rows, in the order of the rows.
 LABELS = [0] * 30 + [1] * 18 + [2] * 12
+SPLITS = ("train", "validation", "test")
+
+
+def write_rows(path, first):
+    made = [{"text": f"{row['text']} {first}", "label": row["label"]} for row in rows(40)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in made))
+    return FileSource(path)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -52,6 +60,15 @@ def data(eval_limit, **changes):
         labels=(0, 1, 2),
     )
     return load_training_data(task, settings(**changes), eval_limit=eval_limit)
+
+
+@pytest.mark.parametrize("same", ["train", "validation"])
+def test_training_on_the_rows_of_the_audit_is_warned_about(tmp_path, caplog, same):
+    data = {split: write_rows(tmp_path / f"{split}.jsonl", first) for first, split in enumerate(SPLITS)}
+    load_training_data(replace(make_task(), data=data), settings())
+    assert "W-TRAINING" not in caplog.text
+    load_training_data(replace(make_task(), data=data | {"test": replace(data[same])}), settings())
+    assert f"W-TRAINING: the splits {same} and test have the same rows" in caplog.text
 
 
 def test_sample_is_stratified_and_keeps_the_order_of_the_rows():

@@ -39,6 +39,8 @@ from flip_flop.scoring.encode import EncodedInstance, PromptEncoder
 from flip_flop.scoring.options import TooLongPolicy
 from flip_flop.scoring.too_long import refuse_or_skip
 from flip_flop.tasks import (
+    FileSource,
+    HubSource,
     RenderedRows,
     RenderedSplit,
     Task,
@@ -106,6 +108,14 @@ def load_training_data(
     """
     seed, by_labels = config.seed, config.select_by in ("auto", "mean_f1", "macro_f1")
     task = task.with_templates(task.training_templates.names)
+    for split in ("train", "validation"):
+        source = task.data.get(split)
+        if isinstance(source, FileSource | HubSource) and source == task.data.get("test"):
+            log.warning(
+                "W-TRAINING: the splits %s and test have the same rows, so an audit of test does not show how the "
+                "trained model answers new rows. Name another file, or leave out all but one of them.",
+                split,
+            )
     rendered = log_label_counts(log_findings(task.render("train", limit=limit, seed=seed)))
     if config.label_prior is not None:
         check_prior(config.label_prior, len(rendered.instances[0].choices[0]))
