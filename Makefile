@@ -47,13 +47,15 @@ demo-real: $(SMOLLM2) $(MOVIES)/test.jsonl  ## audit, train, audit, report with 
 
 # PromptSource's templates come through pip; where that fails, the tests that need them are skipped by name.
 CACHE := $(CURDIR)/$(VENV)/cache
+# Each worker imports torch and our modules with type checks: seconds with bytecode, half a minute without.
+PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 XDG_CACHE_HOME=$(CACHE) $(BIN)/pytest --quiet --dist loadgroup
 
 test: check                         ## everything CI runs: style, types, tests, docstring examples
 	-XDG_CACHE_HOME=$(CACHE) $(BIN)/flip-flop templates fetch
-	OMP_NUM_THREADS=1 XDG_CACHE_HOME=$(CACHE) $(BIN)/pytest --quiet -n 3 --dist loadgroup
+	$(PYTEST) -n 3 -m "not slurm"
 
-quick: check                        ## for each change, four minutes on two cores: all but what is slow or needs Slurm
-	OMP_NUM_THREADS=1 XDG_CACHE_HOME=$(CACHE) $(BIN)/pytest --quiet -n 2 --dist loadgroup -m "not slow"
+quick: check                        ## for each change, two minutes on two cores: all but what is slow or needs Slurm
+	$(PYTEST) -n 2 -m "not slow and not slurm"
 
 check: $(VENV)/.installed-dev       ## style and types alone
 	$(BIN)/ruff check src tests benchmarks evidence torture examples docs/*.py
@@ -82,8 +84,8 @@ browser:
 	@command -v chromium > /dev/null || \
 	  (timeout 120 apt-get update -qq && DEBIAN_FRONTEND=noninteractive timeout 300 apt-get install -y -qq chromium) > /dev/null
 
-slurm: slurm-programs $(VENV)/.installed-dev  ## the studies' tests against a real Slurm of two nodes on this machine
-	PATH="$(SLURM_PATH)" $(BIN)/pytest --quiet -rs tests/studies/test_slurm.py
+slurm: slurm-programs $(VENV)/.installed-dev  ## a study on a real Slurm of two nodes on this machine, one of which is lost; minutes
+	PATH="$(SLURM_PATH)" $(BIN)/pytest --quiet -rs -m slurm
 
 # Scoring and the training step against their peers, interleaved, with equality checked; see benchmarks/README.md.
 # glibc is told to keep what is freed: else each large tensor is given back, and its pages are asked for again.

@@ -26,7 +26,9 @@ from flip_flop.cli.main import main
 from flip_flop.console import warn_once
 from flip_flop.errors import InputError
 from flip_flop.paper.data.promptsource import templates_folder
+from tests.cli.project import make_project
 from tests.paper.made_datasets import make_datasets
+from tests.tiny import save_tiny
 
 torch.set_num_threads(1)
 # The time of an example is not informative on a shared machine.
@@ -137,3 +139,24 @@ def quiet_transformers():
     library.setLevel(logging.ERROR)
     yield
     library.setLevel(level)
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory):
+    """A tiny model on disk."""
+    return save_tiny(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The empty folder in which the command runs."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A user's folder, in which the command runs."""
+    folder = make_project(tmp_path / "work")
+    monkeypatch.chdir(folder)
+    return folder

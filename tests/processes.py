@@ -5,10 +5,21 @@ import os
 import signal
 import socket
 import sys
+import time
 from multiprocessing.connection import wait
 from pathlib import Path
 
 from flip_flop.cli.main import main
+
+
+def wait_for(condition, seconds=180):
+    """Wait until ``condition()`` is true, and return its value."""
+    over = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < over, "timed out"
+        time.sleep(0.02)
+    return found
+
 
 CONTEXT = multiprocessing.get_context("forkserver")
 LIBRARIES = ["datasets", "peft", "transformers.trainer", "flip_flop.paper.cli", "flip_flop.training"]

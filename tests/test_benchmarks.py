@@ -1,7 +1,6 @@
 """The benchmarks compare equal instances and equal numbers, with the counts of real templates."""
 
 import dataclasses
-import functools
 import json
 
 import numpy as np
@@ -10,14 +9,10 @@ import torch
 from benchmarks import gpu
 from benchmarks.architectures import row
 from benchmarks.models import MODELS, make_model, scoring_flops, training_flops
-from benchmarks.ours import gradient, make_trainer, our_scores, our_step
-from benchmarks.peers import naive_scores, strong_scores
 from benchmarks.run import interleave
-from benchmarks.training_peers import naive_step, strong_step, with_forced_consensus
 from benchmarks.workload import SHAPES, count_tokens, make_instances
 
 from flip_flop.scoring import EncodedAnswer, EncodedInstance
-from tests.exact import assert_scores, float32_bound
 
 pytestmark = pytest.mark.slow
 TINY = MODELS["tiny"]
@@ -35,28 +30,6 @@ def counted(name):
 @pytest.mark.parametrize("name", SHAPES)
 def test_a_shape_has_the_token_counts_of_real_templates(name):
     np.testing.assert_allclose(counted(name), dataclasses.astuple(SHAPES[name].expected), rtol=0.07)
-
-
-@pytest.mark.parametrize("backend", ["packed", "padded"])
-def test_all_scorers_agree(model, backend):
-    instances = make_instances("copa", 2)
-    expected = naive_scores(model, instances)
-    assert np.ptp(expected, axis=-1).min() > 1e-4
-    assert_scores(model, strong_scores(model, instances), expected)
-    assert_scores(model, our_scores(model, instances, backend), expected)
-
-
-@pytest.mark.parametrize("backend", ["packed", "padded"])
-def test_all_training_steps_leave_the_same_gradient(backend, tmp_path):
-    instances = make_instances("copa", 2)
-    trainer = make_trainer(make_model(TINY), backend, str(tmp_path))
-    with with_forced_consensus():
-        loss, expected = naive_step(trainer.adapted, instances, trainer.args), gradient(trainer.adapted)
-        assert expected.norm() > 0
-        strong = functools.partial(strong_step, trainer.adapted, instances, trainer.args)
-        for step in (strong, functools.partial(our_step, trainer, instances)):
-            assert step() == pytest.approx(loss, rel=float32_bound(trainer.adapted))
-            assert (gradient(trainer.adapted) - expected).norm() < float32_bound(trainer.adapted, 3) * expected.norm()
 
 
 def test_the_least_work_is_counted_by_hand_for_a_small_instance():

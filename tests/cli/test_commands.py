@@ -1,19 +1,25 @@
 """The commands: their output, files and exit codes."""
 
+import csv
 import json
 import os
+import signal
 import subprocess
 import sys
+import tomllib
 from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.torch import load_file
 
 from flip_flop.cli.main import COMMANDS
 from flip_flop.evaluation.audit import audit as audit_function
 from flip_flop.method import METHODS
+from flip_flop.training import TrainingRun
 from tests.cli.project import errors_of, one_line, record
+from tests.processes import command, end, start
 from tests.tiny import byte_bpe, save_tiny, with_chat_template
 
 # The package gives its function the module's name.
@@ -201,3 +207,182 @@ def test_both_runs_are_in_one_table_and_in_two_folders(compare, flip_flop):
 def test_a_model_without_chat_template_is_rejected_before_scoring(compare, model):
     one_line(compare("--quiet", model=model), "E-CHAT-TEMPLATE", "no chat template")
     assert not os.path.exists("out/chat-on")
+
+
+# ---- from a first audit to predictions ----
+
+
+CONFIG = """\
+num_train_epochs: 1
+learning_rate: 1e-2
+lora_r: 8
+divergence_space: labels
+per_device_train_batch_size: 4
+stop_on_collapse: false
+"""
+
+
+def read(path):
+    with open(path, encoding="utf-8") as file:
+        return file.read()
+
+
+@pytest.fixture
+def train(flip_flop, model, project):
+    (project / "f2c.yaml").write_text(CONFIG)
+
+    def run(*more, out="runs/f2c"):
+        common = ("train", "--model", model, "--task", "tickets.yaml", "--config", "f2c.yaml", "--lora-r=4")
+        # A random model may become worse in a few steps. These tests need its adapter anyway.
+        return flip_flop(*common, "--out", out, "--keep-worse", *more)
+
+    return run
+
+
+def test_from_a_first_audit_to_predictions(flip_flop, model, project, train):
+    audit = ("audit", "--model", model, "--task", "tickets.yaml", "--quiet")
+    assert flip_flop(*audit, "--out", "runs/base").code == 0
+
+    trained = train("--seed", "3")
+    assert trained.code == 0, trained.err
+    assert trained.out.startswith("runs/f2c/adapter: next, flip-flop audit ")
+    assert "E-" not in trained.err
+    assert "f2c: step 3/3  P_o " in trained.err
+    assert {"run.json", "adapter", "checkpoints", "log.jsonl"} <= set(os.listdir("runs/f2c"))
+    run = record("runs/f2c")
+    assert run["kind"] == "train"
+    settings = ("method", "seed", "lora_r", "learning_rate", "num_train_epochs", "divergence_space")
+    assert [run["training"][name] for name in settings] == ["f2c", 3, 4, 0.01, 1, "labels"]
+    assert run["task"]["has_gold"] is False
+    assert load_file("runs/f2c/adapter/adapter_model.safetensors")
+    lines = [json.loads(line) for line in read("runs/f2c/log.jsonl").splitlines()]
+    assert [line["step"] for line in lines if "eval_observed_agreement" in line] == [0, 1, 2, 3]
+
+    before = os.stat("runs/f2c/run.json").st_mtime_ns
+    again = train("--seed", "3", "--resume")
+    assert again.code == 0
+    assert again.err.endswith("runs/f2c is complete already\n")
+    assert os.stat("runs/f2c/run.json").st_mtime_ns == before
+
+    assert flip_flop(*audit, "--adapter", "runs/f2c/adapter", "--out", "runs/after").code == 0
+    after = record("runs/after")
+    assert (after["name"], after["adapter"]["method"], after["training"]["lora_r"]) == ("f2c", "f2c", 4)
+    assert after["model"]["digest"] == record("runs/base")["model"]["digest"]
+
+    for kind in ("html", "md", "csv", "txt"):
+        shown = flip_flop("report", "runs/base", "runs/after", "--out", f"report.{kind}", "--title", "Desks & rooms")
+        assert (shown.code, shown.out.splitlines()[-1], shown.err) == (0, f"report.{kind}", "")
+    assert "Desks &amp; rooms" in read("report.html")
+    table = [*filter(None, read("report.md").splitlines())]
+    assert [line.split()[1] for line in table[-2:]] == ["base", "f2c"]
+    assert [line.split()[0] for line in read("report.txt").splitlines()[-2:]] == ["base", "f2c"]
+    rows = list(csv.DictReader(read("report.csv").splitlines()))
+    for row, folder in zip(rows, ("runs/base", "runs/after"), strict=True):
+        assert float(row["observed_agreement"]) == json.loads(read(f"{folder}/metrics.json"))["observed_agreement"]
+
+    predict = ("predict", "--model", model, "--adapter", "runs/f2c/adapter", "--task", "tickets.yaml", "--quiet")
+    shown = flip_flop(*predict, "--input", "train.jsonl", "--out", "answers/votes.csv")
+    assert shown.code == 0
+    assert shown.out.startswith("answers/votes.csv: 12 rows (0: ")
+    votes = list(csv.DictReader(read("answers/votes.csv").splitlines()))
+    assert len(votes) == 12
+    assert {row["vote"] for row in votes} <= {"0", "1"}
+
+
+@pytest.mark.slow
+def test_a_few_labelled_rows_calibrate_audit_training_and_predictions(flip_flop, model, train):
+    # Of test.csv's nine tickets four are urgent: with one added to each count the prior is 6 to 5.
+    common = ("--model", model, "--task", "tickets.yaml", "--few-labels", "test.csv", "--quiet")
+    shown = flip_flop("audit", *common, "--calibrate", "prior", "--out", "runs/base")
+    assert (shown.code, shown.err.count("W-CALIBRATION-ROWS")) == (0, 1)
+    assert [line.split("  ")[0] for line in shown.out.splitlines()[3:]] == ["base", "base (calibrated)"]
+    after = json.loads(read("runs/base/metrics.json"))["calibrated"]
+    assert after["label_prior"] == pytest.approx([6 / 11, 5 / 11])
+    assert after["label_shares"] == pytest.approx([5 / 9, 4 / 9])
+    assert flip_flop("predict", *common, "--calibrate", "contextual", "--input", "test.csv", "--out", "a.csv").code == 0
+    calibrated = ("--vote-calibration", "prior", "--few-labels", "test.csv", "--votes", "frozen", "--max-steps", "1")
+    assert train(*calibrated, "--quiet").code == 0
+    assert record("runs/f2c")["training"]["label_prior"] == pytest.approx([6 / 11, 5 / 11])
+
+
+@pytest.mark.parametrize(("changes", "code"), [({"stopped_by": signal.SIGTERM}, 143), ({"withheld": True}, 1)])
+def test_a_training_without_an_adapter_has_an_exit_code(train, monkeypatch, changes, code):
+    monkeypatch.setattr("flip_flop.training.train", lambda *_, **__: TrainingRun(Path("runs"), None, **changes))
+    result = train("--quiet")
+    assert (result.code, result.out) == (code, "")
+
+
+# ---- plug-ins ----
+
+
+TASK = """
+from flip_flop.prompts import Template
+from flip_flop.tasks import Task
+
+
+def load(request):
+    rows = [{"drink": request.name, "warm": "yes"}, {"drink": "ice", "warm": "no"}]
+    texts = {"plain": "Is {{ drink }} warm?", "short": "Warm, {{ drink }}:"}
+    templates = [Template(name, text, "No ||| Yes") for name, text in texts.items()]
+    return Task(request.name, templates, {"test": rows}, labels=("no", "yes"), label_field="warm")
+"""
+
+
+def install(folder, name, groups):
+    """Write the metadata of an installed package with these entry points."""
+    info = folder / f"{name}-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    lines = [line for group, (key, value) in groups.items() for line in (f"[{group}]", f"{key} = {value}")]
+    (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
+
+
+def installed(folder, work, *words):
+    """Do this in a process that finds the package, and return the exit code and the output."""
+    output = folder.with_suffix(".txt")
+    return end([start(find, folder, work, *words, output=output)]), output.read_text()
+
+
+def find(folder, work, *words):
+    sys.path.insert(0, str(folder))
+    work(*words)
+
+
+def run_tests(folder):
+    sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "--rootdir", str(folder), str(folder)]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["method", "metric"])
+def test_init_writes_a_plugin_that_passes_its_test_when_installed(kind, flip_flop, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = flip_flop("init", kind, "word_gap")
+    assert result.code == 0, result.err
+    folder = tmp_path / "word_gap"
+    project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+    install(folder, "word_gap", {group: next(iter(each.items())) for group, each in project["entry-points"].items()})
+    monkeypatch.chdir(folder)
+    codes, shown = installed(folder, run_tests, folder)
+    assert codes == [0], shown
+    assert len((folder / "word_gap.py").read_text().splitlines()) <= 40
+
+
+@pytest.mark.parametrize("name", ["f2c", "Gap", "a-b", "class", "../x", ""])
+def test_init_rejects_an_invalid_name(name, flip_flop, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    one_line(flip_flop("init", "method", name), "E-CONFIG")
+    (tmp_path / "gap").mkdir()
+    one_line(flip_flop("init", "metric", "gap"), "E-OUT-USED")
+
+
+@pytest.mark.slow
+def test_a_package_adds_a_task(tmp_path):
+    (tmp_path / "drinks.py").write_text(TASK)
+    install(tmp_path, "drinks", {"flip_flop.tasks": ("drinks", "drinks:load")})
+    install(tmp_path, "broken", {"flip_flop.metrics": ("broken", "no_such_module:METRIC")})
+    options = ["--model", "demo", "--task", "drinks:tea", "--vary", 2, "--out", tmp_path / "out"]
+    codes, shown = installed(tmp_path, command, "audit", *options)
+    assert codes == [0], shown
+    assert "tea, test, 2 templates, 2 instances\n" in shown
+    assert "W-PLUGIN: cannot import 'broken' (no_such_module:METRIC)" in shown
+    assert '"formats": {' in (tmp_path / "out" / "metrics.json").read_text()

@@ -115,6 +115,7 @@ def reader(path):
     assert texts, "the pipe has no end"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["init", "vary"])  # they need no model
 def test_a_file_is_written_into_a_pipe_and_a_device(run, project, name):
     assert run(FILES[name], "plain.yaml").code == 0

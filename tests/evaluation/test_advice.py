@@ -361,6 +361,7 @@ def test_few_decisions_about_simulated_templates_are_wrong(title):
     assert max(wrong.values()) <= 0.05, wrong
 
 
+@pytest.mark.slow
 def test_report_shows_ranking_and_coverage(run, tmp_path):
     page = report_of(run, tmp_path)
     assert run.decision.text in page.text

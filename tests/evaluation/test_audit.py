@@ -87,6 +87,7 @@ def test_gold_labels_are_optional_and_change_no_score(loaded, audited):
     assert unlabelled.record.task.has_gold is False
 
 
+@pytest.mark.slow
 def test_adapter_audit_has_name_of_method_and_training(loaded, folder, tmp_path):
     adapted = get_peft_model(load_model(str(folder)).model, LoraConfig(task_type="CAUSAL_LM", r=2))
     adapted.save_pretrained(tmp_path / "run" / "adapter")
@@ -297,6 +298,7 @@ def test_high_mass_has_no_warning(caplog):
     assert "W-LABEL-MASS" not in caplog.text
 
 
+@pytest.mark.slow
 def test_served_model_has_mass_without_tokens(served, found, caplog):
     pytest.importorskip("openai", reason="the package openai is not installed")
     caplog.clear()
@@ -309,6 +311,7 @@ def test_served_model_has_mass_without_tokens(served, found, caplog):
     assert not [key for key in generated if "label_mass" in key]
 
 
+@pytest.mark.slow
 def test_the_report_shows_mass_and_escapes_tokens(found, tmp_path):
     tokens = found.metrics["preferred_tokens_per_template"] | {"plain": ["<b>\x1b[31m\u202e\n"]}
     change_metrics(found.write(tmp_path / "run"), preferred_tokens_per_template=tokens)

@@ -11,6 +11,7 @@ import pytest
 from flip_flop.errors import InputError
 from flip_flop.evaluation.audit import audit
 from flip_flop.metrics import METRICS
+from flip_flop.record import RunRecord
 from flip_flop.report import load_run
 from flip_flop.scoring import load_model
 from tests.evaluation.conftest import TEMPLATES, make_task
@@ -81,3 +82,138 @@ def test_run_replaces_previous_run(audited, tmp_path):
     with pytest.raises(InputError, match=r"E-OUT-USED: .* is not empty\. Give another --out\.$"):
         audited.write(tmp_path / "mine", overwrite=True)
     assert names(tmp_path) == ["base", "mine"]
+
+
+# ---- the record ----
+
+
+TASK = {
+    "name": "moods",
+    "digests": {},
+    "labels": [0, "1", True],
+    "label_names": ["sad", "glad", "neither"],
+    "digest": "ab",
+    "split": "test",
+    "num_instances": 5,
+    "has_gold": True,
+    "f1": "macro",
+    "held_out_templates": ["terse"],
+    "templates": [{"name": "plain", "jinja": "{{ text }}", "answer_choices": "No ||| Yes ||| So", "digest": "cd"}],
+    "data": {"source": "made rows", "num_rows": 5},
+    "instances_digest": "ef",
+}
+MODEL = {
+    "digests": {},
+    "name": "tiny",
+    "revision": None,
+    "digest": "01",
+    "num_parameters": 7,
+    "dtype": "float32",
+    "is_demo": False,
+}
+AUDIT = {
+    "kind": "audit",
+    "flip_flop_version": "0.1.0",
+    "name": "base",
+    "command": "flip-flop audit",
+    "created": "2026-11-22T07:56:45+00:00",
+    "task": TASK,
+    "model": MODEL,
+    "adapter": None,
+    "scoring": {"delimiter": " ", "bos": False},
+    "training": None,
+    "seed": 0,
+    "versions": {"python": "3.11.7"},
+    "hardware": {"gpu": None},
+    "seconds": 1.43,
+    "allowed_changes": ["config"],
+}
+TRAINING = {
+    "kind": "train",
+    "name": "f2c",
+    "command": "flip-flop train",
+    "task": TASK | {"num_validation": 2, "num_dropped": 0},
+    "model": MODEL,
+    "adapter": {"path": "adapter", "digest": "23", "method": "f2c", "digests": {}},
+    "scoring": {"delimiter": " "},
+    "training": {"method": "f2c", "fast_linear": False, "survey": {"num_instances": 3}},
+    "seed": 0,
+    "versions": {},
+    "hardware": {},
+    "allowed_changes": ["validation"],
+    "created": "2026-11-22T07:58:44+00:00",
+    "seconds": 40.25,
+}
+ADAPTED = AUDIT | {"adapter": {"path": "a", "digest": "23", "method": None, "digests": {}, "chat_template": False}}
+WITH_OPTIONS = AUDIT | {
+    "task": TASK | {"system": "Be brief.", "chat_template_kwargs": {"enable_thinking": False}, "num_too_long": 1},
+    "model": MODEL | {"endpoint": "http://127.0.0.1", "quantization": {"load_in_4bit": True}},
+}
+
+
+def write(folder, content):
+    (folder / "run.json").write_text(content if isinstance(content, str) else json.dumps(content))
+    return folder
+
+
+@pytest.mark.parametrize("content", [AUDIT, TRAINING, ADAPTED, WITH_OPTIONS])
+def test_read_and_written_records_are_equal(content, tmp_path):
+    record = RunRecord.read(write(tmp_path, content))
+    (tmp_path / "again").mkdir()
+    record.write(tmp_path / "again")
+    assert json.loads((tmp_path / "again" / "run.json").read_text()) == content
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ("{", "is not readable JSON of at most 16 MB (JSONDecodeError)"),
+        ("[" * 100_000, "is not readable JSON of at most 16 MB (RecursionError)"),
+        ("[]", "is invalid: Input should be an object"),
+        ("{}", "is invalid at kind: Field required"),
+        (AUDIT | {"kind": "walk"}, "is invalid at kind: Input should be 'audit' or 'train'"),
+        ({"kind": "audit", "model": {}}, "is invalid at task: Field required"),
+        (AUDIT | {"model": [1]}, "is invalid at model: Input should be an object"),
+        (AUDIT | {"scoring": None}, "is invalid at scoring: Input should be an object"),
+        (AUDIT | {"seconds": "long"}, "is invalid at seconds: Input should be a valid number"),
+        (AUDIT | {"seed": True}, "is invalid at seed: Input should be a valid integer"),
+        (AUDIT | {"note": 1}, "is invalid at note: Unexpected keyword argument"),
+        (
+            AUDIT | {"task": TASK | {"f1": "micro"}},
+            "is invalid at task.f1: Input should be 'auto', 'binary' or 'macro'",
+        ),
+        (AUDIT | {"task": TASK | {"labels": 3}}, "is invalid at task.labels: Input should be a valid array"),
+        (AUDIT | {"task": {"name": "moods"}}, "is invalid at task.labels: Field required"),
+        (AUDIT | {"task": TASK | {"templates": [{}]}}, "is invalid at task.templates.0.name: Field required"),
+    ],
+)
+def test_a_broken_record_says_where_and_what(content, why, tmp_path):
+    with pytest.raises(InputError) as caught:
+        RunRecord.read(write(tmp_path, content))
+    assert str(caught.value).startswith(f"E-RUN-BROKEN: {tmp_path / 'run.json'} {why}")
+    assert str(caught.value).endswith("Restore it, or run it again into a new folder.")
+
+
+def test_a_run_that_is_not_there_and_a_run_of_another_kind_are_missing(tmp_path):
+    for folder, words in ((tmp_path / "nowhere", "is not a folder"), (tmp_path, "has no run.json")):
+        with pytest.raises(InputError, match=f"E-RUN-MISSING: {folder} {words}"):
+            RunRecord.read(folder)
+    write(tmp_path, TRAINING)
+    assert RunRecord.read(tmp_path, "train").kind == "train"
+    with pytest.raises(InputError, match=r"E-RUN-MISSING: .* of kind 'train', not 'audit'\. Give the folder"):
+        RunRecord.read(tmp_path, "audit")
+
+
+@pytest.mark.parametrize("content", [None, "[]", '{"mine": 1}', '{"kind": "audit", "model": 3}', AUDIT])
+def test_an_adapter_without_a_trainings_record_has_none(content, tmp_path):
+    if content is not None:
+        write(tmp_path, content)
+    assert RunRecord.of_adapter(tmp_path / "adapter") is None
+
+
+def test_an_adapters_training_is_found_beside_it(tmp_path):
+    assert RunRecord.of_adapter(write(tmp_path, TRAINING) / "adapter").training["method"] == "f2c"
+    for broken in ("{", {"kind": "train"}):
+        write(tmp_path, broken)
+        with pytest.raises(InputError, match="E-RUN-BROKEN"):
+            RunRecord.of_adapter(tmp_path / "adapter")

@@ -233,6 +233,7 @@ def test_generated_answers_have_no_probability_metrics(served, task, tmp_path):
         audit(name, task, quiet=True, scoring=GENERATION, calibrate="batch")
 
 
+@pytest.mark.slow
 def test_questions_asked_again_give_the_share_of_other_answers(served, flip_flop, tmp_path):
     server, name = served
     asked = Counter()

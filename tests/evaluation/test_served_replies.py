@@ -198,6 +198,7 @@ def like_gpt_5(asked):
     return None
 
 
+@pytest.mark.slow
 def test_refused_parameters_are_changed_and_recorded(served, task, capsys):
     server, name = served
     vars(server).update(refusing(like_gpt_5))
@@ -266,6 +267,7 @@ def drip_headers(handler):
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "path", "slow", "words"),
     [

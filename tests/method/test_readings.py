@@ -84,7 +84,7 @@ def assert_equal(method, logits, targets, variant, expected, limits=None):
 
 
 @pytest.mark.parametrize("changes", F2C_READINGS, ids=str)
-@settings(max_examples=3)
+@settings(max_examples=2)
 @given(number=st.integers(0, 2**31), num_templates=st.integers(3, 5))
 def test_f2c_matches_the_loops_for_each_variant(changes, number, num_templates):
     bound = changes.get("bound", "templates")
@@ -106,7 +106,7 @@ def test_f2c_matches_the_loops_for_each_variant(changes, number, num_templates):
 
 
 @pytest.mark.parametrize("changes", SWARM_READINGS, ids=str)
-@settings(max_examples=3)
+@settings(max_examples=2)
 @given(number=st.integers(0, 2**31), num_templates=st.integers(3, 5))
 def test_swarm_toward_the_mixture_is_the_one_by_hand(changes, number, num_templates):
     variant = LossVariant(**changes)

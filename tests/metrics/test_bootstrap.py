@@ -150,6 +150,7 @@ def test_equal_answers_to_few_instances_leave_a_change_on_others_possible():
     assert METRICS["posix"].change_interval(data, data) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["observed_agreement", "mean_f1"])
 def test_of_many_instances_groups_are_drawn_and_the_interval_is_as_wide(name):
     few = 4000

@@ -1,19 +1,27 @@
 """PromptSource: its download, its YAML with two tags, one rule for which templates are used, and sets as tasks."""
 
+import functools
 import io
 import subprocess
+import sys
 import tarfile
+from io import StringIO
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
-from flip_flop import load_task
 from flip_flop.errors import InputError
+from flip_flop.files import generator, sha256_file
 from flip_flop.paper.data import promptsource
+from flip_flop.paper.data.catalog import catalog_entry, catalog_names
 from flip_flop.paper.data.promptsource import (
     ARCHIVE_NAME,
+    ARCHIVE_SHA256,
+    VERSION,
     SourceTemplate,
     fetch,
     filter_templates,
@@ -21,7 +29,8 @@ from flip_flop.paper.data.promptsource import (
     read_promptsource,
     templates_folder,
 )
-from flip_flop.prompts import Template
+from flip_flop.prompts import Template, TemplateSet, render_instance
+from flip_flop.tasks import TaskRequest, load_task
 
 TEMPLATES = "promptsource-0.2.3/promptsource/templates"
 YAML = """\
@@ -357,3 +366,169 @@ def test_a_damaged_split_is_an_error(tea):
     (mirror / "test.parquet").write_bytes((mirror / "validation.parquet").read_bytes()[:-40])
     with pytest.raises(InputError, match=r"test\.parquet"):
         load_task("promptsource:tea", hub_mirror=tea / "mirror")
+
+
+# ---- PromptSource's own code ----
+
+
+REAL = [name for name in catalog_names() if name != "storycloze"]  # has real rows
+
+
+def official_rows(name, hub_mirror):
+    """The rows of a dataset's two official splits."""
+    entry = catalog_entry(name)
+    return [
+        [row.fields for row in entry.source(split, TaskRequest(name=name, hub_mirror=hub_mirror)).load().rows]
+        for split in (entry.train_from, entry.test_from)
+    ]
+
+
+def promptsource_source(folder):
+    """Read ``templates.py`` of PromptSource from the archive or the folder."""
+    archive, beside = folder / ARCHIVE_NAME, folder.parent / "templates.py"
+    if archive.is_file():
+        assert sha256_file(archive) == ARCHIVE_SHA256
+        with tarfile.open(archive) as tar:
+            member = tar.extractfile(f"promptsource-{VERSION}/promptsource/templates.py")
+            assert member is not None
+            return member.read().decode()
+    if beside.is_file():
+        return beside.read_text(encoding="utf-8")
+    pytest.skip("PromptSource's archive is not beside its templates")
+
+
+class Reference:
+    """PromptSource's ``Template.apply``, with its ``choice`` drawing from a generator that the test gives."""
+
+    def __init__(self, folder):
+        self.module = ModuleType("promptsource_templates")
+        resources = SimpleNamespace(resource_filename=lambda *names: str(folder))
+        with pytest.MonkeyPatch.context() as patch:  # imports that rendering does not use
+            patch.setitem(sys.modules, "pandas", ModuleType("pandas"))
+            patch.setitem(sys.modules, "pkg_resources", resources)
+            exec(compile(promptsource_source(folder), "promptsource/templates.py", "exec"), self.module.__dict__)
+        # It leaves its files open, which the tests' settings count as a fault.
+        self.module.__dict__["open"] = lambda path, mode: StringIO(Path(path).read_text(encoding="utf-8"))
+        # It compiles a template for every row.
+        environment = self.module.__dict__["env"]
+        environment.from_string = functools.cache(environment.from_string)
+        self.generator = np.random.default_rng(0)
+        self.module.__dict__["random"] = SimpleNamespace(choice=self._draw)
+
+    def _draw(self, items):
+        return items[int(self.generator.integers(len(items)))]
+
+    def render(self, ours, row, draws):
+        """Prompt and target, and answer choices, of one row."""
+        self.generator = draws
+        template = self.module.__dict__["Template"](ours.name, ours.jinja, "", answer_choices=ours.answer_choices)
+        parts = template.apply(row, truncate=False)
+        return parts, template.get_answer_choices_list(row)
+
+
+@pytest.fixture(scope="module")
+def reference(promptsource_folder):
+    return Reference(promptsource_folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", REAL)
+def test_templates_render_like_promptsource(name, promptsource_folder, hub_mirror, reference):
+    entry = catalog_entry(name)
+    rows = [row for split in official_rows(name, hub_mirror) for row in split]
+    rows = rows[:: len(rows) // 100][:100]
+    settings = {"label_field": entry.label_field, "num_labels": len(entry.labels)}
+    kept = filter_templates(read_promptsource(promptsource_folder, entry.templates), rows, **settings).kept
+    assert len(kept) == entry.paper["templates"]
+    for number, row in enumerate(rows):
+        targets = set()
+        for template in kept:
+            prompt, choices = template.render(row, entry.label_field, instance_id=str(number), seed=3)
+            draws = generator(3, "prompt", str(number), template.name)
+            (theirs, target), their_choices = reference.render(template, row, draws)
+            assert prompt == theirs, template.name
+            assert list(choices) == their_choices, template.name
+            assert prompt
+            targets.add(choices.index(target))
+        assert len(targets) == 1, "the templates do not agree on which answer is right"
+
+
+# ---- shortened values ----
+
+
+LIMIT = 2048
+
+
+def prompt_of(jinja: str, fields: dict[str, Any], limit: int | None) -> str:
+    templates = TemplateSet((Template("one", jinja, "{{ text }} ||| no"),), limit)
+    found = render_instance(fields, templates, id="row", label=None, num_labels=2, label_field=None)
+    assert found.choices == ((fields["text"], "no"),)  # an answer is never cut
+    return found.prompts[0]
+
+
+@pytest.mark.parametrize(
+    ("limit", "text", "cut"),
+    [
+        (20, "twenty letters, never", "twenty letters, never"),  # five more are let through, as Jinja does
+        (20, "one two three four five six", "one two three..."),
+        (20, "x" * 26, "x" * 17 + "..."),
+        (None, "one two three four five six", "one two three four five six"),
+    ],
+)
+def test_a_long_value_ends_at_a_space_with_three_dots(limit: int | None, text: str, cut: str) -> None:
+    assert prompt_of("A long text of the template itself: {{ text }} {{ text }}", {"text": text}, limit) == (
+        f"A long text of the template itself: {cut} {cut}"
+    )
+
+
+def task_file(tmp_path: Path, line: str) -> Path:
+    (tmp_path / "test.csv").write_text(f"text\n{'tea ' * 9}\n")
+    path = tmp_path / "task.yaml"
+    template = "- {name: plain, jinja: '{{ text }}', answer_choices: 'No ||| Yes'}"
+    path.write_text(f"name: drinks\ndata: {{test: test.csv}}\n{line}\ntemplates:\n  {template}\n")
+    return path
+
+
+def test_the_limit_of_a_task_file_takes_precedence(tmp_path: Path) -> None:
+    path = task_file(tmp_path, "prompt_value_limit: 20")
+    for protocol in ("paper", "release"):
+        rendered = load_task(path, protocol=protocol).render("test", need_labels=False)
+        assert rendered.instances[0].prompts == ("tea tea tea tea...",)
+        assert rendered.record["data"]["prompt_value_limit"] == 20
+
+
+@pytest.mark.parametrize("value", ["'20'", "true", "2.5", "0", "15"])
+def test_an_invalid_limit_is_rejected_with_its_file(value: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"E-TASK-KEY: .*task.yaml: prompt_value_limit is .* It should be"):
+        load_task(task_file(tmp_path, f"prompt_value_limit: {value}"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["rte", "wsc", "copa", "hellaswag"])
+def test_shortened_prompts_equal_those_of_promptsource(
+    name: str, promptsource_folder: Path, hub_mirror: Path, reference: Reference
+) -> None:
+    entry, rows = catalog_entry(name), official_rows(name, hub_mirror)[1][:7]
+    label_field = entry.label_field
+    kept = filter_templates(
+        read_promptsource(promptsource_folder, entry.templates),
+        rows,
+        label_field=label_field,
+        num_labels=len(entry.labels),
+    ).kept
+    assert len(kept) == entry.paper["templates"]
+    cut = 0
+    for number, row in enumerate(rows):
+        # Real rows are shorter than this: each text is repeated until it is not.
+        long = {key: " ".join([value] * 150) if isinstance(value, str) else value for key, value in row.items()}
+        fields = long | {key: row[key] for key in ("question", label_field) if key in row}
+        for template in kept:
+            prompt, _ = template.render(fields, label_field, instance_id=str(number), value_limit=LIMIT)
+            draws = generator(0, "prompt", str(number), template.name)
+            reference.generator = draws
+            theirs = reference.module.__dict__["Template"](
+                template.name, template.jinja, "", answer_choices=template.answer_choices
+            )
+            assert prompt == theirs.apply(fields, truncate=True)[0], template.name
+            cut += prompt.count("...")
+    assert cut > len(rows)

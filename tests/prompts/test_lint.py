@@ -6,7 +6,7 @@ from flip_flop.paper.data.catalog import catalog_entry
 from flip_flop.paper.data.promptsource import filter_templates, read_promptsource
 from flip_flop.prompts import Template, TemplateSet
 from flip_flop.prompts.lint import LONG, LintRow, lint_templates
-from tests.paper.test_promptsource_rendering import REAL, official_rows
+from tests.paper.test_promptsource import REAL, official_rows
 
 PLAIN = Template("plain", "Is {{ x }} good? ||| {{ answer_choices[y] }}", "No ||| Yes")
 

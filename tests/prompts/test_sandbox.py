@@ -9,7 +9,39 @@ from jinja2 import Environment
 
 from flip_flop.errors import InputError
 from flip_flop.prompts import Template
-from tests.prompts.hostile import HOSTILE
+
+HOSTILE = {
+    "class attribute": "{{ ''.__class__ }}",
+    "mro": "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+    "class by subscript": "{{ ''['__class__'] }}",
+    "class by a joined subscript": "{{ ''['__cla' ~ 'ss__'] }}",
+    "class by an added subscript": "{{ text['__cla' + 'ss__']['__mro__'] }}",
+    "class by attr": "{{ ''|attr('__class__') }}",
+    "class by map": "{{ [text]|map(attribute='__class__')|list }}",
+    "class by map, joined": "{{ [text]|map(attribute='__cla' ~ 'ss__')|join }}",
+    "class by selectattr": "{{ [text]|selectattr('__class__.__name__')|list|length }}{{ ''.__class__ }}",
+    "class by sort": "{{ [text, text]|sort(attribute='__class__')|join }}",
+    "class by join": "{{ [text]|join(' ', attribute='__class__') }}",
+    "namespace's globals": "{{ namespace.__init__.__globals__ }}",
+    "range's self": "{{ range.__self__ }}",
+    "loop's globals": "{% for i in [1] %}{{ loop.__init__.__globals__ }}{% endfor %}",
+    "cycler": "{{ cycler.__init__.__globals__.os.popen('id').read() }}",
+    "joiner": "{{ joiner.__init__.__globals__ }}",
+    "self's name": "{{ self.__init__ }}",
+    "frame of a generator": "{{ ([1]|map('string')).gi_frame.f_globals }}",
+    "code of a function": "{{ zip.__code__ }}",
+    "str.format through a name": "{% set f = '{0.__class__}'.format %}{{ f(text) }}",
+    "str.format under a known name": "{% set range = '{0.__class__}'.format %}{{ range(text) }}",
+    "map of attr": "{{ [text]|map('attr', '__class__')|list }}",
+    "include": "{% include '/etc/passwd' %}",
+    "import": "{% import 'os' as os %}",
+    "from import": "{% from 'os' import path %}",
+    "extends": "{% extends '/etc/passwd' %}",
+    "append": "{% set x = [] %}{{ x.append(1) }}",
+    "change of the row": "{{ items.append('x') }}",
+    "environment": "{{ environment.globals }}",
+}
+
 
 ROW = {"text": "What a long line of words this is.", "items": ["a", "b"], "number": 99, "width": "%10000000000d"}
 REFUSALS = {"E-TPL-RENDER"}

@@ -95,6 +95,7 @@ def test_the_page_shows_texts_and_keys_and_no_section_of_labels(rows, runs, tmp_
     assert not [path.name for path in write_figures(groups, tmp_path / "figures").iterdir() if "labels" in path.name]
 
 
+@pytest.mark.slow
 def test_runs_without_right_answers_or_stored_rows_have_a_page(rows, tmp_path):
     run = open_run(tmp_path / "run", rows[1], [[]] * 60)
     assert "Accuracy needs gold labels" in Page(write_report([run], tmp_path / "page.html").read_text()).text

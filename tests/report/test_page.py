@@ -135,6 +135,7 @@ def test_the_page_embeds_every_instance_with_the_answers_of_every_run(demo, demo
     assert all("kettle of test-0299" in prompt for ((_, prompt, _),) in held["prompts"][299])
 
 
+@pytest.mark.slow
 def test_rows_show_calibrated_answers_where_the_decision_advises_them(tmp_path):
     random, names = np.random.default_rng(0), ("plain", "formal")
     gold = random.integers(2, size=200)

@@ -188,6 +188,7 @@ def test_a_report_of_two_runs_has_the_prompts_and_the_texts_of_both(make_run, tm
     assert "Prompt of f2c <|user|>" in Page(page).text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("start", "end"),
     [("", ""), ("Review: ", "\nIs this good?"), ("<|user|>\n", "\n<|end|>"), ("In one word, ", ".")],

@@ -113,6 +113,7 @@ def make_constant(run, labels):
     return load_run(run)
 
 
+@pytest.mark.slow
 def test_constant_templates_have_a_column_and_a_sentence_if_a_run_has_some(make_run, tmp_path):
     sound = load_run(make_run("sound", num_templates=4))
     stuck = make_constant(make_run("stuck", num_templates=4), {0: 0, 2: 0, 3: 1})

@@ -31,8 +31,7 @@ from flip_flop.scoring import as_scorer, causal_lm, score_instances
 from flip_flop.scoring.options import ScoringOptions
 from flip_flop.scoring.scores import choose_backend, packed_obstacle
 from tests.exact import assert_scores, in_float64
-from tests.scoring.made import instances
-from tests.scoring.oracle import naive_scores
+from tests.scoring.oracle import instances, naive_scores
 from tests.tiny import SHAPE, byte_bpe, random_model, tiny_model
 
 pytestmark = pytest.mark.usefixtures("quiet_transformers")

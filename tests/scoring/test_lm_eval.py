@@ -7,7 +7,7 @@ import pytest
 
 from flip_flop.scoring import score_instances
 from tests.exact import ROUNDED, assert_scores, in_float64
-from tests.scoring.made import instances, rows
+from tests.scoring.oracle import instances, rows
 from tests.tiny import TOKENIZERS, tiny_model
 
 NOT_THERE = "lm-eval, of the development group, is not installed"

@@ -300,6 +300,7 @@ ADAPTER_DAMAGES = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("damage", "words"), ADAPTER_DAMAGES)
 def test_adapter_that_does_not_fit_or_is_damaged_is_rejected(base, run, damage, words):
     damage(run / "adapter")

@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+from collections import Counter
 from dataclasses import replace
 from random import Random
 
@@ -10,15 +11,16 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from transformers import PreTrainedTokenizerFast
 
+from flip_flop import Task, audit
 from flip_flop.errors import InputError
-from flip_flop.prompts import RenderedInstance
-from flip_flop.scoring import EncodedAnswer, EncodedInstance, PromptEncoder, packed, score_instances
+from flip_flop.prompts import RenderedInstance, Template, TemplateSet
+from flip_flop.scoring import EncodedAnswer, EncodedInstance, PromptEncoder, load_model, packed, score_instances
 from tests.exact import ROUNDED, assert_scores, in_float64
-from tests.scoring.made import instances
-from tests.scoring.oracle import naive_scores
+from tests.scoring.oracle import instances, naive_scores
 from tests.scoring.tries import batches, batches_with_a_common_beginning
-from tests.tiny import ARCHITECTURES, MORE_ARCHITECTURES, TOKENIZERS, byte_bpe, tiny_model
+from tests.tiny import ARCHITECTURES, MORE_ARCHITECTURES, TOKENIZERS, byte_bpe, save_tiny, tiny_model
 
 ALL_ARCHITECTURES = [*ARCHITECTURES, *MORE_ARCHITECTURES]
 
@@ -179,3 +181,91 @@ def test_shared_beginning_is_computed_once(backend, beginning):
     if backend == "packed":
         alike = len(tokenizer(beginning)["input_ids"])
         assert sum(len(each.trie) for each in encoded) - max(read) == 4 * alike
+
+
+# ---- each row once ----
+
+
+PROMPTS = ("{{ text }} Good?", "Review: {{ text }} Is it good?", "{{ text }} It is")
+
+
+def test_audit_tokenizes_and_scores_each_row_once(tmp_path, monkeypatch):
+    templates = [Template(str(number), prompt, "No ||| Yes") for number, prompt in enumerate(PROMPTS)]
+    rows = [{"text": f"The room was {number} times clean.", "label": "Yes"} for number in range(12)]
+    task = Task("rooms", TemplateSet(tuple(templates)), {"test": rows}, labels=["No", "Yes"], label_field="label")
+    loaded, texts, passes = load_model(str(save_tiny(tmp_path / "tiny"))), Counter(), []
+    tokenize = PreTrainedTokenizerFast.__call__
+
+    def count(tokenizer, batch, **options):
+        texts.update([batch] if isinstance(batch, str) else batch)
+        return tokenize(tokenizer, batch, **options)
+
+    monkeypatch.setattr(PreTrainedTokenizerFast, "__call__", count)
+    hook = loaded.model.register_forward_pre_hook(lambda model, given, named: passes.append(named), with_kwargs=True)
+    found = audit(loaded, task, quiet=True)
+    hook.remove()
+    prompts = [prompt for instance in found.instances for prompt in instance.prompts]
+    assert {texts[prompt] for prompt in prompts} == {1}
+    encoded, _, _ = loaded.encoder().encode_all(found.instances)
+    packed = [named["input_ids"].numel() for named in passes if "packed" in named]
+    assert len(packed) == 1
+    assert packed[0] <= sum(len(instance.trie) for instance in encoded)
+    alone = sum(named["input_ids"].numel() for named in passes if "packed" not in named)
+    assert alone <= 2 * max(len(PROMPTS) * (instance.longest + 1) for instance in encoded)
+
+
+# ---- the self-check ----
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory):
+    return load_model(str(save_tiny(tmp_path_factory.mktemp("models") / "tiny", seed=3)))
+
+
+def choices_task(count=12):
+    """Prompts without any text of the row: one template's prompt is the beginning of the other two."""
+    words = ["room", "clean", "quiet", "staff", "rude", "food", "cold", "view", "nice", "bed", "small"]
+    draw = np.random.default_rng(0)
+    rows = [
+        {"a": " ".join(draw.choice(words, 4)), "b": " ".join(draw.choice(words, 4)), "label": number % 2}
+        for number in range(count)
+    ]
+    prompts = ("Answer:", "Answer: This or which is it?", "Answer: This, the best ending is")
+    templates = [
+        Template(name, prompt + " ||| {{ answer_choices[label] }}", "{{ a }} ||| {{ b }}")
+        for name, prompt in zip("abc", prompts, strict=True)
+    ]
+    return Task("choices", TemplateSet(tuple(templates)), {"test": rows}, labels=[0, 1], label_field="label")
+
+
+@pytest.mark.slow
+def test_record_has_number_and_largest_difference_of_checked_scores(loaded):
+    checked = audit(loaded, choices_task(), quiet=True).record.scoring["self_check"]
+    assert checked["num_scores"] == 2 * 3 * 2  # rows, templates, labels
+    assert 0 <= checked["largest_difference"] < 1e-5
+    many = audit(loaded, choices_task(count=700), quiet=True).record.scoring["self_check"]
+    assert many["num_scores"] == 3 * 3 * 2
+
+
+@pytest.mark.parametrize("error", [0.01, float("nan")])
+def test_wrong_scores_stop_audit_with_instance_and_template(loaded, error):
+    """A kernel that is wrong for rows longer than the sequences of this task."""
+
+    def disturb(module, given, named, output):
+        if output.last_hidden_state.shape[1] > 50:
+            output.last_hidden_state[:, ::3] *= 1 + error
+
+    audit(loaded, choices_task(), quiet=True)  # the model is probed once
+    hook = loaded.model.model.register_forward_hook(disturb, with_kwargs=True)
+    try:
+        with pytest.raises(InputError, match="E-NONFINITE" if error != error else r"E-SELF-CHECK: .*'test-.*'[abc]'"):
+            audit(loaded, choices_task(), quiet=True)
+    finally:
+        hook.remove()
+
+
+def test_rounding_of_bfloat16_is_accepted(tmp_path):
+    model = load_model(str(save_tiny(tmp_path / "tiny", seed=3)), dtype="bfloat16")
+    checked = audit(model, choices_task(), quiet=True).record.scoring["self_check"]
+    assert 1e-5 < checked["largest_difference"] < 0.5
+    assert next(model.model.parameters()).dtype == torch.bfloat16

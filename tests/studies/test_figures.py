@@ -7,7 +7,6 @@ import pytest
 
 from flip_flop.paper.figures import SCALE, draw_boxes, draw_curves, draw_heatmaps, luminance
 from flip_flop.paper.frame import template_f1
-from flip_flop.paper.tables import make_plots
 from tests.studies.made_results import Maker, made_frame, paper_audits, study2, study3, transfer_audits
 
 
@@ -43,6 +42,7 @@ def test_heat_map_shows_signed_changes():
         assert len(found) == 80
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("metric", "better"), [("mean_f1", "+"), ("f1_std", "−"), ("observed_agreement", "+")])
 def test_heat_map_colours_improvements_green_with_readable_numbers(metric, better):
     for text, cell in numbered_cells(transfer_maps()[metric]):
@@ -92,28 +92,6 @@ def test_study_3_draws_f1_and_agreement_by_k(tmp_path):
     assert band.min() == pytest.approx(min(100 * (m["mean_f1"] - m["f1_std"]) for m in metrics[1:]))
     faces = [line.get_markerfacecolor() for line in top.lines if len(line.get_xdata()) == 1]
     assert faces[-1] == "white" != faces[0]  # the last one has seen the templates that it is audited on
-
-
-@pytest.mark.slow
-def test_labels_do_not_overlap(tmp_path):
-    paper = made_frame(*with_f1(), *transfer_audits())
-    for plot in [*make_plots(paper), *draw_curves(study3(Maker(tmp_path)).frame())]:
-        canvas = plot.figure.canvas
-        canvas.draw()
-        renderer = canvas.get_renderer()
-        page = plot.figure.bbox
-        for axes in plot.figure.axes:
-            for labels in (axes.get_xticklabels(), axes.get_yticklabels()):
-                if any(label.get_rotation() for label in labels):
-                    labels = []  # the boxes of slanted words overlap more than the words
-                boxes = [label.get_window_extent(renderer) for label in labels if label.get_text()]
-                inside = [box for box in boxes if box.width]
-                assert not any(a.overlaps(b) for n, a in enumerate(inside) for b in inside[n + 1 :]), plot.name
-            texts = [*axes.texts, axes.title, axes.xaxis.label, axes.yaxis.label]
-            for drawn in [*(text for text in texts if text.get_text()), *plot.figure.legends]:
-                box = drawn.get_window_extent(renderer)
-                assert box.x0 >= -1, (plot.name, drawn)
-                assert box.x1 <= page.x1 + 1, (plot.name, drawn)
 
 
 @pytest.mark.parametrize("strength", [0.25, 0.5, 0.75, 1.0])

@@ -116,6 +116,7 @@ def test_runs_on_different_instances_are_not_compared(tmp_path):
     assert np.isnan([cell.change, cell.change_low, cell.change_high]).all()
 
 
+@pytest.mark.slow
 def test_incomplete_audit_has_rows_without_values(tmp_path):
     maker = study1(Maker(tmp_path), tasks=("cb", "rte"), methods=("f2c",))
     maker.lose(method="f2c", task="cb", seed=0)
@@ -323,6 +324,7 @@ def tables(studies):
     return made
 
 
+@pytest.mark.slow
 def test_latex_is_well_formed(tables):
     for table in tables:
         text = table.latex()

@@ -31,7 +31,7 @@ from flip_flop.paper.run import (
     worker_devices,
 )
 from flip_flop.report import load_run
-from tests.processes import command, end, launch, start
+from tests.processes import command, end, launch, start, wait_for
 from tests.studies.small_studies import (
     DEMO,
     LONG,
@@ -48,7 +48,6 @@ from tests.studies.small_studies import (
     write_task,
 )
 from tests.training.conftest import settings
-from tests.waiting import wait_for
 
 pytestmark = pytest.mark.xdist_group("studies")  # its tests share two studies
 TRAINING = "cce-clear_hotel_reviews-seed0"
@@ -72,6 +71,7 @@ def copy(done, tmp_path):
     return made, StudyFolder(tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_completed_cells_are_ordinary_run_directories_and_are_skipped(done, monkeypatch):
     made, folder = done
     base, trained = (load_run(folder.run(cell)) for cell in made.audits)
@@ -82,6 +82,7 @@ def test_completed_cells_are_ordinary_run_directories_and_are_skipped(done, monk
     assert codes(*done) == [DONE, DONE]
 
 
+@pytest.mark.slow
 def test_a_damaged_record_is_run_again(copy):
     made, folder = copy
     base, run_directory = made.audits[0], folder.run(made.audits[0])
@@ -105,6 +106,7 @@ def failed(folder, made):
     return [state for state in folder.states(made).values() if state not in ("done", "open")]
 
 
+@pytest.mark.slow
 def test_an_audit_of_a_retrained_adapter_is_run_again(copy):
     made, folder = copy
     record = folder.run(made.trainings[0]) / "run.json"
@@ -112,6 +114,7 @@ def test_an_audit_of_a_retrained_adapter_is_run_again(copy):
     assert [folder.is_done(cell) for cell in made.audits] == [True, False]
 
 
+@pytest.mark.slow
 def test_a_damaged_adapter_of_a_finished_study_is_named_and_repaired(copy):
     made, folder = copy
     training, audit = made.trainings[0], made.audits[1]
@@ -126,6 +129,7 @@ def test_a_damaged_adapter_of_a_finished_study_is_named_and_repaired(copy):
     assert (folder.is_done(training), folder.is_done(audit), failed(folder, made)) == (True, True, [])
 
 
+@pytest.mark.slow
 def test_changed_settings_on_resume_name_the_folder(copy):
     made, folder = copy
     out = folder.run(made.trainings[0])
@@ -186,6 +190,7 @@ def test_a_failed_audit_does_not_stop_the_others(tmp_path):
     assert line.startswith(f"failed: audit {unit.cells[1].label}: E-STUDY: ")
 
 
+@pytest.mark.slow
 def test_work_runs_a_unit_by_name(done):
     made, folder = done
     path = folder.write_plan(made)
@@ -248,6 +253,7 @@ def test_all_processes_stop_at_the_same_time(tmp_path, monkeypatch):
 # ---- studies in processes ----
 
 
+@pytest.mark.slow
 def test_a_study_writes_tables_and_figures_and_skips_what_is_complete(whole, tmp_path, capsys):
     root, results, printed = whole
     assert len(results) == 3
@@ -340,16 +346,10 @@ def test_two_processes_with_half_of_the_weights_match_one(tmp_path):
     assert recorded["model"]["shard"] == "tp"
 
 
-@pytest.fixture
-def planned(tmp_path):
-    made = plan(small(WHOLE, methods=("cce",)))
-    folder = StudyFolder(tmp_path / "out")
-    return made, folder, folder.write_plan(made)
-
-
 @pytest.mark.slow
-def test_two_processes_match_one(planned, tmp_path):
-    made, folder, path = planned
+def test_two_processes_match_one(tmp_path):
+    made, folder = plan(small(WHOLE, methods=("cce",))), StudyFolder(tmp_path / "out")
+    path = folder.write_plan(made)
     (unit,), (training, audit) = made.units, made.cells
     code, out = launch(2, command, "study", "work", path, "--unit", unit.name, output=tmp_path / "1.txt")
     assert (code, out.count(f"train {training.label}: "), out.count(f"audit {audit.label}: ")) == (0, 1, 1), out

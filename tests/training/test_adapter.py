@@ -8,7 +8,7 @@ from transformers import MambaConfig, NemotronHConfig, Qwen3MoeConfig
 
 from flip_flop.errors import InputError
 from flip_flop.training import F2CTrainer
-from tests.scoring.made import rows
+from tests.scoring.oracle import rows
 from tests.tiny import SHAPE, byte_bpe, random_model, tiny_model
 from tests.training.conftest import make_trainer, settings
 

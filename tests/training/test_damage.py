@@ -84,6 +84,7 @@ def test_a_changed_file_of_an_audit_is_named(tmp_path):
     assert load_run(audited.write(out)).metrics.keys() == audited.metrics.keys()  # it may be overwritten
 
 
+@pytest.mark.slow
 def test_a_changed_file_of_a_training_run_is_named(finished):
     assert {"run.json", "log.jsonl", "votes.npz", "plan.json"} <= {*files_of(finished)}
     for name in [*files_of(finished), *(f"adapter/{name}" for name in files_of(finished / "adapter"))]:
@@ -131,6 +132,7 @@ DAMAGES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_checkpoint_is_refused(crashed, tmp_path, damage):
     out = shutil.copytree(crashed, tmp_path / "run")

@@ -13,9 +13,8 @@ from accelerate import PartialState
 from flip_flop.errors import InputError
 from flip_flop.scoring.distributed import all_results, rank, world_size
 from flip_flop.training.run import log_processes
-from tests.processes import command, end, launch, start_all
+from tests.processes import command, end, launch, start_all, wait_for
 from tests.training.conftest import adapter_weights, log_of, make_exact_trainer, record_of, training_rows
-from tests.waiting import wait_for
 
 # The last of an epoch's 5 steps has 5 instances instead of 8.
 ROWS = 37

@@ -125,6 +125,7 @@ def test_a_run_is_complete_and_its_answers_were_measured(trained):
     assert len(digests) == 1  # the prompts are the same, whatever the answers
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_and_resumed_gives_the_same_adapter(trained, tmp_path, monkeypatch):
     out, config = tmp_path / "run", make_config(SETTINGS)
     with monkeypatch.context() as patch:
@@ -136,6 +137,7 @@ def test_a_run_that_was_stopped_and_resumed_gives_the_same_adapter(trained, tmp_
     assert record_of(out)["training"]["votes_digest"] == record_of(trained[1])["training"]["votes_digest"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes", [{"method": "bct"}, {"method": "opct"}, {"method": "ssd"}, {"method": "swarm"}, {"num_samples": 2}]
 )

@@ -162,6 +162,7 @@ def test_step_computes_each_prefix_once_in_a_pass(tmp_path, kind, vote_pass, pas
     assert counter.counts() == (passes * tokens, tokens if has_loss else 0, passes * rows)
 
 
+@pytest.mark.slow
 def test_instances_without_a_consensus_need_no_backward_in_separate_rows(tmp_path):
     instances = made_instances()
     sizes = [len(inputs_of(instance)) for instance in instances]

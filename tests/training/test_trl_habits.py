@@ -26,6 +26,7 @@ def base(tmp_path_factory):
 STEPS = {"max_steps": 3, "eval_steps": 1, "per_device_train_batch_size": 2, "use_cpu": True}
 
 
+@pytest.mark.slow
 def test_a_key_of_compute_metrics_selects_the_checkpoint(tmp_path):
     values = iter([3, 9, 1, 2, 2])
 
@@ -51,6 +52,7 @@ def test_a_key_of_compute_metrics_selects_the_checkpoint(tmp_path):
         trainer()
 
 
+@pytest.mark.slow
 def test_trainer_accepts_a_task_with_its_rows_or_others(tmp_path):
     task = make_task()
     args = settings(output_dir=str(tmp_path), num_train_epochs=1)

@@ -66,6 +66,7 @@ def test_resumed_run_without_its_votes_has_those_of_the_unbroken_one(tmp_path, m
     assert losses[0] == losses[1]
 
 
+@pytest.mark.slow
 def test_short_run_has_votes_only_for_the_instances_that_it_sees(out):
     run(out, votes="frozen", max_steps=2)
     ids = [instance.id for instance in make_task().with_templates(["plain"]).instances("train")]
@@ -139,12 +140,14 @@ def test_calibration_offsets_are_stored_with_the_adapter(out, tmp_path, num_trai
         np.testing.assert_allclose([*result.metrics["calibrated"]["offsets"].values()], offsets, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_predictions_calibrated_to_a_prior_have_its_shares(out):
     run(out, vote_calibration="prior", label_prior=[0.25, 0.75], **CALIBRATED)
     scores = votes_of(out)["scores"]
     np.testing.assert_allclose(label_shares_per_template(scores.argmax(2), 2), [[0.25, 0.75]] * 4)
 
 
+@pytest.mark.slow
 def test_contextual_offsets_use_the_templates_without_content(out):
     run(out, vote_calibration="contextual", **CALIBRATED)
     rows = RowsSource([{"text": text, "label": 0} for text in ("N/A", "[MASK]")], "content-free")

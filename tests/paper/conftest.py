@@ -1,5 +1,0 @@
-"""A user's folder, and a tiny model on disk."""
-
-from tests.cli.conftest import model, project
-
-__all__ = ["model", "project"]
