@@ -161,7 +161,12 @@ def threshold_gate(run: "Audit", name: str, minimum: float) -> Gate:
 
 
 def comparison_gate(stored: "Audit", run: "Audit", metric: str | None) -> Gate:
-    """Compare a metric. A run is worse if the paired interval is below 0, or if a template has become constant."""
+    """Compare a metric. A run is worse if the paired interval is below 0, or if a template has become constant.
+
+    Raises:
+        InputError: ``E-RUN-MISMATCH``, or ``E-FAIL-UNDER`` for a metric that has no value any more, or is lower and has
+            no interval.
+    """
     from flip_flop.metrics import METRICS
     from flip_flop.report import group_runs, mean_difference
 
@@ -169,6 +174,10 @@ def comparison_gate(stored: "Audit", run: "Audit", metric: str | None) -> Gate:
     name = compared(stored, metric)
     change = mean_difference(name, stored, [run])
     constant = [template for template in run.constant_templates if template not in stored.constant_templates]
+    if not constant and (change is None or (change.interval is None and change.value < 0)):
+        lacks = "value" if change is None else "interval, so a lower value cannot be judged"
+        hint = "Choose another metric, such as agreement, or audit 50 or more rows."
+        raise InputError("E-FAIL-UNDER", f"--fail-if-worse-than: {name} of this run has no {lacks}.", hint)
     worse = bool(constant) or (change is not None and change.interval is not None and change.interval[1] < 0)
     values = f"{METRICS[name].title} {percent(stored.value(name))} to {percent(run.value(name))}"
     parts = [f"{values} ({change.words()})" if change else values]
