@@ -208,6 +208,10 @@ def test_what_does_not_support_open_answers_is_refused_in_one_line():
         ({"labels": ("1", "2")}, "open answers and labels"),
         ({"templates": (Template("one", "{{ question }}", "No ||| Yes"),)}, "answer_choices in template 'one'"),
         ({"data": {"test": [{"question": "x", "answer": "many"}]}}, "'many', which is not a number"),
+        *(
+            ({"data": {"test": [{"question": "x", "answer": answer}]}, "answer": AnswerFormat("text")}, "not a text")
+            for answer in ({"text": ["1"]}, [["1"], ["2"]], [np.array(["1"])])
+        ),
     ],
 )
 def test_contradictory_task_is_refused(changes, words):
@@ -229,5 +233,9 @@ def test_commands_read_open_answers_from_a_task_file(tmp_path, flip_flop):
     code, out, _ = flip_flop("predict", "--model", "demo", "--task", str(task), *predicting, "--quiet")
     assert (code, len((tmp_path / "out.jsonl").read_text().splitlines())) == (0, 3)
     assert re.search(r"3 rows \(\d different votes?; \d without a strict majority", out)
+    task.write_text(text.replace("max_tokens: 4", "extract: ^$"))  # no answer is a number
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"question": word * 2000}) + "\n" for word in ("", "x ")))
+    code, out, _ = flip_flop("predict", "--model", "demo", "--task", str(task), *predicting, "--too-long", "skip", "-q")
+    assert (code, out.endswith("; 1 too long; 1 without a readable answer)\n")) == (0, True)
     code, _, err = flip_flop(*command, "--overwrite", "--vary", "2")
     assert (code, err.startswith("E-OPEN-ANSWER: --vary does not support")) == (2, True)

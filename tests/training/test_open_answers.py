@@ -1,6 +1,7 @@
 """Training on open answers: generated answers as candidates, the files of a run, and what is refused."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
@@ -93,6 +94,26 @@ def test_a_token_without_probability_is_never_sampled():
     scores[0, 7] = 0.0
     draw = _Sampling([generator(0, "sample", "row", 1)])
     assert {int(draw(torch.zeros(1, 1), scores).argmax()) for _ in range(200)} == {7}
+
+
+def test_an_answer_ends_at_the_ends_of_model_and_tokenizer_and_at_no_other_token():
+    loaded, instance = load_tiny(), open_task(max_tokens=8).render("train").instances[0]
+    config, tokenizer = loaded.model.generation_config, loaded.tokenizer
+    with torch.no_grad():
+        loaded.model.lm_head.weight.zero_()  # all tokens are equal, so that the first one is written
+    last = len(tokenizer) - 1
+    for ends, end, text in (([0, last], last, ""), (last, 0, ""), (None, 0, ""), (last, last, "x"), (None, None, "x")):
+        config.eos_token_id, tokenizer.eos_token_id = ends, end
+        tokenizer.decode = lambda tokens, **_: "x" * bool(tokens)
+        assert written_to(loaded, instance, 0) == (text,) * 3, (ends, end)
+
+
+def test_a_validation_row_that_is_too_long_is_refused_before_training(tmp_path):
+    task = open_task()
+    data = {**task.data, "validation": RowsSource([{"text": "long " * 5000}, *rows(3)], "long rows")}
+    with pytest.raises(InputError, match="E-TOO-LONG: 1 of 4 instances"):
+        train(load_tiny(), replace(task, data=data), make_config(SETTINGS), tmp_path / "run", quiet=True)
+    assert not (tmp_path / "run" / "checkpoints").exists()
 
 
 @pytest.fixture(scope="module")

@@ -79,8 +79,10 @@ def predict_command(
     abstained = sum(row["vote"] is None and 0 < (row["confidence"] or 0) < run.abstain_below for row in predictions)
     if run.abstain_below:
         notes += f"; {abstained} abstained"
+    if skipped := sum(bool(row.get("note")) for row in predictions):
+        notes += f"; {skipped} too long"
     none = "without a readable answer" if opened.answer else "without an answer that is a label"
-    if unanswered := sum(row["vote"] is None for row in predictions) - abstained:
-        notes += f"; {unanswered} {'too long' if scoring.too_long == 'skip' else none}"
+    if unanswered := sum(row["vote"] is None for row in predictions) - abstained - skipped:
+        notes += f"; {unanswered} {none}"
     echo(f"{run.out}: {len(predictions)} rows ({shares}{notes})")
     return 0

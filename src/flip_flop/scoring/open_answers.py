@@ -116,13 +116,12 @@ def _write(
     """Return the answers of a batch, and whether each is cut at ``max_tokens``. Without a generator, one is greedy."""
     model: Any = unwrap(loaded.model)
     tokenizer, width = loaded.tokenizer, max(map(len, prompts))
-    ends = model.generation_config.eos_token_id if model.generation_config else None
-    ends = tokenizer.eos_token_id if ends is None else ends
-    ends = ends if isinstance(ends, list) else [0 if ends is None else ends]
+    known = model.generation_config.eos_token_id if model.generation_config else None
+    ends = {tokenizer.eos_token_id, *(known if isinstance(known, list) else [known])} - {None}  # a tuned model has two
     padded = torch.tensor([[0] * (width - len(tokens)) + list(tokens) for tokens in prompts], device=model.device)
     mask = torch.tensor([[0] * (width - len(tokens)) + [1] * len(tokens) for tokens in prompts], device=model.device)
     # A model's own settings may sample, or penalize repeated words.
-    greedy = GenerationConfig(eos_token_id=ends, pad_token_id=ends[0])
+    greedy = GenerationConfig(eos_token_id=sorted(ends) or None, pad_token_id=min(ends, default=0))
     more: dict[str, Any] = {"stop_strings": list(form.stop), "tokenizer": tokenizer} if form.stop else {}
     if any(random):
         more["logits_processor"] = LogitsProcessorList([_Sampling(random)])

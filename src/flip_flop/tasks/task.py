@@ -270,7 +270,9 @@ class Task:
         for row in rows.rows:
             value = row.fields.get(self.label_field)
             values: Iterable[Any] = value if isinstance(value, list | tuple | np.ndarray) else [value]
+            nested = [item for item in values if isinstance(item, Mapping | list | tuple | set | np.ndarray)]
             keys = {text: self.answer.reference_key(text) for text in map(label_text, values) if text}
+            keys |= dict.fromkeys(map(str, nested))
             if None in keys.values():
                 unread = next(text for text, key in keys.items() if key is None)
                 what = f"{rows.location(row)}: {self.label_field!r} is {unread!r}, which is not a {self.answer.kind}."

@@ -133,6 +133,8 @@ class F2CTrainer(Trainer):
         # The default LoRA starts at zero, so that its first scores equal the base model's.
         is_zero = peft_config is None and not isinstance(self.loaded.model, PeftModel)
         self.adapted = prepare_model(self.loaded.model, args, peft_config)
+        with self.adapted.disable_adapter():  # before training, because a row may be too long
+            self._base_answers = self._validation_answers(args, "base") if self.open_validation else None
         self._zero_adapter = weights_digest(self.adapted) if is_zero else ""
         self._validation_scores: dict[str, Scores] = {}
         self._prepare_votes(args, content_free)
@@ -236,12 +238,14 @@ class F2CTrainer(Trainer):
         sampling = {"num_samples": num_samples, "seed": args.seed}
         return generate(loaded, rows, options, names=(), label=label, quiet=bool(args.disable_tqdm), **sampling)
 
-    def answers_before_and_after(self) -> tuple[Scores, Scores]:
-        """Generate the open answers to a few validation rows, without and with the adapter."""
+    def _validation_answers(self, args: F2CConfig, name: str) -> ScoredRows:
         adapted = replace(self.loaded, model=self.adapted)
-        with self.adapted.disable_adapter():
-            before = self._generate(adapted, self.args, self.open_validation, "answers, base")
-        return before, self._generate(adapted, self.args, self.open_validation, "answers, trained")
+        return self._generate(adapted, args, self.open_validation, f"answers, {name}")
+
+    def answers_before_and_after(self) -> tuple[Scores, Scores]:
+        """Return the open answers to a few validation rows, without and with the adapter."""
+        assert self._base_answers is not None
+        return self._base_answers, self._validation_answers(self.args, "trained")
 
     @property
     def datasets(self) -> list[InstanceDataset]:
