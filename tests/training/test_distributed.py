@@ -18,6 +18,8 @@ from tests.training.conftest import adapter_weights, log_of, make_exact_trainer,
 
 # The last of an epoch's 5 steps has 5 instances instead of 8.
 ROWS = 37
+# The default of a machine without an accelerator is what these tests are about.
+DEVICE = ("--device", "cpu") if torch.accelerator.is_available() else ()
 
 
 @pytest.fixture
@@ -41,7 +43,7 @@ def task_file(tmp_path):
 
 def training(num_processes, task_file, out, *flags):
     """The arguments of a training whose steps have 8 instances over all processes."""
-    settings = ["--model", "demo", "--task", str(task_file), "--method", "f2c", "--out", str(out), "--device", "cpu"]
+    settings = ["--model", "demo", "--task", str(task_file), "--method", "f2c", "--out", str(out), *DEVICE]
     settings += ["--num-train-epochs", "2", "--logging-steps", "1", "--divergence-space", "labels", "--keep-worse"]
     return ["train", *settings, "--per-device-train-batch-size", str(8 // num_processes), *flags]
 
@@ -133,9 +135,15 @@ def test_launcher_that_starts_too_few_processes_is_warned_about(monkeypatch, cap
     assert "W-ONE-PROCESS: accelerate started one of several requested processes" in caplog.text
 
 
+def test_settings_made_for_another_number_of_processes_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("flip_flop.scoring.distributed.world_size", lambda: 2)
+    with pytest.raises(InputError, match="E-DISTRIBUTED: 2 processes are joined, but the settings were made for 1"):
+        make_exact_trainer(tmp_path, training_rows(count=4))
+
+
 @pytest.mark.slow
 def test_audit_in_two_processes_has_the_same_scores(tmp_path, flip_flop):
-    words = ["audit", "--model", "demo", "--task", "demo", "--limit", "7", "--device", "cpu", "--out"]
+    words = ["audit", "--model", "demo", "--task", "demo", "--limit", "7", *DEVICE, "--out"]
     assert run_two(tmp_path, [*words, tmp_path / "two"]).count("next, flip-flop report") == 1
     assert flip_flop(*words, tmp_path / "one").code == 0
     one, two = (np.load(tmp_path / run / "scores.npz")["scores"] for run in ("one", "two"))
@@ -151,6 +159,7 @@ def train(processes, batch, accumulation, out):
     trainer = make_exact_trainer(
         out / f"{processes}-checkpoints",
         training_rows(count=17),
+        use_cpu=torch.accelerator.is_available(),  # as DEVICE
         learning_rate=1e-3,
         max_steps=5,
         logging_steps=2,

@@ -54,7 +54,8 @@ def join_processes(device: str) -> None:
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         from accelerate import PartialState
 
-        PartialState(cpu=device == "cpu", timeout=timedelta(hours=2))  # the rows of a process may take much longer
+        on_cpu = device == "cpu" or not torch.accelerator.is_available()
+        PartialState(cpu=on_cpu, timeout=timedelta(hours=2))  # the rows of a process may take much longer
 
 
 @_answered()

@@ -66,6 +66,8 @@ class F2CConfig(TrainingSettings, TrainingArguments):
         self._require("save_strategy", self.save_strategy != "best", "no, steps or epoch")
         self._resolve_schedule()
         self._check_supported()
+        # Otherwise accelerate counts one process on a machine without a GPU, and all processes train on the same rows.
+        self.use_cpu = self.use_cpu or not torch.accelerator.is_available()
         TrainingArguments.__post_init__(self)
         self._check_optimizer()
         self._require("model_init_kwargs", isinstance(self.model_init_kwargs or {}, dict), "an object of settings")

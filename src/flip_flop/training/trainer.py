@@ -174,6 +174,12 @@ class F2CTrainer(Trainer):
                 f"{args.n_gpu} GPUs are visible to one process.",
                 "Start a process per GPU with `accelerate launch` or `torchrun`, or set CUDA_VISIBLE_DEVICES to one.",
             )
+        if args.world_size != distributed.world_size():
+            raise InputError(
+                "E-DISTRIBUTED",
+                f"{distributed.world_size()} processes are joined, but the settings were made for {args.world_size}.",
+                "Make the F2CConfig first, in each process of the launcher, with use_cpu=True if it trains on a CPU.",
+            )
         if args.fsdp or args.deepspeed or args.parallelism_config:
             raise InputError(
                 "E-DISTRIBUTED",
