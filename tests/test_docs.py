@@ -20,13 +20,14 @@ import yaml
 
 from flip_flop import _MODULES
 from flip_flop.cli.main import cli
-from flip_flop.errors import InputError, error_table, install_command
+from flip_flop.errors import error_table, install_command
 from flip_flop.method import METHODS
 from flip_flop.metrics import METRICS, add_metric
 from flip_flop.tasks import load_task
 from flip_flop.training import F2CConfig, make_config
 from flip_flop.training.settings import TrainingSettings
 from tests.cli.project import one_line
+from tests.refused import refused
 from tests.test_architecture import FLOOR_OF
 
 ROOT = Path(__file__).parents[1]
@@ -90,8 +91,7 @@ def test_the_metric_of_the_page_is_in_an_audit_and_its_report(folder, flip_flop)
         shown = [flip_flop(*words) for words in (audited, reported)]
         assert [result.code for result in shown] == [0, 0]
         sys.modules.pop("flips")
-        with pytest.raises(InputError, match=r"metric: 'any_flip' is the name of another metric\."):
-            add_metric("flips:ANY_FLIP")
+        refused(r"metric: 'any_flip' is the name of another metric\.", add_metric, "flips:ANY_FLIP")
     finally:
         METRICS.pop("any_flip", None)
     metrics = json.loads((folder / "out/flips/metrics.json").read_text())

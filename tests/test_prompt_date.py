@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from flip_flop import audit, compare, load_run, write_report
-from flip_flop.errors import InputError
 from flip_flop.scoring.options import ScoringOptions
 from flip_flop.training import train
 from tests.evaluation.conftest import make_task as make_audit_task
+from tests.refused import refused
 from tests.tiny import CHAT_TEMPLATE, byte_bpe, save_tiny, with_chat_template
 from tests.training.conftest import adapter_bytes, before_step, load_tiny, make_task, record_of, settings
 
@@ -84,8 +84,13 @@ def test_training_resumed_on_another_day_keeps_its_date(on, tmp_path, monkeypatc
         with pytest.raises(RuntimeError, match="crash"):
             run("resumed")
     on(SECOND)
-    with pytest.raises(InputError, match=rf"E-RESUME-CHANGED: .*prompt_date \('{FIRST}', now '{SECOND}'\)"):
-        run("resumed", resume=True, prompt_date=SECOND)
+    refused(
+        rf"E-RESUME-CHANGED: .*prompt_date \('{FIRST}', now '{SECOND}'\)",
+        run,
+        "resumed",
+        resume=True,
+        prompt_date=SECOND,
+    )
     run("resumed", resume=True)
     assert adapter_bytes(tmp_path / "resumed") == adapter_bytes(tmp_path / "whole")
     records = [record_of(tmp_path / name) for name in ("whole", "resumed")]

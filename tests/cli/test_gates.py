@@ -13,9 +13,9 @@ from flip_flop import audit as flip_flop_audit
 from flip_flop import load_run
 from flip_flop.cli import gates
 from flip_flop.console import markdown_cell
-from flip_flop.errors import InputError
 from flip_flop.metrics import METRICS, Metric, summarise
 from tests.cli.project import TASK, csv_of, errors_of, make_project, one_line
+from tests.refused import refused
 from tests.report.made_runs import HOSTILE
 
 
@@ -71,15 +71,19 @@ def test_a_gate_whose_metric_cannot_be_judged_is_an_error_and_not_passed(stored,
     for run in (before, found):
         run.metrics["constant_templates"] = []
     found.metrics["fleiss_kappa"] = None
-    with pytest.raises(InputError, match="E-FAIL-UNDER: --fail-if-worse-than: fleiss_kappa of this run has no value"):
-        gates.comparison_gate(before, found, "fleiss_kappa")
+    refused(
+        "E-FAIL-UNDER: --fail-if-worse-than: fleiss_kappa of this run has no value",
+        gates.comparison_gate,
+        before,
+        found,
+        "fleiss_kappa",
+    )
     metric = Metric("first", "first", lambda data: float(data.predictions[0, 0] == 0), has_interval=False)
     monkeypatch.setitem(METRICS.data, "first", metric)
     before.metrics["first"], found.metrics["first"] = 1.0, 0.0
     assert gates.comparison_gate(found, before, "first").passed
     assert gates.comparison_gate(before, before, "first").passed
-    with pytest.raises(InputError, match="first of this run has no interval"):
-        gates.comparison_gate(before, found, "first")
+    refused("first of this run has no interval", gates.comparison_gate, before, found, "first")
     found.metrics["constant_templates"] = ["terse"]
     assert not gates.comparison_gate(before, found, "first").passed
 

@@ -22,12 +22,12 @@ from flip_flop import (
     write_predictions,
     write_report,
 )
-from flip_flop.errors import InputError
 from flip_flop.metrics import summarise
 from flip_flop.prompts import TemplateSet
 from flip_flop.record import RunRecord, TaskRecord
 from flip_flop.scoring import PromptEncoder
 from tests.evaluation.conftest import TEMPLATES, change_metrics, make_rows, make_task
+from tests.refused import refused
 from tests.report.pages import Page
 from tests.scoring.oracle import naive_scores
 from tests.tiny import byte_bpe, tiny_model
@@ -133,16 +133,21 @@ def test_all_kinds_of_models_are_accepted(loaded, folder, audited):
 
 def test_rendered_rows_have_no_inputs_without_content(loaded):
     rows = [asdict(instance) for instance in make_task().instances("test")]
-    with pytest.raises(InputError, match="E-CALIBRATION"):
-        audit(loaded, rows, quiet=True, calibrate="contextual")
+    refused("E-CALIBRATION", audit, loaded, rows, quiet=True, calibrate="contextual")
 
 
 def test_predictions_are_not_written_with_other_rows(loaded, tmp_path):
     split = make_task().render("test")
     rows = predict(loaded, split, quiet=True)
     for suffix in ("csv", "jsonl"):
-        with pytest.raises(InputError, match="E-DATA-ROWS: There are 4 predictions and 5 rows"):
-            write_predictions(rows[1:], [0, 1, 2], tmp_path / f"out.{suffix}", split.rows)
+        refused(
+            "E-DATA-ROWS: There are 4 predictions and 5 rows",
+            write_predictions,
+            rows[1:],
+            [0, 1, 2],
+            tmp_path / f"out.{suffix}",
+            split.rows,
+        )
 
 
 @pytest.mark.slow
@@ -195,8 +200,7 @@ ROW = asdict(make_task().instances("test")[0])
     ],
 )
 def test_unsupported_rows_are_rejected(loaded, rows, words):
-    with pytest.raises(InputError, match=words):
-        audit(loaded, rows, quiet=True)
+    refused(words, audit, loaded, rows, quiet=True)
 
 
 @pytest.mark.parametrize(
@@ -207,8 +211,7 @@ def test_unsupported_rows_are_rejected(loaded, rows, words):
     ],
 )
 def test_unsupported_models_are_rejected(model, words):
-    with pytest.raises(InputError, match=words):
-        audit(model, make_task(), quiet=True)
+    refused(words, audit, model, make_task(), quiet=True)
     with pytest.raises(TypeError, match="0 follow the model"):
         audit(model)
 
@@ -220,8 +223,7 @@ def test_a_limit_takes_the_same_sample_of_a_task_a_split_and_rows(loaded):
     ids = [each.id for each in task.instances("test", limit=3, seed=5)]
     for given in (task, split, rows):
         assert list(audit(loaded, given, limit=3, seed=5, quiet=True).instance_ids) == ids
-    with pytest.raises(InputError, match=r"E-TASK-KEY: the limit is 0\."):
-        audit(loaded, rows, limit=0)
+    refused(r"E-TASK-KEY: the limit is 0\.", audit, loaded, rows, limit=0)
 
 
 def test_audit_has_line_table_and_frames(audited, tmp_path):

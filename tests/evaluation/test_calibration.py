@@ -8,7 +8,6 @@ import pytest
 from peft import LoraConfig, get_peft_model
 
 from flip_flop import audit, load_run, predict
-from flip_flop.errors import InputError
 from flip_flop.metrics import batch_offsets, label_shares_per_template, summarise
 from flip_flop.prompts import Template
 from flip_flop.report import comparison_blocks, render_csv, render_text, write_report
@@ -16,6 +15,7 @@ from flip_flop.scoring import load_model, score, store_calibration
 from flip_flop.tasks import prior_from
 from tests.evaluation.conftest import TEMPLATES, change_metrics, make_rows, make_task
 from tests.metrics import oracle
+from tests.refused import refused
 from tests.report.pages import Page
 
 TASK = make_task(make_rows(60))
@@ -64,8 +64,14 @@ def test_contextual_calibration_uses_first_row_without_content(loaded, raw):
     offsets = oracle.batch_offsets(content_free.astype(float).tolist())
     np.testing.assert_allclose(list(after["offsets"].values()), offsets, atol=1e-5)
     own = Template("own", "{{ text }}", "{{ text }} ||| Good ||| Neither")
-    with pytest.raises(InputError, match=r"E-CALIBRATION: .* each row's own"):
-        audit(loaded, make_task(templates=(own, *TEMPLATES)), quiet=True, calibrate="contextual")
+    refused(
+        r"E-CALIBRATION: .* each row's own",
+        audit,
+        loaded,
+        make_task(templates=(own, *TEMPLATES)),
+        quiet=True,
+        calibrate="contextual",
+    )
 
 
 def test_loaded_calibrated_scores_have_shares_of_prior(found, tmp_path):
@@ -104,8 +110,7 @@ def test_tables_and_report_have_raw_and_calibrated_metrics(found, raw, tmp_path)
 )
 def test_invalid_calibration_is_rejected(found, tmp_path, change, words):
     change_metrics(found.write(tmp_path / "run"), calibrated=found.metrics["calibrated"] | change)
-    with pytest.raises(InputError, match=f"E-RUN-BROKEN: .*{words}"):
-        load_run(tmp_path / "run")
+    refused(f"E-RUN-BROKEN: .*{words}", load_run, tmp_path / "run")
 
 
 def test_predictions_are_calibrated_like_audit(loaded, found, tmp_path, caplog):
@@ -125,8 +130,7 @@ def test_few_labels_estimate_prior(tmp_path):
     path = tmp_path / "few.csv"
     path.write_text("text,mood\n" + "good,1\n" * 5 + "bad,0\n" * 2)
     assert prior_from(TASK, path) == (0.3, 0.6, 0.1)
-    with pytest.raises(InputError, match=r"E-LABEL-PRIOR: .* no label_field"):
-        prior_from(make_task(labels=None, label_field=None), path)
+    refused(r"E-LABEL-PRIOR: .* no label_field", prior_from, make_task(labels=None, label_field=None), path)
 
 
 @pytest.fixture(scope="module")
@@ -169,16 +173,22 @@ def test_audit_and_predict_apply_the_stored_offsets_by_template(trained, stored,
 
 def rejected(trained, words, task=TASK, **options):
     for function in (audit, predict):
-        with pytest.raises(InputError, match=rf"E-CALIBRATION: .*{words}"):
-            function(trained, task, quiet=True, calibrate="stored", **options)
+        refused(rf"E-CALIBRATION: .*{words}", function, trained, task, quiet=True, calibrate="stored", **options)
 
 
 def test_stored_offsets_of_other_adapters_and_templates_are_rejected(trained, stored, loaded):
     rejected(loaded, "no adapter")
     edited = Template("terse", "{{ text }} So?", "No ||| Yes ||| So")
     rejected(trained, "'terse'", make_task(templates=(*TEMPLATES[:3], edited)))
-    with pytest.raises(InputError, match=r"E-LABEL-PRIOR: .*--calibrate stored"):
-        predict(trained, TASK, quiet=True, calibrate="stored", label_prior=PRIOR)
+    refused(
+        r"E-LABEL-PRIOR: .*--calibrate stored",
+        predict,
+        trained,
+        TASK,
+        quiet=True,
+        calibrate="stored",
+        label_prior=PRIOR,
+    )
     stored.write_text("[" * 100_000)
     rejected(trained, "calibration.json is invalid")
     stored.unlink()

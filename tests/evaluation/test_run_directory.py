@@ -8,13 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from flip_flop.errors import InputError
 from flip_flop.evaluation.audit import audit
 from flip_flop.metrics import METRICS
 from flip_flop.record import RunRecord
 from flip_flop.report import load_run
 from flip_flop.scoring import load_model
 from tests.evaluation.conftest import TEMPLATES, make_task
+from tests.refused import refused
 
 FILES = ["MANIFEST.json", "instances.jsonl.gz", "metrics.json", "run.json", "scores.npz"]
 
@@ -75,12 +75,10 @@ def test_run_replaces_previous_run(audited, tmp_path):
     (out / "notes.txt").write_text("of the old run")
     audited.write(out)
     assert names(out) == FILES
-    with pytest.raises(InputError, match=r"E-OUT-USED: .* is not empty\."):
-        audited.write(out, overwrite=False)
+    refused(r"E-OUT-USED: .* is not empty\.", audited.write, out, overwrite=False)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("not of a run")
-    with pytest.raises(InputError, match=r"E-OUT-USED: .* is not empty\. Give another --out\.$"):
-        audited.write(tmp_path / "mine", overwrite=True)
+    refused(r"E-OUT-USED: .* is not empty\. Give another --out\.$", audited.write, tmp_path / "mine", overwrite=True)
     assert names(tmp_path) == ["base", "mine"]
 
 
@@ -188,20 +186,17 @@ def test_read_and_written_records_are_equal(content, tmp_path):
     ],
 )
 def test_a_broken_record_says_where_and_what(content, why, tmp_path):
-    with pytest.raises(InputError) as caught:
-        RunRecord.read(write(tmp_path, content))
-    assert str(caught.value).startswith(f"E-RUN-BROKEN: {tmp_path / 'run.json'} {why}")
-    assert str(caught.value).endswith("Restore it, or run it again into a new folder.")
+    line = refused("^E-", RunRecord.read, write(tmp_path, content))
+    assert line.startswith(f"E-RUN-BROKEN: {tmp_path / 'run.json'} {why}")
+    assert line.endswith("Restore it, or run it again into a new folder.")
 
 
 def test_a_run_that_is_not_there_and_a_run_of_another_kind_are_missing(tmp_path):
     for folder, words in ((tmp_path / "nowhere", "is not a folder"), (tmp_path, "has no run.json")):
-        with pytest.raises(InputError, match=f"E-RUN-MISSING: {folder} {words}"):
-            RunRecord.read(folder)
+        refused(f"E-RUN-MISSING: {folder} {words}", RunRecord.read, folder)
     write(tmp_path, TRAINING)
     assert RunRecord.read(tmp_path, "train").kind == "train"
-    with pytest.raises(InputError, match=r"E-RUN-MISSING: .* of kind 'train', not 'audit'\. Give the folder"):
-        RunRecord.read(tmp_path, "audit")
+    refused(r"E-RUN-MISSING: .* of kind 'train', not 'audit'\. Give the folder", RunRecord.read, tmp_path, "audit")
 
 
 @pytest.mark.parametrize("content", [None, "[]", '{"mine": 1}', '{"kind": "audit", "model": 3}', AUDIT])
@@ -215,5 +210,4 @@ def test_an_adapters_training_is_found_beside_it(tmp_path):
     assert RunRecord.of_adapter(write(tmp_path, TRAINING) / "adapter").training["method"] == "f2c"
     for broken in ("{", {"kind": "train"}):
         write(tmp_path, broken)
-        with pytest.raises(InputError, match="E-RUN-BROKEN"):
-            RunRecord.of_adapter(tmp_path / "adapter")
+        refused("E-RUN-BROKEN", RunRecord.of_adapter, tmp_path / "adapter")

@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from flip_flop import ScoringOptions, audit, load_run, predict, write_predictions, write_report
-from flip_flop.errors import InputError
 from flip_flop.evaluation.audit import ask_again
 from flip_flop.metrics import Scores
 from flip_flop.scoring import CausalLMScorer, EndpointScorer, Scorer
 from tests.evaluation.conftest import make_rows, make_task
+from tests.refused import refused
 from tests.served import serving
 from tests.tiny import metaspace, tiny_model, with_chat_template
 
@@ -160,8 +160,14 @@ def test_dry_run_estimates_and_writes_nothing(served, flip_flop, tmp_path):
 def test_interrupted_audit_continues_with_stored_answers(served, task):
     server, name = served
     server.dies_after = 17
-    with pytest.raises(InputError, match=r"E-ENDPOINT-ANSWER: .* 17 of 60 answers are stored"):
-        audit(EndpointScorer(name, retries=0), task, quiet=True, scoring=ScoringOptions(concurrency=1))
+    refused(
+        r"E-ENDPOINT-ANSWER: .* 17 of 60 answers are stored",
+        audit,
+        EndpointScorer(name, retries=0),
+        task,
+        quiet=True,
+        scoring=ScoringOptions(concurrency=1),
+    )
     server.dies_after = None
     assert audit(name, task, quiet=True).record.scoring["num_asked"] == 43
     assert len({request["prompt"] for request in server.requests}) == 60
@@ -170,8 +176,7 @@ def test_interrupted_audit_continues_with_stored_answers(served, task):
     assert len(server.requests) - num_requests == 10  # stored answers that are requested again
     model = server.model
     server.model = lambda ids: type("Output", (), {"logits": model(ids).logits * 1.5})
-    with pytest.raises(InputError, match=r"E-ENDPOINT-ANSWER: .*Remove .*\.jsonl"):
-        audit(name, make_task(make_rows(6)), quiet=True)
+    refused(r"E-ENDPOINT-ANSWER: .*Remove .*\.jsonl", audit, name, make_task(make_rows(6)), quiet=True)
     assert len(server.requests) - num_requests <= 20
 
 
@@ -229,8 +234,7 @@ def test_generated_answers_have_no_probability_metrics(served, task, tmp_path):
     assert (rows[0]["vote"], rows[0]["templates"]["truth"]) == (1, {"label": None, "probs": None})
     write_predictions(rows, (0, 1, 2), tmp_path / "out.csv")
     assert (tmp_path / "out.csv").read_text().splitlines()[0].count(": label") == 4
-    with pytest.raises(InputError, match=r"E-ENDPOINT: --calibrate batch"):
-        audit(name, task, quiet=True, scoring=GENERATION, calibrate="batch")
+    refused(r"E-ENDPOINT: --calibrate batch", audit, name, task, quiet=True, scoring=GENERATION, calibrate="batch")
 
 
 @pytest.mark.slow

@@ -9,7 +9,6 @@ from benchmarks.coverage import LABELS, false_differences
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flip_flop.errors import InputError
 from flip_flop.files import generator
 from flip_flop.metrics import (
     METRICS,
@@ -31,6 +30,7 @@ from flip_flop.metrics import (
 from tests.method.oracle import softmax
 from tests.metrics import oracle
 from tests.metrics.oracle import data_of, random_data
+from tests.refused import refused
 
 
 def slow_risk_coverage(confidence, wrong):
@@ -209,15 +209,13 @@ def test_of_two_labels_it_is_the_cut_at_a_quantile(drawn):
 
 @pytest.mark.parametrize("prior", ["", "1", "0.5,x", "0.5,0.6", "0,1", "-0.5,1.5", "nan,1", [0.5], [0.2, 0.2]])
 def test_what_is_no_prior_is_refused(prior):
-    with pytest.raises(InputError, match=r"E-LABEL-PRIOR: .* such as 0\.3,0\.7"):
-        check_prior(prior)
+    refused(r"E-LABEL-PRIOR: .* such as 0\.3,0\.7", check_prior, prior)
 
 
 @pytest.mark.parametrize(("method", "prior", "words"), [("batch", [0.5, 0.5], "not of 3"), ("prior", None, "needs a")])
 def test_a_prior_is_of_as_many_labels_and_needed_where_answers_get_its_shares(method, prior, words):
     scores = np.zeros((60, 1, 3))
-    with pytest.raises(InputError, match=rf"E-LABEL-PRIOR: .* {words}"):
-        find_offsets(method, scores, prior, lambda: scores)
+    refused(rf"E-LABEL-PRIOR: .* {words}", find_offsets, method, scores, prior, lambda: scores)
 
 
 def test_few_instances_are_said_to_be_few(caplog):

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from flip_flop.errors import InputError
 from flip_flop.metrics import resolve_average
 from flip_flop.paper.data.catalog import catalog_data, catalog_entry, catalog_names
 from flip_flop.tasks import TaskRequest, load_task
 from tests.paper.made_datasets import CSV_FILES, change_rows, templates_yaml, write_story_cloze
+from tests.refused import refused
 
 NAMES = catalog_names()
 
@@ -111,15 +111,12 @@ def test_changed_rows_and_templates_are_checked_again(made, tmp_path):
 )
 def test_rows_of_another_shape_or_too_few_are_refused(change, words, made):
     change_rows(made, "aps/super_glue/rte/train", change)
-    with pytest.raises(InputError, match=words):
-        load(made, "rte")
+    refused(words, load, made, "rte")
 
 
 def test_story_cloze_explains_registration_and_reads_its_folder(made, tmp_path, monkeypatch):
-    with pytest.raises(InputError, match=r"\AE-DATA-FILE: .* Register at https://.*--story-cloze-dir[^\n]*\Z"):
-        load_task("storycloze")
-    with pytest.raises(InputError, match=r"E-DATA-FILE: there is no file .*cloze_test_val"):
-        load_task("storycloze", story_cloze_dir=tmp_path)
+    refused(r"\AE-DATA-FILE: .* Register at https://.*--story-cloze-dir[^\n]*\Z", load_task, "storycloze")
+    refused(r"E-DATA-FILE: there is no file .*cloze_test_val", load_task, "storycloze", story_cloze_dir=tmp_path)
     monkeypatch.setenv("FLIP_FLOP_STORY_CLOZE", str(made.stories))
     task = load_task("storycloze")
     row = task.rows("test").rows[0].fields
@@ -131,15 +128,12 @@ def test_story_cloze_explains_registration_and_reads_its_folder(made, tmp_path, 
 def test_other_story_cloze_files_are_rejected(made):
     path = made.stories / CSV_FILES[1]
     path.write_text(path.read_text().replace("AnswerRightEnding", "Answer"))
-    with pytest.raises(InputError, match=r"E-DATA-COLUMN: .* has no column 'AnswerRightEnding'"):
-        load(made, "storycloze")
+    refused(r"E-DATA-COLUMN: .* has no column 'AnswerRightEnding'", load, made, "storycloze")
     write_story_cloze(made.stories)
     path.write_text(path.read_text().removesuffix("1\n").removesuffix("1\r\n") + "3\n")
-    with pytest.raises(InputError, match=r"E-LABEL: .* line 24: 'answer_right_ending' is 3"):
-        load(made, "storycloze")
+    refused(r"E-LABEL: .* line 24: 'answer_right_ending' is 3", load, made, "storycloze")
     path.write_text(path.read_text().removesuffix("3\n") + "\n")
-    with pytest.raises(InputError, match=r"E-DATA-PARSE: .* line 24: 'AnswerRightEnding' is empty"):
-        load(made, "storycloze")
+    refused(r"E-DATA-PARSE: .* line 24: 'AnswerRightEnding' is empty", load, made, "storycloze")
 
 
 # ---- the command ----

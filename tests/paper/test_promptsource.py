@@ -31,6 +31,7 @@ from flip_flop.paper.data.promptsource import (
 )
 from flip_flop.prompts import Template, TemplateSet, render_instance
 from flip_flop.tasks import TaskRequest, load_task
+from tests.refused import refused
 
 TEMPLATES = "promptsource-0.2.3/promptsource/templates"
 YAML = """\
@@ -143,17 +144,14 @@ def test_templates_are_read_from_inside_the_named_folder(inside, tmp_path, monke
     monkeypatch.setenv("FLIP_FLOP_PROMPTSOURCE", str(tmp_path / inside))
     assert promptsource_names(templates_folder()) == ("drinks", "food/hot")
     monkeypatch.setenv("FLIP_FLOP_PROMPTSOURCE", str(tmp_path / "nowhere"))
-    with pytest.raises(InputError, match=r"E-TPL-FETCH: FLIP_FLOP_PROMPTSOURCE is .*nowhere"):
-        templates_folder()
+    refused(r"E-TPL-FETCH: FLIP_FLOP_PROMPTSOURCE is .*nowhere", templates_folder)
 
 
 def test_missing_and_changed_templates_are_refused(pip, cache):
-    with pytest.raises(InputError, match=r"E-TPL-FETCH: .* Run `flip-flop templates fetch`\."):
-        templates_folder()
+    refused(r"E-TPL-FETCH: .* Run `flip-flop templates fetch`\.", templates_folder)
     fetch()
     (cache / "drinks" / "templates.yaml").write_text(YAML.replace("No", "Nope"))
-    with pytest.raises(InputError, match=r"E-TPL-FETCH: .*drinks/templates.yaml has changed"):
-        read_promptsource(cache, "drinks")
+    refused(r"E-TPL-FETCH: .*drinks/templates.yaml has changed", read_promptsource, cache, "drinks")
     assert read_promptsource(cache, "food/hot")
 
 
@@ -202,14 +200,12 @@ def test_read_a_template_and_its_metadata(tmp_path):
 )
 def test_wrong_content_is_refused_with_its_place(old, new, place, words, tmp_path):
     folder = write(tmp_path, YAML.replace(old, new, 1))
-    with pytest.raises(InputError, match=rf"E-TASK-FILE: .*drinks/templates.yaml{place}:? .*{words}"):
-        read_promptsource(folder, "drinks")
+    refused(rf"E-TASK-FILE: .*drinks/templates.yaml{place}:? .*{words}", read_promptsource, folder, "drinks")
 
 
 @pytest.mark.parametrize("text", ["", "templates: []", "- a", "dataset: drinks"])
 def test_a_file_that_holds_no_templates_is_refused(text, tmp_path):
-    with pytest.raises(InputError, match=r"E-TASK-FILE: .*holds no templates"):
-        read_promptsource(write(tmp_path, text), "drinks")
+    refused(r"E-TASK-FILE: .*holds no templates", read_promptsource, write(tmp_path, text), "drinks")
 
 
 @pytest.mark.parametrize(
@@ -229,17 +225,14 @@ def test_an_invalid_template_does_not_affect_the_others(jinja, code, tmp_path):
 
 
 def test_two_templates_of_one_name_are_refused(tmp_path):
-    with pytest.raises(InputError, match=r"E-TPL-DUP: .*'plain'"):
-        read_promptsource(write(tmp_path, YAML + second("plain")), "drinks")
+    refused(r"E-TPL-DUP: .*'plain'", read_promptsource, write(tmp_path, YAML + second("plain")), "drinks")
 
 
 def test_an_unknown_dataset_is_named_with_its_nearest(tmp_path):
     folder = write(write(tmp_path, YAML), YAML, "food/hot")
     assert promptsource_names(folder) == ("drinks", "food/hot")
-    with pytest.raises(InputError, match=r"E-TASK-UNKNOWN: .*'drink'. Did you mean 'drinks'\?"):
-        read_promptsource(folder, "drink")
-    with pytest.raises(InputError, match="E-TASK-UNKNOWN"):
-        read_promptsource(folder, "food/../drinks")
+    refused(r"E-TASK-UNKNOWN: .*'drink'. Did you mean 'drinks'\?", read_promptsource, folder, "drink")
+    refused("E-TASK-UNKNOWN", read_promptsource, folder, "food/../drinks")
 
 
 @pytest.mark.slow
@@ -364,8 +357,7 @@ def test_a_damaged_split_is_an_error(tea):
     pd.DataFrame({"text": ["x", "y"], "label": [1, 0]}).to_parquet(mirror / "validation.parquet")
     assert set(load_task("promptsource:tea", hub_mirror=tea / "mirror").data) == {"test"}
     (mirror / "test.parquet").write_bytes((mirror / "validation.parquet").read_bytes()[:-40])
-    with pytest.raises(InputError, match=r"test\.parquet"):
-        load_task("promptsource:tea", hub_mirror=tea / "mirror")
+    refused(r"test\.parquet", load_task, "promptsource:tea", hub_mirror=tea / "mirror")
 
 
 # ---- PromptSource's own code ----
@@ -499,8 +491,11 @@ def test_the_limit_of_a_task_file_takes_precedence(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", ["'20'", "true", "2.5", "0", "15"])
 def test_an_invalid_limit_is_rejected_with_its_file(value: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"E-TASK-KEY: .*task.yaml: prompt_value_limit is .* It should be"):
-        load_task(task_file(tmp_path, f"prompt_value_limit: {value}"))
+    refused(
+        r"E-TASK-KEY: .*task.yaml: prompt_value_limit is .* It should be",
+        load_task,
+        task_file(tmp_path, f"prompt_value_limit: {value}"),
+    )
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from flip_flop.errors import InputError
 from flip_flop.prompts import AnswerFormat, latex
 from flip_flop.prompts.answers import numbers, text_key
 from tests.evaluation.test_open_answers import grouped
+from tests.refused import refused
 
 TEXT, NUMBER = AnswerFormat("text"), AnswerFormat("number")
 PIECES = [
@@ -246,9 +247,8 @@ def test_answers_agree_by_expression_and_are_compared_with_references():
 
 def test_without_the_library_the_kind_is_refused_in_one_line(monkeypatch):
     monkeypatch.setattr(latex.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(InputError, match="E-TASK-KEY: answers of the kind latex need math-verify") as caught:
-        AnswerFormat("latex")
-    assert "-m pip install " in str(caught.value)
+    line = refused("E-TASK-KEY: answers of the kind latex need math-verify", AnswerFormat, "latex")
+    assert "-m pip install " in line
 
 
 def test_a_process_that_does_not_start_is_one_line(monkeypatch):

@@ -5,12 +5,12 @@ import pytest
 
 from flip_flop import compare, load_run, write_report
 from flip_flop.cli import gates
-from flip_flop.errors import InputError
 from flip_flop.files import generator
 from flip_flop.prompts import Template
 from flip_flop.report import render_latex, report_groups, write_figures
 from flip_flop.report.instances import RowLabels, answer_counts, find_changes
 from flip_flop.tasks import Task
+from tests.refused import refused
 from tests.report.made_runs import FORM, NAMES, open_run
 from tests.report.pages import Page
 from tests.report.test_page import held_in
@@ -109,8 +109,7 @@ def test_runs_over_other_right_answers_are_not_compared(rows, runs, tmp_path):
     fewer = open_run(tmp_path / "fewer", before, [[], *references[1:20], *[[]] * 40])
     other = open_run(tmp_path / "other", before, [right and ["3"] for right in references], sha="cd" * 32)
     for run, words in ((fewer, "gold labels"), (other, "data file")):
-        with pytest.raises(InputError, match=f"differ in their {words}"):
-            compare(runs[0], run)
+        refused(f"differ in their {words}", compare, runs[0], run)
 
 
 def test_gates_compare_accuracy_and_refuse_metrics_of_labels(rows, runs, tmp_path):
@@ -126,5 +125,4 @@ def test_gates_compare_accuracy_and_refuse_metrics_of_labels(rows, runs, tmp_pat
     rows = [{"text": "1+1", "right": 2}]
     split = Task("sums", templates, {"test": rows}, label_field="right", answer=FORM).render("test")
     gates.check_threshold("accuracy", split)
-    with pytest.raises(InputError, match="no value here: the answers are open"):
-        gates.check_threshold("macro_f1", split)
+    refused("no value here: the answers are open", gates.check_threshold, "macro_f1", split)

@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from flip_flop.errors import InputError
 from flip_flop.report import group_runs, load_run, require_comparable, what_differs, write_report
+from tests.refused import refused
 from tests.report.pages import Page
 
 
@@ -20,21 +20,18 @@ def change_json(path, **changes):
     path.write_text(json.dumps({key: part for key, part in value.items() if part != "absent"}))
 
 
-def refused(path):
-    with pytest.raises(InputError) as error:
-        list(load_run(path).instances)
-    assert str(path) in error.value.message
-    return error.value
+def rejected(code, path, file):
+    line = refused(f"^{code}: ", lambda: list(load_run(path).instances))
+    assert str(path) in line
+    assert file in line
 
 
 @pytest.mark.parametrize("name", ["run.json", "metrics.json", "scores.npz"])
 def test_a_missing_folder_or_file_is_named(make_run, tmp_path, name):
-    assert refused(tmp_path / "nowhere").code == "E-RUN-MISSING"
+    rejected("E-RUN-MISSING", tmp_path / "nowhere", "nowhere")
     run = make_run()
     (run / name).unlink()
-    error = refused(run)
-    assert error.code == "E-RUN-MISSING"
-    assert name in error.message
+    rejected("E-RUN-MISSING", run, name)
 
 
 def cut_or(content):
@@ -88,9 +85,7 @@ DAMAGES = [
 def test_a_damaged_file_of_a_run_is_broken(make_run, file, damage):
     run = make_run()
     damage(run / file)
-    error = refused(run)
-    assert error.code == "E-RUN-BROKEN"
-    assert file in error.message
+    rejected("E-RUN-BROKEN", run, file)
 
 
 @pytest.mark.slow
@@ -110,8 +105,7 @@ def test_untrusted_run_is_rejected_before_it_fills_memory(make_run, file, expand
     expand(run / file)
     tracemalloc.start()
     try:
-        with pytest.raises(InputError, match=rf"^E-RUN-BROKEN: {run / file} "):
-            write_report([run], tmp_path / "report.html")
+        refused(rf"^E-RUN-BROKEN: {run / file} ", write_report, [run], tmp_path / "report.html")
         assert tracemalloc.get_traced_memory()[1] < 20 * 2**20
     finally:
         tracemalloc.stop()
@@ -127,8 +121,7 @@ def test_runs_are_compared_on_the_same_task_split_templates_and_instances(make_r
     names = [[run.name for run in group.runs] for group in groups]
     assert names == [["base", "f2c"], ["few"], ["task"], ["split"]]
     require_comparable(groups)
-    with pytest.raises(InputError, match=r"E-RUN-MISMATCH.*differ in their task and templates"):
-        require_comparable(groups[1:])
+    refused(r"E-RUN-MISMATCH.*differ in their task and templates", require_comparable, groups[1:])
 
 
 def test_runs_with_different_prompts_are_not_compared_if_their_digests_are_known(make_run):
@@ -136,8 +129,7 @@ def test_runs_with_different_prompts_are_not_compared_if_their_digests_are_known
     runs = [load_run(make_run(name, instances_digest=digest)) for name, digest in digests.items()]
     assert [[run.name for run in group.runs] for group in group_runs(runs[1:])] == [["rows", "again"], ["other"]]
     assert [what_differs(runs[0], run) for run in runs] == [""] * 4
-    with pytest.raises(InputError, match=r"E-RUN-MISMATCH.*differ in their instances\."):
-        require_comparable(group_runs(runs[1:3]))
+    refused(r"E-RUN-MISMATCH.*differ in their instances\.", require_comparable, group_runs(runs[1:3]))
 
 
 def test_runs_of_two_models_or_data_types_are_not_before_and_after(make_run):

@@ -25,12 +25,12 @@ from transformers import (
     SmolLM3Config,
 )
 
-from flip_flop.errors import InputError
 from flip_flop.prompts import RenderedInstance
 from flip_flop.scoring import as_scorer, causal_lm, score_instances
 from flip_flop.scoring.options import ScoringOptions
 from flip_flop.scoring.scores import choose_backend, packed_obstacle
 from tests.exact import assert_scores, in_float64
+from tests.refused import refused
 from tests.scoring.oracle import instances, naive_scores
 from tests.tiny import SHAPE, byte_bpe, random_model, tiny_model
 
@@ -201,14 +201,12 @@ def mixing():
     ids=["falcon", "alibi", "mixing"],
 )
 def test_self_check_rejects_wrong_packed_scores(model):
-    with pytest.raises(InputError, match="E-SELF-CHECK"):
-        forced(model())
+    refused("E-SELF-CHECK", forced, model())
 
 
 @pytest.mark.parametrize("config", [lambda: Gemma2Config(**GROUPED, head_dim=12), lambda: MambaConfig(**MAMBA)])
 def test_packing_cannot_be_forced_on_other_attention(config):
-    with pytest.raises(InputError, match=r"^E-(MODEL-KIND: \w+ does not take a packed row|SELF-CHECK)"):
-        forced(made(config()))
+    refused(r"^E-(MODEL-KIND: \w+ does not take a packed row|SELF-CHECK)", forced, made(config()))
 
 
 def test_packing_can_be_forced_on_untested_architecture(monkeypatch, caplog):
@@ -228,13 +226,15 @@ NOT_CAUSAL = [
 @pytest.mark.parametrize("config", NOT_CAUSAL, ids=lambda config: config.model_type)
 def test_noncausal_model_is_rejected(config, dtype):
     config.vocab_size = len(byte_bpe())
-    with pytest.raises(InputError, match=r"^E-MODEL-KIND: \w+ is not causal: a token's logits change"):
-        as_scorer((random_model(config).to(dtype), byte_bpe()))
+    refused(
+        r"^E-MODEL-KIND: \w+ is not causal: a token's logits change",
+        as_scorer,
+        (random_model(config).to(dtype), byte_bpe()),
+    )
 
 
 def test_model_whose_logits_are_not_finite_is_rejected():
     model = tiny_model("qwen2")
     with torch.no_grad():
         model.get_output_embeddings().weight[5] = float("nan")
-    with pytest.raises(InputError, match="E-NONFINITE: Qwen2ForCausalLM: its logits are not finite"):
-        as_scorer((model, byte_bpe()))
+    refused("E-NONFINITE: Qwen2ForCausalLM: its logits are not finite", as_scorer, (model, byte_bpe()))

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from flip_flop import F2CConfig, audit, train
-from flip_flop.errors import InputError
 from flip_flop.files import lock, sha256_file
 from flip_flop.paper.plan import Setup
 from flip_flop.prompts import RenderedInstance
@@ -20,6 +19,7 @@ from flip_flop.record import RunRecord
 from flip_flop.scoring import load_model, load_tokenizer, score
 from flip_flop.scoring.options import ScoringOptions
 from flip_flop.training.card import model_card
+from tests.refused import refused
 from tests.studies.small_studies import plan
 from tests.tiny import CHAT_TEMPLATE, byte_bpe, tiny_model, with_chat_template
 from tests.training.conftest import make_task
@@ -113,10 +113,7 @@ def assert_equal_scores(one, other):
 
 
 def rejected(name, *words):
-    with pytest.raises(InputError) as error:
-        load_model(name)
-    line = str(error.value)
-    assert error.value.code == "E-MODEL-FILE"
+    line = refused("^E-MODEL-FILE: ", load_model, name)
     assert all(word in line for word in words), line
     return line
 
@@ -317,8 +314,7 @@ def test_truncated_file_is_rejected(file, share, cache):
 
 def test_readonly_cache_is_reported(file, tmp_path, monkeypatch):
     (tmp_path / "cache").write_text("a file")
-    with pytest.raises(InputError, match=r"E-OUT-PATH.*XDG_CACHE_HOME"):
-        load_model(file)
+    refused(r"E-OUT-PATH.*XDG_CACHE_HOME", load_model, file)
 
 
 def test_study_identifies_a_gguf_file_by_its_content(file):

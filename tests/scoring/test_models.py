@@ -11,13 +11,13 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import BertConfig, Qwen2ForSequenceClassification, T5Config
 
-from flip_flop.errors import InputError
 from flip_flop.files import sha256_file, sha256_json
 from flip_flop.prompts import RenderedInstance
 from flip_flop.record import RunRecord, TaskRecord
 from flip_flop.scoring import PromptEncoder, load_model, score
 from flip_flop.scoring.options import ScoringOptions
 from tests.exact import assert_scores
+from tests.refused import refused
 from tests.scoring.oracle import naive_scores
 from tests.tiny import byte_bpe, save_tiny, tiny_model
 
@@ -64,13 +64,8 @@ def change_config(folder, **values):
     (folder / "config.json").write_text(json.dumps(config | values))
 
 
-def refused(code, *arguments, **keywords):
-    with pytest.raises(InputError) as caught:
-        load_model(*map(str, arguments), **keywords)
-    line = str(caught.value)
-    assert caught.value.code == code
-    assert line.startswith(f"{code}: ")
-    return line
+def rejected(code, *arguments, **keywords):
+    return refused(f"^{code}: ", load_model, *map(str, arguments), **keywords)
 
 
 def instances():
@@ -118,7 +113,7 @@ def test_digest_covers_exactly_the_loaded_shards(copy):
     save_file(weights, copy / "consolidated.safetensors")
     assert load_model(str(copy)).record.digest == digest
     (copy / names[1]).unlink()
-    assert names[1] in refused("E-MODEL-FILE", copy)
+    assert names[1] in rejected("E-MODEL-FILE", copy)
 
 
 def test_digest_covers_the_weights_that_config_json_names(copy):
@@ -137,9 +132,9 @@ def test_embedded_model_is_loaded_by_name():
 
 
 def test_missing_folder_is_rejected():
-    assert "./models/tiny does not exist" in refused("E-MODEL-FILE", "./models/tiny")
-    refused("E-MODEL-FILE", "/no/such/folder")
-    refused("E-MODEL-FILE", "no-such-name-on-the-hub")
+    assert "./models/tiny does not exist" in rejected("E-MODEL-FILE", "./models/tiny")
+    rejected("E-MODEL-FILE", "/no/such/folder")
+    rejected("E-MODEL-FILE", "no-such-name-on-the-hub")
 
 
 @pytest.mark.parametrize("architecture", ["qwen2", "llama", "gpt2"])
@@ -147,7 +142,7 @@ def test_folder_without_tokenizer_is_rejected(tmp_path, architecture):
     folder = save_tiny(tmp_path / architecture, architecture=architecture)
     for file in folder.glob("tokenizer*"):
         file.unlink()
-    refused("E-MODEL-FILE", folder)
+    rejected("E-MODEL-FILE", folder)
 
 
 def _pickle(folder):
@@ -229,22 +224,22 @@ DAMAGES = {
 def test_folder_without_causal_lm_is_rejected(copy, name):
     damage, code, words = DAMAGES[name]
     damage(copy)
-    assert words in refused(code, copy)
+    assert words in rejected(code, copy)
 
 
 def test_remote_code_is_not_run(copy):
     code = {"AutoConfig": "mine.Config", "AutoModelForCausalLM": "mine.Model"}
     change_config(copy, model_type="mine", auto_map=code)
     (copy / "mine.py").write_text(f"open({str(copy / 'ran')!r}, 'w')\n")
-    refused("E-MODEL-FILE", copy)
+    rejected("E-MODEL-FILE", copy)
     assert not (copy / "ran").exists()
 
 
 def test_unknown_dtype_and_device_are_rejected(base):
-    assert "float32, bfloat16, float16" in refused("E-MODEL-DEVICE", base, dtype="int8")
-    refused("E-MODEL-DEVICE", base, device="abacus")
+    assert "float32, bfloat16, float16" in rejected("E-MODEL-DEVICE", base, dtype="int8")
+    rejected("E-MODEL-DEVICE", base, device="abacus")
     if not torch.cuda.is_available():
-        refused("E-MODEL-DEVICE", base, device="cuda")
+        rejected("E-MODEL-DEVICE", base, device="cuda")
 
 
 def test_adapter_changes_scores_and_has_method_of_its_run(base, trained):
@@ -257,8 +252,8 @@ def test_adapter_changes_scores_and_has_method_of_its_run(base, trained):
 @pytest.mark.parametrize("missing", ["adapter_config.json", "adapter_model.safetensors"])
 def test_folder_without_adapter_files_is_rejected(base, run, missing):
     (run / "adapter" / missing).unlink()
-    assert missing in refused("E-ADAPTER", base, adapter=run / "adapter")
-    refused("E-ADAPTER", base, adapter=run)
+    assert missing in rejected("E-ADAPTER", base, adapter=run / "adapter")
+    rejected("E-ADAPTER", base, adapter=run)
 
 
 def test_adapter_of_another_base_is_a_warning(tmp_path, run, caplog):
@@ -305,7 +300,7 @@ ADAPTER_DAMAGES = [
 def test_adapter_that_does_not_fit_or_is_damaged_is_rejected(base, run, damage, words):
     damage(run / "adapter")
     (run / "run.json").unlink()
-    assert words in refused("E-ADAPTER", base, adapter=run / "adapter")
+    assert words in rejected("E-ADAPTER", base, adapter=run / "adapter")
 
 
 @pytest.mark.parametrize(

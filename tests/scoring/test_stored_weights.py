@@ -15,6 +15,7 @@ from flip_flop.prompts import RenderedInstance
 from flip_flop.scoring import PromptEncoder, load_model, score
 from flip_flop.scoring.models import as_loaded
 from flip_flop.scoring.options import ScoringOptions
+from tests.refused import refused
 from tests.scoring.oracle import naive_scores
 from tests.tiny import byte_bpe, save_tiny, tiny_model
 
@@ -36,11 +37,8 @@ def change(folder, weights=(), gone="", **config):
     return folder
 
 
-def refused(folder, *words, code="E-MODEL-FILE", **options):
-    with pytest.raises(InputError) as caught:
-        load_model(folder, **options)
-    line = str(caught.value)
-    assert caught.value.code == code
+def rejected(folder, *words, code="E-MODEL-FILE", **options):
+    line = refused(f"^{code}: ", load_model, folder, **options)
     assert all(word in line for word in words), line
 
 
@@ -49,7 +47,7 @@ def refused(folder, *words, code="E-MODEL-FILE", **options):
 def test_number_of_layers_is_that_of_the_weights(tmp_path, architecture, layers):
     name, parts = ("n_layer", "h") if architecture == "gpt2" else ("num_hidden_layers", "layers")
     folder = change(save_tiny(tmp_path / "model", architecture=architecture), **{name: layers})
-    refused(folder, f".{parts}.{max(layers, 0) if layers < 2 else 2}.", "such tensors in all")
+    rejected(folder, f".{parts}.{max(layers, 0) if layers < 2 else 2}.", "such tensors in all")
 
 
 @pytest.mark.parametrize(
@@ -58,8 +56,8 @@ def test_number_of_layers_is_that_of_the_weights(tmp_path, architecture, layers)
 )
 def test_tensor_without_a_place_in_the_model_is_refused(tmp_path, tensor):
     folder = change(save_tiny(tmp_path / "model", architecture="llama"), {tensor: torch.ones(32)})
-    refused(folder, tensor, "1 such tensors")
-    refused(folder, tensor, "1 such tensors", quantization_config="4bit")
+    rejected(folder, tensor, "1 such tensors")
+    rejected(folder, tensor, "1 such tensors", quantization_config="4bit")
 
 
 def test_tensors_without_effect_are_accepted(tmp_path):
@@ -81,7 +79,7 @@ def test_tensors_without_effect_are_accepted(tmp_path):
 def test_shapes_are_checked_before_weights_are_quantized(tmp_path, load_in, values):
     pytest.importorskip("bitsandbytes")
     folder = change(save_tiny(tmp_path / "model", architecture="llama"), **values)
-    refused(folder, "model.layers.0.", "another shape", quantization_config=load_in)
+    rejected(folder, "model.layers.0.", "another shape", quantization_config=load_in)
 
 
 def projections(weights):
@@ -203,14 +201,14 @@ def test_model_loaded_in_4_bits_has_the_scores_of_its_dequantized_weights(tmp_pa
 
 def test_quantized_files_are_complete_and_not_quantized_again(quantized):
     folder, _, _, scale, _ = quantized
-    refused(folder, "quantized already", "--load-in", code="E-MODEL-DEVICE", quantization_config="4bit")
-    refused(change(folder, gone=scale), "without the scale", "layers.0")
-    refused(change(folder, quantization_config=None))
+    rejected(folder, "quantized already", "--load-in", code="E-MODEL-DEVICE", quantization_config="4bit")
+    rejected(change(folder, gone=scale), "without the scale", "layers.0")
+    rejected(change(folder, quantization_config=None))
 
 
 def test_integers_without_a_scale_are_not_weights(tmp_path):
     folder = change(save_tiny(tmp_path / "model"), {f"{QUERY}.weight": torch.ones(32, 32, dtype=torch.int8)})
-    refused(folder, "without the scale", f"{QUERY}.weight")
+    rejected(folder, "without the scale", f"{QUERY}.weight")
 
 
 ODD = [
@@ -276,8 +274,12 @@ def test_resume_needs_same_quantization(flip_flop, tmp_path, caplog):
 
 def test_missing_bitsandbytes_is_reported(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "bitsandbytes", None)
-    with pytest.raises(InputError, match=r"E-MODEL-DEVICE: .* -m pip install 'bitsandbytes>=0\.46'"):
-        load_model(save_tiny(tmp_path / "tiny"), quantization_config="8bit")
+    rejected(
+        save_tiny(tmp_path / "tiny"),
+        "-m pip install 'bitsandbytes>=0.46'",
+        code="E-MODEL-DEVICE",
+        quantization_config="8bit",
+    )
 
 
 def test_device_map_replaces_device(flip_flop, tmp_path):

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, XLNetConfig
 
-from flip_flop.errors import InputError
 from flip_flop.prompts import Chat, RenderedInstance
 from flip_flop.scoring import PromptEncoder
 from flip_flop.scoring.encode import Boundary
+from tests.refused import refused
 from tests.tiny import TOKENIZERS, byte_bpe, metaspace, random_model, tiny_model, with_chat_template, word_level
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), min_size=1, max_size=30)
@@ -59,8 +59,7 @@ def test_every_answer_has_tokens_and_text_is_complete(prompt, answer, kind):
     together = tokenizer(prompt + " " + answer, add_special_tokens=False)["input_ids"]
     if alone[: len(together)] == together:
         # White space and text without tokens are refused.
-        with pytest.raises(InputError, match="E-TPL-EMPTY"):
-            encode_pair(tokenizer, prompt, " " + answer)
+        refused("E-TPL-EMPTY", encode_pair, tokenizer, prompt, " " + answer)
         return
     pair = encode_pair(tokenizer, prompt, " " + answer)
     assert pair.context
@@ -119,8 +118,7 @@ REFUSED = [
 @pytest.mark.parametrize(("kind", "vocab_size", "prompt", "answers", "words"), REFUSED)
 def test_instance_without_scores_is_rejected_with_its_place(kind, vocab_size, prompt, answers, words):
     encoder = PromptEncoder.of(tiny_model("qwen2", vocab_size), kind())
-    with pytest.raises(InputError, match=words):
-        encoder.encode(RenderedInstance("row-7", ("Good?", prompt), (("No", "Yes"), answers), None))
+    refused(words, encoder.encode, RenderedInstance("row-7", ("Good?", prompt), (("No", "Yes"), answers), None))
 
 
 def chat_of(tokenizer, chat, prompt="Is it good?"):
@@ -195,10 +193,8 @@ REFUSED_CHATS = [
 def test_chat_settings_that_the_tokenizer_does_not_take_are_rejected(chat_template, chat, words):
     tokenizer = with_chat_template(byte_bpe())
     tokenizer.chat_template = chat_template
-    with pytest.raises(InputError, match=f"E-CHAT-TEMPLATE: {words}"):
-        chat_of(tokenizer, chat)
+    refused(f"E-CHAT-TEMPLATE: {words}", chat_of, tokenizer, chat)
 
 
 def test_chat_template_cannot_be_forced_without_one():
-    with pytest.raises(InputError, match="E-CHAT-TEMPLATE"):
-        PromptEncoder(byte_bpe(), "on")
+    refused("E-CHAT-TEMPLATE", PromptEncoder, byte_bpe(), "on")

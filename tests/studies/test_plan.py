@@ -6,11 +6,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from flip_flop.errors import InputError
 from flip_flop.paper import cli
 from flip_flop.paper.folder import StudyFolder, load_plan
 from flip_flop.paper.plan import Setup
 from flip_flop.paper.study import load_study, narrow
+from tests.refused import refused
 from tests.studies.small_studies import DEMO, LONG, SHORT, here, keys, plan, small, write_study, write_task
 
 CELLS = {"train cce-clear_hotel_reviews-seed0", "audit cce-clear_hotel_reviews-seed0", "audit base-clear_hotel_reviews"}
@@ -130,8 +130,13 @@ def test_auto_dtype_is_resolved_for_all_units(tmp_path, monkeypatch, options, ha
     monkeypatch.setattr("torch.cuda.is_available", lambda: has_gpu)
     arguments = ("run", write_study(tmp_path), "--methods", "base", "--out", tmp_path / "out", *options)
     if dtype is None:
-        with pytest.raises(InputError, match=r"E-MODEL-DEVICE: --export .* Give --device cpu or cuda, or --dtype\."):
-            here(*arguments, "--export", tmp_path / "list")
+        refused(
+            r"E-MODEL-DEVICE: --export .* Give --device cpu or cuda, or --dtype\.",
+            here,
+            *arguments,
+            "--export",
+            tmp_path / "list",
+        )
         return
     here(*arguments, "--export", tmp_path / "list")
     assert load_plan(tmp_path / "out" / "small" / "study.json").setup.dtype == dtype
@@ -149,8 +154,7 @@ def test_digest_uses_content_of_task_files(tmp_path, change):
 
 def test_tasks_of_one_name_are_refused(tmp_path):
     paths = [str(write_task(tmp_path / name)) for name in ("a", "b")]
-    with pytest.raises(InputError, match=r"E-STUDY: .*are both named 'tickets'"):
-        plan(small(tasks=tuple(paths)))
+    refused(r"E-STUDY: .*are both named 'tickets'", plan, small(tasks=tuple(paths)))
 
 
 def test_labels_name_the_templates(first):
@@ -196,8 +200,7 @@ def test_a_unit_is_a_training_run_with_its_audits_and_equal_variants_share_it():
 def test_unavailable_dataset_is_left_out_by_an_option(made, monkeypatch):
     setup = Setup("owner/model", hub_mirror=str(made.mirror))
     study = narrow(load_study("study1"), tasks=["storycloze", "cb", "rte"])
-    with pytest.raises(InputError, match=r"E-DATA-FILE: .* Or leave it out: --tasks cb,rte\.$"):
-        plan(study, setup)
+    refused(r"E-DATA-FILE: .* Or leave it out: --tasks cb,rte\.$", plan, study, setup)
     paper, release = (plan(narrow(study, tasks=["cb"], protocol=name), setup) for name in ("paper", "release"))
     assert {cell.key for cell in paper.cells}.isdisjoint(cell.key for cell in release.cells)
 
@@ -215,10 +218,8 @@ def test_plan_is_read_as_written(tmp_path):
     for loaded in (load_plan(path), folder.read_study(study)):
         assert (loaded.cells, loaded.setup, loaded.study.tasks) == (written.cells, written.setup, study.tasks)
     path.write_text("{}")
-    with pytest.raises(InputError, match=r"E-STUDY: .*not the plan of a study"):
-        load_plan(path)
-    with pytest.raises(InputError, match=r"E-STUDY: .* There: small\."):
-        folder.read_study(load_study("study1"))
+    refused(r"E-STUDY: .*not the plan of a study", load_plan, path)
+    refused(r"E-STUDY: .* There: small\.", folder.read_study, load_study("study1"))
 
 
 def test_each_model_has_a_folder(tmp_path):
@@ -231,11 +232,9 @@ def test_each_model_has_a_folder(tmp_path):
     assert folder.study(base).name == "small"
     for one in plans[:2]:
         folder.write_plan(one)
-    with pytest.raises(InputError, match=r"E-STUDY: .*several runs.* There: a/tiny, owner/some model\."):
-        folder.read_study(study)
+    refused(r"E-STUDY: .*several runs.* There: a/tiny, owner/some model\.", folder.read_study, study)
     assert folder.read_study(study, "a/tiny").setup.model == "a/tiny"
-    with pytest.raises(InputError, match=r"E-STUDY: .*no run .* with --model b\."):
-        folder.read_study(study, "b")
+    refused(r"E-STUDY: .*no run .* with --model b\.", folder.read_study, study, "b")
 
 
 @pytest.mark.parametrize(("before", "now", "warned"), [("1", "2", True), ("2", "2", False), (None, "2", False)])

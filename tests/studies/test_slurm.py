@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from flip_flop.errors import InputError
 from flip_flop.paper.folder import StudyFolder
 from flip_flop.paper.run import unit_commands
 from flip_flop.paper.slurm import sbatch_options, submit
 from tests.processes import wait_for
+from tests.refused import refused
 from tests.studies.small_studies import attempts, here, outcome, plan, tables, whole_checkpoints, write_study
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scontrol", "scancel")
@@ -143,8 +143,7 @@ def test_options_of_sbatch_are_those_of_the_command_line():
     expected = {"partition": "gpu", "time": "1-02:30:00", "gpus-per-node": "2", "qos": "low", "nice": "1=2"}
     assert options == expected
     for more in ("qos", "=low", "array=1-2"):
-        with pytest.raises(InputError, match="E-STUDY-SLURM"):
-            sbatch_options(None, "90", 0, None, None, [more])
+        refused("E-STUDY-SLURM", sbatch_options, None, "90", 0, None, None, [more])
 
 
 def write_program(folder, name, command):
@@ -216,8 +215,16 @@ def test_missing_or_refusing_slurm_is_one_line(tmp_path, monkeypatch, has_slurm,
         write_program(tmp_path, "squeue", "true")
         write_program(tmp_path, "sbatch", "echo invalid account >&2; exit 1")
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin" if has_slurm else str(tmp_path))
-    with pytest.raises(InputError, match=f"E-STUDY-SLURM: .*{expected}"):
-        here("run", write_study(tmp_path), "--out", tmp_path / "out", "--executor", "slurm")
+    refused(
+        f"E-STUDY-SLURM: .*{expected}",
+        here,
+        "run",
+        write_study(tmp_path),
+        "--out",
+        tmp_path / "out",
+        "--executor",
+        "slurm",
+    )
 
 
 @pytest.fixture

@@ -17,7 +17,6 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from flip_flop.errors import InputError
 from flip_flop.paper import run
 from flip_flop.paper.cli import PROGRAM, plan_lines
 from flip_flop.paper.folder import StudyFolder, load_plan
@@ -32,6 +31,7 @@ from flip_flop.paper.run import (
 )
 from flip_flop.report import load_run
 from tests.processes import command, end, launch, start, wait_for
+from tests.refused import refused
 from tests.studies.small_studies import (
     DEMO,
     LONG,
@@ -195,8 +195,7 @@ def test_work_runs_a_unit_by_name(done):
     made, folder = done
     path = folder.write_plan(made)
     assert here("work", path, "--unit", made.units[0].name) == 0
-    with pytest.raises(InputError, match=r"E-STUDY: .*Did you mean 'base-clear"):
-        here("work", path, "--unit", made.units[0].name[:-1])
+    refused(r"E-STUDY: .*Did you mean 'base-clear", here, "work", path, "--unit", made.units[0].name[:-1])
 
 
 @pytest.mark.parametrize(
@@ -224,8 +223,18 @@ def test_a_unit_with_more_processes_than_gpus_is_refused(monkeypatch, tmp_path):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     study = write_study(tmp_path)
-    with pytest.raises(InputError, match=r"E-DISTRIBUTED: A unit of 4 processes .* 3 are visible. Give --proc.* 3"):
-        here("run", study, "--out", tmp_path / "out", "--device", "cuda", "--processes-per-unit", "4")
+    refused(
+        r"E-DISTRIBUTED: A unit of 4 processes .* 3 are visible. Give --proc.* 3",
+        here,
+        "run",
+        study,
+        "--out",
+        tmp_path / "out",
+        "--device",
+        "cuda",
+        "--processes-per-unit",
+        "4",
+    )
 
 
 def test_a_lost_process_ends_its_unit_alone(tmp_path):
@@ -378,8 +387,12 @@ def test_processes_divide_a_step(batch, accumulation, processes, shared):
     config = settings(per_device_train_batch_size=batch, gradient_accumulation_steps=accumulation)
     split_batch_across_ranks(config, processes)
     assert (config.per_device_train_batch_size, config.gradient_accumulation_steps) == shared
-    with pytest.raises(InputError, match=r"E-DISTRIBUTED: A step of 6 .* by 4 proc|E-DISTRIBUTED: .* that divides 6"):
-        split_batch_across_ranks(settings(per_device_train_batch_size=6), 4)
+    refused(
+        r"E-DISTRIBUTED: A step of 6 .* by 4 proc|E-DISTRIBUTED: .* that divides 6",
+        split_batch_across_ranks,
+        settings(per_device_train_batch_size=6),
+        4,
+    )
 
 
 def test_export_launches_only_training_units(tmp_path):
@@ -400,8 +413,7 @@ def test_units_that_divide_the_weights_need_a_launcher(tmp_path):
         ((), "E-DISTRIBUTED: study small divides .* its units have one. Give --processes-per-unit N"),
         (("--processes-per-unit", "2", "--model", "m.gguf"), "E-DISTRIBUTED: --shard does not work with GGUF"),
     ):
-        with pytest.raises(InputError, match=expected):
-            here(*sharded, *options)
+        refused(expected, here, *sharded, *options)
     here(*sharded, "--processes-per-unit", "2")
     assert out.read_text().count("torchrun --standalone --nproc-per-node 2 -m flip_flop") == 2  # the base, too
 
@@ -415,5 +427,4 @@ def test_units_that_divide_the_weights_need_a_launcher(tmp_path):
 )
 def test_unusable_launcher_is_refused(tmp_path, monkeypatch, options, processes, expected):
     monkeypatch.setenv("WORLD_SIZE", processes)
-    with pytest.raises(InputError, match=expected):
-        here("run", write_study(tmp_path), "--out", tmp_path / "out", *options)
+    refused(expected, here, "run", write_study(tmp_path), "--out", tmp_path / "out", *options)

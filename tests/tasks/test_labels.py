@@ -13,9 +13,9 @@ import pytest
 from pandas._libs.parsers import STR_NA_VALUES
 
 from flip_flop import load_task
-from flip_flop.errors import InputError
 from flip_flop.prompts import Template, TemplateSet
 from flip_flop.tasks import Task, as_split, holdout, log_label_counts, sources
+from tests.refused import refused
 
 TEMPLATES = TemplateSet(
     (Template("plain", "{{ text }} Urgent?", "No ||| Yes"), Template("terse", "{{ text }}:", "0 ||| 1"))
@@ -181,8 +181,7 @@ def test_label_is_found_in_any_unicode_form(tmp_path, suffix, declared, stored):
 
 
 def test_labels_that_differ_in_their_unicode_form_only_are_equal():
-    with pytest.raises(InputError, match="E-LABEL-DUP"):
-        Task("t", OF_THREE, [], labels=["Sí", *in_form("NFD", "Sí")], label_field="label")
+    refused("E-LABEL-DUP", Task, "t", OF_THREE, [], labels=["Sí", *in_form("NFD", "Sí")], label_field="label")
 
 
 def test_init_counts_a_label_once_in_all_its_unicode_forms(tmp_path, flip_flop):

@@ -21,6 +21,7 @@ from flip_flop.evaluation.run_directory import check_target
 from flip_flop.hub import check_model_name
 from flip_flop.tasks import FileSource, HubSource, RowsSource
 from flip_flop.tasks.readers import read_csv_rows
+from tests.refused import refused
 
 
 def load(folder, name, content, **more):
@@ -77,8 +78,7 @@ def test_encodings_and_byte_order_marks(tmp_path):
     assert load(tmp_path, "a.csv", "a\nä\n".encode("latin-1"), encoding="latin-1") == [{"a": "ä"}]
     assert load(tmp_path, "b.csv", "a\nä\n".encode("utf-16"), encoding="utf-16") == [{"a": "ä"}]
     for unknown in ("utf-9", "a\0b"):
-        with pytest.raises(InputError, match=re.escape(f"unknown encoding {unknown!r}")):
-            load(tmp_path, "a.csv", "a\n1\n", encoding=unknown)
+        refused(re.escape(f"unknown encoding {unknown!r}"), load, tmp_path, "a.csv", "a\n1\n", encoding=unknown)
 
 
 def test_a_spreadsheet_has_texts_numbers_and_the_row_numbers_of_the_program(tmp_path):
@@ -143,8 +143,7 @@ def test_a_time_that_python_does_not_have_is_rejected(number, kind, tmp_path):
 def test_a_spreadsheet_needs_the_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "openpyxl", None)
     for use in (lambda: load(tmp_path, "a.xlsx", b""), lambda: check_target(tmp_path / "predictions.xlsx")):
-        with pytest.raises(InputError, match=r"E-DATA-FILE: .*openpyxl, .* -m pip install 'openpyxl>=3\.1\.5'\.$"):
-            use()
+        refused(r"E-DATA-FILE: .*openpyxl, .* -m pip install 'openpyxl>=3\.1\.5'\.$", use)
 
 
 # ruff: noqa: E501 - one case per line
@@ -240,8 +239,7 @@ def test_a_mirror_is_read_instead_of_the_hub(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["../../etc default x", "a/b .. x", "a/b/c default x", "a/b d /etc/x", "a/b x x[:10]"])
 def test_a_dataset_name_cannot_leave_the_mirror(name):
-    with pytest.raises(InputError, match="E-DATA-HUB"):
-        HubSource(*name.split())
+    refused("E-DATA-HUB", HubSource, *name.split())
 
 
 class MadeHub:
@@ -282,8 +280,7 @@ def test_an_unreachable_hub_is_reported_at_once(monkeypatch):
         InputError, match=r"E-DATA-HUB: .*owner/repo \(train\): hub\.invalid does not answer\. .*--hub-mirror DIR"
     ):
         HubSource("owner/repo", None, "train").load()
-    with pytest.raises(InputError, match=r"E-MODEL-FILE: .*owner/name: hub\.invalid does not answer\. Give a folder"):
-        check_model_name("owner/name")
+    refused(r"E-MODEL-FILE: .*owner/name: hub\.invalid does not answer\. Give a folder", check_model_name, "owner/name")
     assert hub.asked == []
 
 

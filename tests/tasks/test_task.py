@@ -26,6 +26,7 @@ from flip_flop.tasks import (
     require_templates_for_training,
 )
 from flip_flop.tasks.loading import read_task_file
+from tests.refused import refused
 
 PLAIN, TERSE = (
     Template("plain", "{{ text }} Urgent?", "No ||| Yes"),
@@ -206,8 +207,7 @@ def test_the_digest_is_that_of_the_question_and_not_of_the_data():
     ],
 )
 def test_invalid_tasks_are_rejected(keys, code):
-    with pytest.raises(InputError, match=code):
-        Task(**{"name": "t", "templates": TEMPLATES, **keys})
+    refused(code, Task, **{"name": "t", "templates": TEMPLATES, **keys})
 
 
 def rendered(labels):
@@ -239,8 +239,7 @@ def test_holdout_depends_on_ids_and_not_on_their_order(labels, seed, shuffler):
 
 @pytest.mark.parametrize("count", [0, 1])
 def test_holdout_needs_two_instances(count):
-    with pytest.raises(InputError, match="E-DATA-ROWS"):
-        holdout(rendered([None] * count), seed=0)
+    refused("E-DATA-ROWS", holdout, rendered([None] * count), seed=0)
 
 
 def test_deduplicate_keeps_the_first_of_equal_instances():
@@ -435,10 +434,8 @@ def test_an_unreadable_task_file_is_rejected(tmp_path):
 def test_training_needs_two_templates_that_are_not_held_out(tmp_path):
     require_templates_for_training(read_task_file(write(tmp_path, GOOD)))
     short = read_task_file(write(tmp_path, GOOD.replace("[terse]", "[terse, long]")))
-    with pytest.raises(InputError, match=r"E-NO-CONSENSUS: .* 1 template to train on \(2 held out\)"):
-        require_templates_for_training(short)
-    with pytest.raises(InputError, match="E-NO-CONSENSUS"):
-        require_templates_for_training(short.with_templates(["plain"]))
+    refused(r"E-NO-CONSENSUS: .* 1 template to train on \(2 held out\)", require_templates_for_training, short)
+    refused("E-NO-CONSENSUS", require_templates_for_training, short.with_templates(["plain"]))
 
 
 @pytest.mark.parametrize(
@@ -458,10 +455,8 @@ def test_held_out_templates_are_excluded_by_default(tmp_path, templates, names, 
 
 def test_an_unknown_task_lists_the_known_tasks():
     words = r"E-TASK-UNKNOWN: .*'rtee'.*Did you mean 'rte'\? Known: anli_r1.*demo, .*winogrande, wsc\."
-    with pytest.raises(InputError, match=words):
-        load_task("rtee")
-    with pytest.raises(InputError, match=r"E-TASK-FILE: there is no task file rtee\.yaml"):
-        load_task("rtee.yaml")
+    refused(words, load_task, "rtee")
+    refused(r"E-TASK-FILE: there is no task file rtee\.yaml", load_task, "rtee.yaml")
 
 
 # ---- strict YAML ----
@@ -497,8 +492,7 @@ def path(tmp_path):
 )
 def test_tags_aliases_duplicate_keys_and_invalid_values_are_rejected(text, words, path):
     path.write_text(text)
-    with pytest.raises(InputError, match=rf"^E-TASK-FILE: .*task.yaml.*{words}"):
-        read_yaml(path)
+    refused(rf"^E-TASK-FILE: .*task.yaml.*{words}", read_yaml, path)
 
 
 def test_plain_values(path):

@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 from safetensors.torch import load_file, save_file
 
-from flip_flop.errors import InputError
 from flip_flop.evaluation.audit import audit
 from flip_flop.prompts import TemplateSet
 from flip_flop.record import AdapterRecord, RunRecord
@@ -18,6 +17,7 @@ from flip_flop.scoring.adapters import stored_calibration
 from flip_flop.tasks import RowsSource
 from flip_flop.training import load_training_data
 from flip_flop.training.selection import CheckpointCriterion
+from tests.refused import refused
 from tests.tiny import CHAT_TEMPLATE, save_tiny
 from tests.training.conftest import change_digit, load_tiny, make_task, rows, run, settings
 from tests.training.test_resume import interrupt
@@ -29,12 +29,6 @@ HARMLESS = ("README.md", "tokenizer.json", "tokenizer_config.json", "chat_templa
 
 def files_of(folder):
     return [path.name for path in sorted(folder.iterdir()) if path.is_file() and not path.name.startswith(".")]
-
-
-def error_of(function, *arguments, **keywords):
-    with pytest.raises(InputError) as caught:
-        function(*arguments, **keywords)
-    return caught.value
 
 
 # The rows are enough for a stored calibration.
@@ -71,9 +65,8 @@ def test_a_changed_file_of_an_audit_is_named(tmp_path):
     for name in names:
         content = (out / name).read_bytes()
         change_digit(out / name)
-        error = error_of(load_run, out)
-        assert error.code == "E-RUN-BROKEN"
-        assert name in error.message or name == "MANIFEST.json"
+        line = refused("^E-RUN-BROKEN: ", load_run, out)
+        assert name in line or name == "MANIFEST.json"
         (out / name).write_bytes(content)
     assert load_run(out)
     (out / "instances.jsonl.gz").unlink()  # its prompts are private
@@ -93,9 +86,8 @@ def test_a_changed_file_of_a_training_run_is_named(finished):
         if name.removeprefix("adapter/") in HARMLESS:
             RunRecord.read(finished, "train")
         else:
-            error = error_of(RunRecord.read, finished, "train")
-            assert error.code == "E-RUN-BROKEN"
-            assert name in error.message or name == "MANIFEST.json"
+            line = refused("^E-RUN-BROKEN: ", RunRecord.read, finished, "train")
+            assert name in line or name == "MANIFEST.json"
         (finished / name).write_bytes(content)
 
 
@@ -104,8 +96,7 @@ def test_changed_offsets_of_an_adapter_are_refused(finished):
     adapter = AdapterRecord(path=str(finished / "adapter"))
     assert stored_calibration(adapter, templates, 2)
     change_digit(finished / "adapter" / "calibration.json")
-    error = error_of(stored_calibration, adapter, templates, 2)
-    assert (error.code, "calibration.json is damaged" in error.message) == ("E-CALIBRATION", True)
+    refused("^E-CALIBRATION: .*calibration.json is damaged", stored_calibration, adapter, templates, 2)
 
 
 # ---- checkpoints ----
@@ -137,8 +128,7 @@ DAMAGES = {
 def test_a_damaged_checkpoint_is_refused(crashed, tmp_path, damage):
     out = shutil.copytree(crashed, tmp_path / "run")
     DAMAGES[damage](out / "checkpoints" / "checkpoint-4")
-    error = error_of(run_with_checkpoints, out, resume=True)
-    assert (error.code, "checkpoint-4 cannot be used" in error.message) == ("E-RUN-BROKEN", True)
+    refused("^E-RUN-BROKEN: .*checkpoint-4 cannot be used", run_with_checkpoints, out, resume=True)
     assert not (out / "run.json").exists()
 
 
@@ -149,7 +139,7 @@ def test_a_damaged_best_checkpoint_is_refused_only_for_its_adapter(crashed, tmp_
         out = shutil.copytree(crashed, tmp_path / name)
         change_digit(out / "checkpoints" / best / name)
         if is_refused:
-            assert f"{best} cannot be used" in error_of(run_with_checkpoints, out, resume=True).message
+            refused(f"{best} cannot be used", run_with_checkpoints, out, resume=True)
         else:
             run_with_checkpoints(out, resume=True)
 
@@ -215,8 +205,7 @@ def test_other_weights_are_one_warning_and_are_recorded(base, finished, caplog):
 def test_a_changed_adapter_is_refused_beside_its_run(base, finished, file):
     assert load_model(str(base), adapter=finished / "adapter").allowed_changes == ()
     change_digit(finished / "adapter" / file)
-    with pytest.raises(InputError, match=rf"^E-ADAPTER: .*{file} is damaged"):
-        load_model(str(base), adapter=finished / "adapter")
+    refused(rf"^E-ADAPTER: .*{file} is damaged", load_model, str(base), adapter=finished / "adapter")
 
 
 @pytest.mark.slow

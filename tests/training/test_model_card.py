@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 from huggingface_hub import HfApi, ModelCard
 
-from flip_flop import InputError, audit, load_model
+from flip_flop import audit, load_model
 from flip_flop.record import RunRecord
 from flip_flop.training.card import model_card
+from tests.refused import refused
 from tests.tiny import save_tiny
 from tests.training.conftest import make_task, make_trainer, run, training_rows
 
@@ -110,8 +111,7 @@ def test_hub_gets_the_adapter_folder_without_local_paths(base, tmp_path, hub):
 
 
 def test_push_without_network_is_refused_before_training(tmp_path):
-    with pytest.raises(InputError, match=r"E-CONFIG: push_to_hub: .* Connect to the hub .*hf upload"):
-        run(tmp_path / "run", **PUSHED)
+    refused(r"E-CONFIG: push_to_hub: .* Connect to the hub .*hf upload", run, tmp_path / "run", **PUSHED)
 
 
 @pytest.mark.slow

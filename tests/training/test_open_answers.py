@@ -8,7 +8,6 @@ import torch
 from peft import PeftModel
 
 from flip_flop import audit
-from flip_flop.errors import InputError
 from flip_flop.files import generator
 from flip_flop.prompts import AnswerFormat, Template
 from flip_flop.scoring.open_answers import TEMPERATURE, _Sampling, as_choices, generate
@@ -16,6 +15,7 @@ from flip_flop.scoring.options import ScoringOptions
 from flip_flop.tasks import RowsSource, Task
 from flip_flop.training import make_config, train
 from tests.evaluation.test_open_answers import grouped
+from tests.refused import refused
 from tests.tiny import byte_bpe
 from tests.training.conftest import load_tiny, record_of, rows, signal_in
 
@@ -47,8 +47,7 @@ def test_candidates_are_the_shortest_texts_of_each_key():
     assert answered(texts)[0].label is None
     several = answered(texts, ["4", "5"])[0]
     assert several.choices[0][several.label] == "5"  # the shortest right answer
-    with pytest.raises(InputError, match="No generated answer can be read"):
-        answered([["?", "no"]])
+    refused("No generated answer can be read", answered, [["?", "no"]])
 
 
 def test_a_template_votes_for_its_most_frequent_answer():
@@ -111,8 +110,15 @@ def test_an_answer_ends_at_the_ends_of_model_and_tokenizer_and_at_no_other_token
 def test_a_validation_row_that_is_too_long_is_refused_before_training(tmp_path):
     task = open_task()
     data = {**task.data, "validation": RowsSource([{"text": "long " * 5000}, *rows(3)], "long rows")}
-    with pytest.raises(InputError, match="E-TOO-LONG: 1 of 4 instances"):
-        train(load_tiny(), replace(task, data=data), make_config(SETTINGS), tmp_path / "run", quiet=True)
+    refused(
+        "E-TOO-LONG: 1 of 4 instances",
+        train,
+        load_tiny(),
+        replace(task, data=data),
+        make_config(SETTINGS),
+        tmp_path / "run",
+        quiet=True,
+    )
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 
@@ -177,12 +183,18 @@ def test_other_methods_and_samples_train_on_open_answers(changes, tmp_path):
 )
 def test_what_open_answers_do_not_support_is_one_line(tmp_path, changes, form, words):
     config = make_config(SETTINGS | changes)
-    with pytest.raises(InputError, match=words):
-        train(load_tiny(), open_task(**form), config, tmp_path / "run", quiet=True)
+    refused(words, train, load_tiny(), open_task(**form), config, tmp_path / "run", quiet=True)
     assert not (tmp_path / "run" / "run.json").exists()
 
 
 def test_samples_need_open_answers(tmp_path):
     task = Task("closed", CLOSED, open_task().data)
-    with pytest.raises(InputError, match="E-CONFIG: num_samples is 2, but the task has answer choices"):
-        train(load_tiny(), task, make_config(SETTINGS | {"num_samples": 2}), tmp_path / "run", quiet=True)
+    refused(
+        "E-CONFIG: num_samples is 2, but the task has answer choices",
+        train,
+        load_tiny(),
+        task,
+        make_config(SETTINGS | {"num_samples": 2}),
+        tmp_path / "run",
+        quiet=True,
+    )

@@ -7,9 +7,9 @@ import pickle
 import pytest
 import torch
 
-from flip_flop.errors import InputError
 from flip_flop.method import METHODS, Method, find_method
 from flip_flop.training import F2CConfig
+from tests.refused import refused
 from tests.training.conftest import log_of, make_exact_trainer, make_trainer, run, settings
 
 
@@ -60,14 +60,12 @@ def test_settings_store_the_method_by_name():
     ],
 )
 def test_invalid_method_is_refused(method, words):
-    with pytest.raises(InputError, match=f"E-CONFIG: .*{words}"):
-        settings(method=method)
+    refused(f"E-CONFIG: .*{words}", settings, method=method)
 
 
 @pytest.mark.parametrize("method", [None, 3, ["f2c"]])
 def test_method_of_another_type_is_refused_with_the_known_names(method):
-    with pytest.raises(InputError, match=r"E-CONFIG: method is .* Use one of swarm, cce, f2c"):
-        find_method(method)
+    refused(r"E-CONFIG: method is .* Use one of swarm, cce, f2c", find_method, method)
 
 
 def test_nll_does_not_depend_on_earlier_calls(tmp_path):

@@ -12,10 +12,10 @@ import pytest
 import torch
 from transformers.trainer_pt_utils import safe_globals
 
-from flip_flop.errors import InputError
 from flip_flop.training import F2CConfig, F2CTrainer
 from flip_flop.training.checkpoints import rotate, write_manifest
 from flip_flop.training.folder import complete_checkpoints
+from tests.refused import refused
 from tests.training import conftest
 from tests.training.conftest import (
     adapter_bytes,
@@ -134,8 +134,7 @@ def test_full_disk_is_one_line_and_keeps_the_last_checkpoint(out, monkeypatch, l
     with monkeypatch.context() as patch:
         before_step(patch, 3, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard)))
         try:
-            with pytest.raises(InputError, match=rf"E-OS: A file in {out} could not be written.*--resume"):
-                run(out)
+            refused(rf"E-OS: A file in {out} could not be written.*--resume", run, out)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert complete_checkpoints(out / "checkpoints")[0] == out / "checkpoints" / "checkpoint-2"
@@ -187,8 +186,7 @@ def test_run_without_a_checkpoint_restarts_with_other_settings(out, monkeypatch,
 @slow
 def test_unsuitable_resume_is_refused(out, monkeypatch):
     interrupt(out, monkeypatch, 3)
-    with pytest.raises(InputError, match=r"E-OUT-USED: .*Add --resume"):
-        run(out)
+    refused(r"E-OUT-USED: .*Add --resume", run, out)
     plan = json.loads((out / "plan.json").read_text())
     changed, broken = r"E-RESUME-CHANGED: .*", r"E-RUN-BROKEN: .*plan\.json"
     for content, changes, words in (
@@ -197,8 +195,7 @@ def test_unsuitable_resume_is_refused(out, monkeypatch):
         *((content, {}, broken) for content in ("{", "null", "[]", '{"settings": []}')),
     ):
         (out / "plan.json").write_text(content)
-        with pytest.raises(InputError, match=words):
-            run(out, resume=True, **changes)
+        refused(words, run, out, resume=True, **changes)
 
 
 @slow
@@ -223,8 +220,7 @@ def test_execution_settings_may_change_after_an_out_of_memory_error(out, monkeyp
     ],
 )
 def test_invalid_settings_leave_the_folder_free(out, changes):
-    with pytest.raises(InputError, match=r"E-CONFIG: .*(optim or lr_scheduler|activation_checkpointing)"):
-        run(out, **changes)
+    refused(r"E-CONFIG: .*(optim or lr_scheduler|activation_checkpointing)", run, out, **changes)
     assert {item.name for item in out.rglob("*")} <= {".lock", "checkpoints"}
 
 

@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import pytest
 
-from flip_flop.errors import InputError
 from flip_flop.prompts import TemplateSet
 from flip_flop.tasks import FileSource, RowsSource
 from flip_flop.training import F2CTrainer, load_training_data
@@ -16,6 +15,7 @@ from flip_flop.training import run as run_module
 from flip_flop.training.data import SAMPLE_SIZE, initial_vote_stats
 from flip_flop.training.run import StopOnSignal
 from flip_flop.training.selection import CheckpointCriterion
+from tests.refused import refused
 from tests.tiny import byte_bpe, tiny_model
 from tests.training.conftest import adapter_bytes, before_step, make_task, record_of, rows, run, settings, signal_in
 
@@ -100,8 +100,7 @@ def test_model_no_better_than_constant_predictions_is_saved_only_with_keep_worse
 
 
 def test_folder_stays_free_after_a_mistake_and_leftovers_are_removed(out):
-    with pytest.raises(InputError, match="E-CHAT-TEMPLATE"):
-        run(out, chat_template="on")
+    refused("E-CHAT-TEMPLATE", run, out, chat_template="on")
     (out / ".plan.json.1234.tmp").write_text("{")
     (out / ".adapter.1234.tmp").mkdir()
     run(out, num_train_epochs=1)
@@ -110,8 +109,7 @@ def test_folder_stays_free_after_a_mistake_and_leftovers_are_removed(out):
 
 
 def test_scores_that_are_not_finite_stop_training(out):
-    with pytest.raises(InputError, match=r"E-NONFINITE: Step \d+: .*instance .*lower --learning-rate"):
-        run(out, learning_rate=1e30, max_grad_norm=0)
+    refused(r"E-NONFINITE: Step \d+: .*instance .*lower --learning-rate", run, out, learning_rate=1e30, max_grad_norm=0)
 
 
 def test_first_votes_of_online_training_use_a_sample(out):

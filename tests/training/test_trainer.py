@@ -10,11 +10,11 @@ import torch
 from peft import PeftModel
 
 from flip_flop import audit, load_model
-from flip_flop.errors import InputError
 from flip_flop.method import METHODS, Method
 from flip_flop.report import write_report
 from flip_flop.scoring import PromptEncoder, score_instances
 from flip_flop.training import F2CTrainer
+from tests.refused import refused
 from tests.tiny import byte_bpe, save_tiny, tiny_model
 from tests.training.conftest import (
     adapter_weights,
@@ -129,8 +129,13 @@ def test_rows_without_a_gold_label_count_as_zeros(tmp_path, method):
 
 def test_a_clean_template_that_does_not_exist_is_refused(tmp_path):
     trainer_of(tmp_path, "bct", clean_template=2)
-    with pytest.raises(InputError, match=r"^E-CONFIG: clean_template is 3, but there are 3 templates. Use 0 to 2"):
-        trainer_of(tmp_path, "bct", clean_template=3)
+    refused(
+        r"^E-CONFIG: clean_template is 3, but there are 3 templates. Use 0 to 2",
+        trainer_of,
+        tmp_path,
+        "bct",
+        clean_template=3,
+    )
 
 
 @pytest.mark.parametrize(
@@ -139,8 +144,7 @@ def test_a_clean_template_that_does_not_exist_is_refused(tmp_path):
 )
 def test_training_rows_without_any_gold_label_are_refused(tmp_path, reader, changes):
     message = f"^E-NO-GOLD: {reader} uses gold labels, but none of the 8 training instances has one. Add `label_field`"
-    with pytest.raises(InputError, match=message):
-        make_trainer(tmp_path, relabelled(None), **changes)
+    refused(message, make_trainer, tmp_path, relabelled(None), **changes)
 
 
 # Changes, whether the training uses labels, a row of the card's table of settings, a key of the log.
@@ -268,8 +272,7 @@ ONE_TEMPLATE = {"id": "1", "prompts": ["Good?"], "choices": [["No", "Yes"]], "la
     ],
 )
 def test_unsuitable_rows_are_refused(tmp_path, rows, changes, code):
-    with pytest.raises(InputError, match=code):
-        make_trainer(tmp_path, rows, **changes)
+    refused(code, make_trainer, tmp_path, rows, **changes)
 
 
 @pytest.mark.slow

@@ -9,9 +9,9 @@ import torch
 from transformers import BitsAndBytesConfig, TrainingArguments
 
 from flip_flop import F2CConfig, audit
-from flip_flop.errors import InputError
 from flip_flop.training import F2CTrainer
 from flip_flop.training.config import make_config
+from tests.refused import refused
 from tests.tiny import byte_bpe, save_tiny, tiny_model
 from tests.training.conftest import make_task, make_trainer, settings, training_rows
 
@@ -46,10 +46,7 @@ def test_a_key_of_compute_metrics_selects_the_checkpoint(tmp_path):
     assert made.state.best_metric == min(logged) == 1
     made.create_model_card()
     assert "selected the checkpoint\n(by eval_mine)." in (tmp_path / "README.md").read_text()
-    with pytest.raises(
-        InputError, match=r"metric_for_best_model is 'eval_mine'\. It must be left out, or a key of comp"
-    ):
-        trainer()
+    refused(r"metric_for_best_model is 'eval_mine'\. It must be left out, or a key of comp", trainer)
 
 
 @pytest.mark.slow
@@ -66,8 +63,14 @@ def test_trainer_accepts_a_task_with_its_rows_or_others(tmp_path):
     table = pd.DataFrame({"text": [f"room {number}" for number in range(9)]})
     fields = {"train_dataset": table, "processing_class": byte_bpe(), "task": task}
     assert len(F2CTrainer(tiny_model("qwen2"), args, **fields).train_instances) == 9
-    with pytest.raises(InputError, match=r"E-DATA-ROWS: Row 0: .*F2CTrainer\(model, task=task\)"):
-        F2CTrainer(tiny_model("qwen2"), args, train_dataset=[{"text": "a"}], processing_class=byte_bpe())
+    refused(
+        r"E-DATA-ROWS: Row 0: .*F2CTrainer\(model, task=task\)",
+        F2CTrainer,
+        tiny_model("qwen2"),
+        args,
+        train_dataset=[{"text": "a"}],
+        processing_class=byte_bpe(),
+    )
 
 
 @pytest.mark.slow
@@ -115,8 +118,11 @@ def test_model_given_by_name_is_loaded_with_its_settings(base, tmp_path, options
 
 @pytest.mark.parametrize("value", ["x", "{", "[5]"])
 def test_loading_options_that_are_no_json_object_are_refused(tmp_path, value):
-    with pytest.raises(InputError, match=r"E-CONFIG: .*(model_init_kwargs|property name)"):
-        make_config({"model_init_kwargs": value, "output_dir": str(tmp_path)})
+    refused(
+        r"E-CONFIG: .*(model_init_kwargs|property name)",
+        make_config,
+        {"model_init_kwargs": value, "output_dir": str(tmp_path)},
+    )
 
 
 @pytest.mark.parametrize(
@@ -131,5 +137,4 @@ def test_unsuitable_loading_options_are_refused(base, tmp_path, loads, key, valu
     model = str(base) if loads else tiny_model("qwen2")
     changes, how = ({key: value}, {}) if key == "model_init_kwargs" else ({}, {key: value})
     args = settings(output_dir=str(tmp_path), **changes)
-    with pytest.raises(InputError, match=f"E-CONFIG: {words}"):
-        F2CTrainer(model, args, train_dataset=ROWS, processing_class=byte_bpe(), **how)
+    refused(f"E-CONFIG: {words}", F2CTrainer, model, args, train_dataset=ROWS, processing_class=byte_bpe(), **how)

@@ -17,6 +17,7 @@ from flip_flop.tasks import RowsSource
 from flip_flop.training.data import KeyedSampler, VoteTable, initial_vote_stats
 from tests.exact import ROUNDED, in_float64
 from tests.metrics import oracle
+from tests.refused import refused
 from tests.tiny import save_tiny, tiny_model
 from tests.training.conftest import (
     adapter_bytes,
@@ -89,8 +90,7 @@ def test_evaluation_loss_of_scores_that_are_not_finite_is_one_line(tmp_path):
     trainer = make_trainer(tmp_path, rows, eval_rows=rows, votes="online", early_stopping_patience=3)
     with torch.no_grad():
         next(trainer.adapted.parameters()).fill_(torch.nan)
-    with pytest.raises(InputError, match=r"E-NONFINITE: .*instance 'train-\d'"):
-        trainer.evaluate()
+    refused(r"E-NONFINITE: .*instance 'train-\d'", trainer.evaluate)
 
 
 # ---- calibration ----
@@ -168,8 +168,7 @@ SAME_ID = [row | {"id": "a"} for row in training_rows(count=3)]
     ],
 )
 def test_rows_without_votes_are_refused(tmp_path, rows, calibration, words):
-    with pytest.raises(InputError, match=words):
-        make_trainer(tmp_path, rows, vote_calibration=calibration, **CALIBRATED)
+    refused(words, make_trainer, tmp_path, rows, vote_calibration=calibration, **CALIBRATED)
 
 
 def test_validation_votes_are_calibrated_like_the_training_votes(tmp_path):
@@ -182,8 +181,14 @@ def test_validation_votes_are_calibrated_like_the_training_votes(tmp_path):
 
 
 def test_prior_with_another_number_of_labels_is_refused(out):
-    with pytest.raises(InputError, match=r"E-LABEL-PRIOR: .* is not of 2 labels"):
-        run(out, votes="frozen", vote_calibration="batch", label_prior="0.2,0.3,0.5")
+    refused(
+        r"E-LABEL-PRIOR: .* is not of 2 labels",
+        run,
+        out,
+        votes="frozen",
+        vote_calibration="batch",
+        label_prior="0.2,0.3,0.5",
+    )
 
 
 ORDERS = {"factors": {"wording": ("a", "a", "b", "b"), "order": ("given", "swapped", "given", "swapped")}}
