@@ -320,6 +320,16 @@ JUDGES = {
         (),
         *([3, 4, 5], {"scale": True}, ["3 ||| 4 ||| 5"] * 2),
     ),
+    "a scale of which two grades are in no row": (
+        judged("prompt,Response,grade", (1, 5), "rain") + "Why?,rain,2\n",
+        (),
+        *([1, 2, 3, 4, 5], {"scale": True}, ["1 ||| 2 ||| 3 ||| 4 ||| 5"] * 2),
+    ),
+    "grades too far apart for a scale": (
+        judged("prompt,Response,grade", (20, 50), "rain") + "Why?,rain,90\n",
+        (),
+        *([20, 50, 90], {}, ["20 ||| 50 ||| 90"] * 2),
+    ),
     "a pair": (
         judged("instruction,response1,response2,winner", ("model_b", "model_a"), "rain", "snow"),
         (),

@@ -161,7 +161,8 @@ EQUAL = [
     ("$(x+1)^2$", "$x^2 + 2x + 1$", "$f = 1 + 2x + x^2$"),
     (r"$\{2, 1\}$", r"$\{1, 2\}$"),
     (r"$10\%$", "$0.10$"),
-    ("$1,234$", "1234"),
+    ("$1,234$", "1234", r"$1\,234$", r"\boxed{1 234\text{ m}}", "$1\u202f234$", r"$1\ 234.0$"),
+    (r"\boxed{(12\,345\,678, 100)}", r"$(12345678, 100)$"),
     (r"$\begin{pmatrix} 1 \\ 2 \end{pmatrix}$", r"\boxed{\begin{pmatrix}1\\2\end{pmatrix}}"),
     (r"$\infty$", r"\boxed{\infty}"),
 ]
@@ -175,7 +176,19 @@ def test_equal_expressions_have_one_key_and_others_differ():
 
 
 @pytest.mark.parametrize(
-    "text", ["", "I do not know.", "x+1", r"$\frac{$", "$" * 9, r"\boxed{}", "$0/0$", r"$\frac{1}{0}$"]
+    "text",
+    [
+        "",
+        "I do not know.",
+        "x+1",
+        r"$\frac{$",
+        "$" * 9,
+        r"\boxed{}",
+        "$0/0$",
+        r"$\frac{1}{0}$",
+        r"\boxed{3 4}",
+        "$1 1/2$",
+    ],
 )
 def test_a_text_without_an_expression_has_no_key(text):
     assert LATEX.key(text) is None

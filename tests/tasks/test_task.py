@@ -394,6 +394,8 @@ MISTAKES = [
     ("name: terse\n", "name: terse\n    order: swapped\n", "E-TASK-KEY", "template 'terse' has an order but no wording. Give the same wording"),
     ("name: terse\n", "name: terse\n    wording: 7\n", "E-TASK-KEY", "template 2 ('terse'): wording is 7. It should be a valid string"),
     ("labels: [0, 1]\n", "labels: [0, 1]\nscale: 5\n", "E-TASK-KEY", "scale is 5. It should be"),
+    ("labels: [0, 1]\n", "labels: [1, 2, 4]\nscale: true\n", "E-TASK-KEY", "has a scale of the grades 1, 2, 4, whose steps differ"),
+    ("labels: [0, 1]\n", "labels: [3, 1, 2]\nscale: true\n", "E-TASK-KEY", "List all grades in order, also those that no row has"),
     # Labels and answers that YAML reads as something else.
     ("labels: [0, 1]", "labels: [no, yes]", "E-LABEL", "label 1 was read as False"),
     ("labels: [0, 1]", "labels: [0.5, 1]", "E-LABEL", "label 1 was read as 0.5"),

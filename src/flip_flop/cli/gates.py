@@ -176,8 +176,11 @@ def comparison_gate(stored: "Audit", run: "Audit", metric: str | None) -> Gate:
     constant = [template for template in run.constant_templates if template not in stored.constant_templates]
     if not constant and (change is None or (change.interval is None and change.value < 0)):
         lacks = "value" if change is None else "interval, so a lower value cannot be judged"
-        hint = "Choose another metric, such as agreement, or audit 50 or more rows."
-        raise InputError("E-FAIL-UNDER", f"--fail-if-worse-than: {name} of this run has no {lacks}.", hint)
+        raise InputError(
+            "E-FAIL-UNDER",
+            f"--fail-if-worse-than: {name} of this run has no {lacks}.",
+            "Choose another metric, such as agreement, or audit 50 or more rows.",
+        )
     worse = bool(constant) or (change is not None and change.interval is not None and change.interval[1] < 0)
     values = f"{METRICS[name].title} {percent(stored.value(name))} to {percent(run.value(name))}"
     parts = [f"{values} ({change.words()})" if change else values]

@@ -76,7 +76,12 @@ class Draft:
     @property
     def is_scale(self) -> bool:
         """Whether the labels are the grades of a judge."""
-        return self.kind == "judge" and len(self.labels) > 2 and all(map(str.isdigit, self.labels))
+        return (
+            self.kind == "judge"
+            and len(self.labels) > 2
+            and all(map(str.isdigit, self.labels))
+            and len(set(np.diff(list(map(int, self.labels))))) == 1
+        )
 
     def text(self, out: Path) -> str:
         """Return the text of the task file ``out``. Its paths are relative to its folder."""
@@ -264,6 +269,9 @@ def _labels(
             )
         return given, given
     are_numbers = all(re.fullmatch(r"-?\d+", value) for value in values)
+    is_scale = kind == "judge" and not given and len(columns.texts) == 2 and len(values) > 2
+    if is_scale and all(map(str.isdigit, values)) and max(map(int, values)) <= 10:  # also grades that no row has
+        values = tuple(map(str, range(min(map(int, values)), 1 + max(map(int, values)))))
     if not given:
         if ask is not None and are_numbers and kind not in ("sentiment", "yes_no"):
             given = split_labels(ask(f"What do {', '.join(values)} mean, in this order?", ",".join(values), ()))

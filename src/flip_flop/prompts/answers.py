@@ -20,10 +20,10 @@ MAX_SECONDS = 5  # to find an answer in a generated text
 NO_WORD = r"(?<![^\W_\u0e00-\u0e4f\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af])"
 SIGN = r"(?<![)\]%°/])[-+−－﹣]|(?<![^\s:=(\[$])–"
 FRACTIONS = "¼-¾⅐-⅞"
-GROUP = rf"(?:[ \u00a0\u2009\u202f]|\\[,;: ])\d{{3}}(?!\d)| ?[{FRACTIONS}]"
 NUMBER = re.compile(
     rf"(?:{NO_WORD}(?P<sign>{SIGN})|{NO_WORD}(?<!\d[.,:])(?<!/))[$€£¥]?"
-    rf"(?P<digits>(?:(?<!\.)\.)?\d[\d.,/:'’_^{{}}²³¹⁰-⁹⁄٫٬．，{FRACTIONS}]*(?:{GROUP})*)"
+    rf"(?P<digits>(?:(?<!\.)\.)?\d[\d.,/:'’_^{{}}²³¹⁰-⁹⁄٫٬．，{FRACTIONS}]*"
+    rf"(?:(?:[ \u00a0\u2009\u202f]|\\[,;: ])\d{{3}}(?!\d)| ?[{FRACTIONS}])*)"
     r"(?P<exponent>[eE][-+]?\d{1,3}(?![^\W_]))?"
 )
 # Other forms can be read in several ways: 1,5 and 1/2 and 10:30 and 1 000 and 10^3.

@@ -5,10 +5,13 @@ It imports nothing of this package. It is ended if a text takes more processor s
 
 import contextlib
 import json
+import re
 import signal
 import sys
 
 MAX_BYTES = 4 << 30  # address space
+# The spaces of 1\,000 and 10 000, which the parser reads as a product or a sum.
+THOUSANDS = re.compile(r"(?<![\d.,])(\d{1,3})((?:(?:\\[,;: ]|[ ~\u00a0\u2009\u202f])\d{3})+)(?!\d)")
 
 
 def read(text: str) -> str | None:
@@ -17,11 +20,12 @@ def read(text: str) -> str | None:
     from math_verify import parse
 
     try:
-        parsed = parse(text.replace("−", "-"), parsing_timeout=None)
+        text = THOUSANDS.sub(lambda number: re.sub(r"\D", "", number[0]), text.replace("−", "-"))
+        parsed = parse(text, parsing_timeout=None)
         expression = next((item for item in parsed if isinstance(item, sympy.Basic | sympy.MatrixBase)), None)
         if isinstance(expression, sympy.Equality) and expression.lhs.is_Symbol:
             expression = expression.rhs  # x = 5
-        if expression is None:
+        if expression is None or re.search(r"\d \d", str(parsed[-1])):  # 3 4, and 1 1/2
             return None
         decimals = {number: sympy.Rational(str(number)) for number in expression.atoms(sympy.Float)}
         exact = expression.xreplace(decimals).doit()

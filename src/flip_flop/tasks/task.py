@@ -110,6 +110,12 @@ class Task:
         for index, text in enumerate(texts):
             if text in texts[:index]:
                 raise InputError("E-LABEL-DUP", f"{task} lists the label {text!r} twice.", "Remove one of them.")
+        if self.scale and all(map(str.isdecimal, texts)) and len(set(np.diff(list(map(int, texts))))) > 1:
+            raise InputError(
+                "E-TASK-KEY",
+                f"{task} has a scale of the grades {', '.join(texts)}, whose steps differ.",
+                "List all grades in order, also those that no row has.",
+            )
         if self.label_names and len(set(self.label_names)) != len(texts):
             named = f"{task} has {len(texts)} labels and {len(set(self.label_names))} different label_names."
             raise InputError("E-TASK-KEY", named, "Give one name for each label, or none.")
