@@ -1,4 +1,4 @@
-"""The commands: their output, files and exit codes."""
+"""The commands: their output, files and exit codes, from a first audit to predictions, and plug-ins."""
 
 import csv
 import json

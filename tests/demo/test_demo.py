@@ -1,4 +1,4 @@
-"""The embedded model can be rebuilt, and a shortened demo writes its folders with the expected results."""
+"""The embedded model is the one whose figures are reported, and a shortened demo writes its folders."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""Formats and paraphrases of templates, and the sensitivity to formatting."""
+"""Formats and paraphrases of templates keep question and answers; the sensitivity to formatting."""
 
 import itertools
 import re

@@ -1,4 +1,4 @@
-"""A run directory is complete or absent."""
+"""A run directory is complete or absent, and its record is read as it was written."""
 
 import gzip
 import json

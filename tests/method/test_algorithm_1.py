@@ -1,3 +1,5 @@
+"""Equations 3 to 5 and 14, and Algorithm 1 line by line."""
+
 import math
 
 import numpy as np

@@ -1,3 +1,5 @@
+"""Equations 7 to 9, the swarm loss and Theorem A.1, and the divergences."""
+
 import functools
 import math
 from collections import Counter

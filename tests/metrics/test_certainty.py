@@ -1,4 +1,4 @@
-"""Risk against coverage, calibration error and the ranking of templates equal slow loops."""
+"""Risk against coverage, calibration and the ranking of templates equal slow loops."""
 
 import logging
 import math

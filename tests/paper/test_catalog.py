@@ -1,4 +1,4 @@
-"""The paper's datasets by name, on made rows in the hub's schemas: these tests run anywhere."""
+"""The paper's datasets by name and `flip-flop tasks`, on made rows in the hub's schemas: these tests run anywhere."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""PromptSource: its download, its YAML with two tags, one rule for which templates are used, and sets as tasks."""
+"""PromptSource: its download, its YAML, which templates are used, sets as tasks, and the text of its own code."""
 
 import functools
 import io

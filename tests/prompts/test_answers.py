@@ -1,4 +1,4 @@
-"""How open answers are read, and the keys that group them."""
+"""How open answers are read, and the keys that group them, also of mathematical expressions."""
 
 import signal
 

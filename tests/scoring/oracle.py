@@ -1,4 +1,4 @@
-"""Reference scores: one answer at a time, the forward pass of the whole model, all logits, float64."""
+"""Instances to score, and their scores one answer at a time: all logits of the whole model, in float64."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Packed rows and padded sequences have the scores and gradients of separate sequences."""
+"""Packed rows, padded sequences and tries have the scores and gradients of separate sequences."""
 
 import copy
 

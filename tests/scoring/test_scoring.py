@@ -1,4 +1,4 @@
-"""Scores do not depend on batches, and the computation is minimal."""
+"""Scores do not depend on batches, are computed once, and are checked."""
 
 import functools
 import itertools

@@ -1,4 +1,4 @@
-"""A task's instances: gold labels by index, ids, samples, held-out splits."""
+"""A task's instances and its file: gold labels by index, ids, samples, held-out splits, strict YAML."""
 
 import re
 from dataclasses import replace

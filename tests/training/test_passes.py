@@ -1,4 +1,4 @@
-"""Scoring passes: the same weights score the same rows once, and every pass shows its progress."""
+"""The same weights score the same rows once, and every pass shows its progress."""
 
 import io
 import itertools

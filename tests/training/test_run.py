@@ -1,4 +1,4 @@
-"""A whole training run, through the function that the command calls."""
+"""A whole training run, through the function that the command calls, and its data."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Settings: defaults of the protocols, conversion of texts, and refused values."""
+"""Settings: defaults, conversion of texts, refused values, and what the protocols of paper and release do."""
 
 import copy
 import logging
