@@ -232,18 +232,28 @@ def _write_in_place(path: Path, parts: Iterable[bytes]) -> None:
         file.writelines(parts)
 
 
+def utf8(text: str) -> bytes:
+    r"""Encode a text, with ? for lone surrogates, which the name of a file that is not UTF-8 has. JSON has none.
+
+    Example:
+        >>> utf8("caf\udce9")
+        b'caf?'
+    """
+    return text.encode("utf-8", "replace")
+
+
 def compress(texts: Iterable[str]) -> Iterator[bytes]:
     """Compress concatenated texts as gzip. Equal texts give equal bytes."""
     packer = zlib.compressobj(wbits=31)  # a gzip header without the time
     for text in texts:
-        if part := packer.compress(text.encode("utf-8")):
+        if part := packer.compress(utf8(text)):
             yield part
     yield packer.flush()
 
 
 def write_text(path: Path, text: str) -> None:
     """:func:`write_bytes` of UTF-8 text."""
-    write_bytes(path, text.encode("utf-8"))
+    write_bytes(path, utf8(text))
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -333,7 +343,7 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 def sha256_text(text: str) -> str:
     """Return the SHA-256 of UTF-8 text, in hexadecimal."""
-    return hashlib.sha256(text.encode("utf-8")).hexdigest()
+    return hashlib.sha256(utf8(text)).hexdigest()
 
 
 def sha256_json(value: Any) -> str:

@@ -140,6 +140,21 @@ def test_a_link_to_a_file_stays_a_link(run, project):
     assert os.listdir(project / "real") == ["other.yaml"]
 
 
+def test_names_that_are_not_utf_8_are_read_and_written(flip_flop, project, model):
+    name = os.fsdecode(b"caf\xe9")
+    try:
+        (project / f"{name}.csv").write_bytes((project / "test.csv").read_bytes())
+    except OSError:
+        pytest.skip("this file system has UTF-8 names only")
+    assert (
+        flip_flop("init", f"{name}.csv", "--kind", "yes_no", "--question", "Urgent?", "--out", "other.yaml").code == 0
+    )
+    words = ("--model", str(model), "--task", "other.yaml", "--quiet", "--out", f"{name}/run")
+    assert flip_flop("audit", *words).code == 0
+    assert flip_flop("report", f"{name}/run", "--out", f"{name}/report.html").code == 0
+    assert "caf" in (project / name / "report.html").read_text(encoding="utf-8")
+
+
 WRITE = """
 import sys
 from pathlib import Path

@@ -119,6 +119,15 @@ def test_a_served_answer_ends_at_a_stop_text_everywhere(served, tmp_path, monkey
     assert [row["vote"] for row in predict(name, task, quiet=True)] == [text] * 3
 
 
+def test_a_served_answer_with_half_of_a_character_is_read_and_stored(served, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    server, name = served
+    server.writes = lambda prompt: "Paris \ud83d"
+    run = audit(name, open_task(answer=AnswerFormat("text"), label_field=None), quiet=True)
+    run.write(tmp_path / "run")
+    assert [row.written for row in load_run(tmp_path / "run").instances] == [("Paris ?",) * 3] * 3
+
+
 def test_other_answers_to_the_same_prompts_are_compared_without_a_warning(served, served_audit, tmp_path, monkeypatch):
     server, name = served
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other"))  # without stored answers

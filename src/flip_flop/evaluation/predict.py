@@ -17,7 +17,7 @@ from flip_flop.console import spreadsheet_cell, visible
 from flip_flop.errors import InputError
 from flip_flop.evaluation.audit import resolve, score_calibrated
 from flip_flop.evaluation.run_directory import check_target
-from flip_flop.files import write_bytes
+from flip_flop.files import utf8, write_bytes
 from flip_flop.metrics import calibrated, label_probs, majority_vote, predicted, vote_counts
 from flip_flop.metrics.calibration import CalibrationChoice
 from flip_flop.prompts import RenderedInstance
@@ -141,7 +141,7 @@ def write_predictions(
     else:
         table = pd.DataFrame(_table(predictions, labels, rows)).map(_sheet_cell)
         table.to_excel(sheet, engine="openpyxl", header=False, index=False)
-    write_bytes(out, sheet.getvalue() or text.getvalue().encode())
+    write_bytes(out, sheet.getvalue() or utf8(text.getvalue()))
 
 
 def _sheet_cell(value: Any) -> Any:

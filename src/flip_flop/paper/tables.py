@@ -12,7 +12,7 @@ import pandas as pd
 
 from flip_flop.console import DEMO_NOTE, MISSING, count, markdown_cell, percent, point_interval, points
 from flip_flop.errors import install_command
-from flip_flop.files import write_bytes, write_text
+from flip_flop.files import utf8, write_bytes, write_text
 from flip_flop.method import BASE, METHODS
 from flip_flop.metrics import METRICS
 from flip_flop.paper.data.catalog import catalog_entry
@@ -504,7 +504,7 @@ def write_outputs(frame: pd.DataFrame, study: Study, out: Path) -> list[Path]:
         return []
     contents, plots = list(make_tables(frame)), make_plots(frame)
     files = {
-        out / "tables" / f"{table.name}.{kind}": f"{render(table).rstrip()}\n".encode()
+        out / "tables" / f"{table.name}.{kind}": utf8(f"{render(table).rstrip()}\n")
         for kind, render in RENDERERS.items()
         for table in contents
     }

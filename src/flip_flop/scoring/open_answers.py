@@ -13,7 +13,7 @@ from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
 from flip_flop.console import track
 from flip_flop.errors import InputError
-from flip_flop.files import generator
+from flip_flop.files import generator, utf8
 from flip_flop.metrics import ScoredRows
 from flip_flop.prompts import AnswerFormat, RenderedInstance
 from flip_flop.prompts.answers import token_f1
@@ -212,4 +212,4 @@ def as_choices(answered: ScoredRows, seed: int, num_samples: int = 0) -> list[Re
 
 def _number(key: str | None) -> int:
     """Return a key as a number that is the same in all runs."""
-    return -1 if key is None else int.from_bytes(hashlib.sha256(key.encode()).digest()[:7])
+    return -1 if key is None else int.from_bytes(hashlib.sha256(utf8(key)).digest()[:7])
