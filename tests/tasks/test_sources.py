@@ -192,7 +192,7 @@ MISTAKES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "content", "code", "words"), MISTAKES)
+@pytest.mark.parametrize(("name", "content", "code", "words"), MISTAKES, ids=[words for *_, words in MISTAKES])
 def test_an_invalid_file_is_rejected_with_its_place(tmp_path, name, content, code, words):
     with pytest.raises(InputError, match=rf"\A{code}: [^\n]*\Z") as refusal:
         load(tmp_path, name, content)
