@@ -1,8 +1,6 @@
 """Writes the tasks of movie reviews and AG News: their rows, from parquet files, and PromptSource's templates.
 
-Usage: python -m evidence.prepare LANGUAGE [--out evidence/tasks] [--facts FACTS]. This repository has no rows and no
-templates of PromptSource. FACTS is a parquet file of ParaRel's facts (github.com/yanaiela/pararel, data/trex_lms_vocab)
-with the columns relation, subject and object, from which the rows of examples/judges/facts.yaml are written, too.
+Usage: python -m evidence.prepare LANGUAGE [--out evidence/tasks]. This repository has no rows and no templates.
 """
 
 import argparse
@@ -35,18 +33,6 @@ SIZES = {
     "ag": {"train": 1800, "validation": 400, "test": 1000},
 }
 
-# Questions about facts, by ParaRel's relation, and the rows per split. The training rows have no verdict.
-JUDGED = Path(__file__).parent.parent / "examples" / "judges" / "facts"
-QUESTIONS = {
-    "P36": "What is the capital of {}?",
-    "P37": "What is the official language of {}?",
-    "P30": "On which continent is {}?",
-    "P176": "Which company makes {}?",
-    "P103": "What is the native language of {}?",
-    "P159": "In which city is the headquarters of {}?",
-}
-JUDGED_SIZES = {"test": 400, "validation": 100, "train": 256}
-
 
 def write_tasks(language: Path, out: Path) -> list[Path]:
     """Write both tasks with their rows, and return the task files."""
@@ -68,37 +54,6 @@ def write_tasks(language: Path, out: Path) -> list[Path]:
         task_files.append(out / f"{name}.yaml")
         write_text(task_files[-1], yaml.safe_dump(task, sort_keys=False, allow_unicode=True))
     return task_files
-
-
-def write_judged_facts(file: Path, out: Path = JUDGED) -> list[Path]:
-    """Write questions with answers to judge. Half of the answers are right, the others answer another question."""
-    facts: dict[str, dict[str, str]] = {relation: {} for relation in QUESTIONS}
-    for row in pq.read_table(file).to_pylist():
-        if row["relation"] in facts:
-            facts[row["relation"]].setdefault(row["subject"], row["object"])
-    rows = [judged(relation, subject, facts[relation]) for relation in facts for subject in facts[relation]]
-    rows.sort(key=lambda row: _number(row["id"]))
-    files = []
-    for split, size in JUDGED_SIZES.items():
-        part, rows = rows[:size], rows[size:]
-        hidden = {"verdict": None} if split == "train" else {}
-        files.append(out / f"{split}.jsonl")
-        write_text(files[-1], "".join(json.dumps({**row, **hidden}, ensure_ascii=False) + "\n" for row in part))
-    return files
-
-
-def judged(relation: str, subject: str, objects: dict[str, str]) -> dict[str, str]:
-    """The question about a subject, with its object or that of another subject."""
-    name, right = f"{relation}-{subject}", objects[subject]
-    wrong = [other for other in objects.values() if other != right]
-    is_right = bool(_number(f"{name}-side") % 2)
-    answer = right if is_right else wrong[_number(f"{name}-wrong") % len(wrong)]
-    question = QUESTIONS[relation].format(subject)
-    return {"id": name, "question": question, "answer": answer, "verdict": "pass" if is_right else "fail"}
-
-
-def _number(text: str) -> int:
-    return int.from_bytes(sha256(text.encode()).digest()[:8], "big")
 
 
 def templates_of(dataset: str) -> list[dict[str, Any]]:
@@ -143,11 +98,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m evidence.prepare", description="Write the tasks.")
     parser.add_argument("language", type=Path, metavar="LANGUAGE", help="the folder of the parquet files")
     parser.add_argument("--out", type=Path, default=TASKS, help="the tasks' folder (default: evidence/tasks)")
-    parser.add_argument("--facts", type=Path, help="the parquet file of ParaRel's facts")
     options = parser.parse_args()
     try:
-        files = write_tasks(options.language, options.out)
-        print(*files, *(write_judged_facts(options.facts) if options.facts else ()), sep="\n")
+        print("\n".join(map(str, write_tasks(options.language, options.out))))
     except InputError as error:
         print(error, file=sys.stderr)
         return 2

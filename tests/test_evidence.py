@@ -6,11 +6,9 @@ from pathlib import Path
 from statistics import fmean, pstdev
 
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from evidence import figures, forecast, run, tables
-from evidence.prepare import write_judged_facts, write_tasks
+from evidence.prepare import write_tasks
 
 from tests.metrics import oracle
 
@@ -23,22 +21,6 @@ def test_the_tasks_have_the_rows_and_templates_of_earlier_results(language, prom
     written = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert len(written) == 8
     assert written == {name: (language / name).read_bytes() for name in written}
-
-
-def test_half_of_the_judged_answers_are_right_and_no_question_is_in_two_files(tmp_path):
-    names = ["Ada", "Bo", "Cy", "Di"]
-    facts = [{"relation": "P36", "subject": f"{name}{n}", "object": name} for n in range(200) for name in names]
-    other = {"relation": "P140", "subject": "Zen", "object": "Buddhism"}
-    pq.write_table(pa.Table.from_pylist([*facts, facts[0] | {"object": "Bo"}, other]), tmp_path / "facts.parquet")
-    files = write_judged_facts(tmp_path / "facts.parquet", tmp_path)
-    test, validation, train = ([json.loads(line) for line in file.read_text().splitlines()] for file in files)
-    assert [len(test), len(validation), len(train)] == [400, 100, 256]
-    assert len({row["question"] for row in [*test, *validation, *train]}) == 756
-    assert {row["verdict"] for row in train} == {None}
-    for row in [*test, *validation]:
-        right = row["question"].removeprefix("What is the capital of ").startswith(row["answer"])
-        assert row["verdict"] == ("pass" if right else "fail")
-    assert 160 < sum(row["verdict"] == "pass" for row in test) < 240  # four standard deviations
 
 
 @pytest.fixture(scope="module")

@@ -89,6 +89,22 @@ def pair(number, verdicts, **changes):
     return row | {"response1": "It is 1.", "response2": "It is 2.\n"} | verdicts | changes
 
 
+def test_half_of_the_judged_answers_are_right_and_no_question_is_in_two_files(tmp_path):
+    script = runpy.run_path(str(EXAMPLES / "judges" / "facts.py"))
+    lines = [{"sub_label": f"{name}{n}", "obj_label": name} for n in range(200) for name in ("Ada", "Bo", "Cy", "Di")]
+    content = "".join(json.dumps(line) + "\n" for line in [*lines, lines[0] | {"obj_label": "Bo"}])
+    script["write_splits"]({"P36": script["read_facts"](content.encode())}, tmp_path)
+    files = {split: (tmp_path / f"{split}.jsonl").read_text() for split in ("test", "validation", "train")}
+    rows = {split: [json.loads(line) for line in text.splitlines()] for split, text in files.items()}
+    assert [len(part) for part in rows.values()] == [400, 100, 256]
+    assert len({row["question"] for part in rows.values() for row in part}) == 756
+    assert {row["verdict"] for row in rows["train"]} == {None}
+    for row in rows["test"] + rows["validation"]:
+        right = row["question"].removeprefix("What is the capital of ").startswith(row["answer"])
+        assert row["verdict"] == ("pass" if right else "fail")
+    assert 160 < sum(row["verdict"] == "pass" for row in rows["test"]) < 240  # four standard deviations
+
+
 def test_pairs_of_answers_are_converted_to_the_judges_task(tmp_path, monkeypatch):
     script = runpy.run_path(str(EXAMPLES / "judges" / "fetch.py"))
     rows = [pair(number, (1, 2, number % 2 + 1)) for number in range(40)]
