@@ -57,7 +57,8 @@ PIECES += [
 texts = st.one_of(st.text(), st.lists(st.sampled_from(PIECES), max_size=12).map("".join))
 
 
-@settings(max_examples=300)
+@pytest.mark.slow
+@settings(max_examples=2000)
 @given(texts)
 def test_key_is_its_own_key_so_that_equal_keys_are_classes_of_answers(text):
     for form in (TEXT, NUMBER):
