@@ -34,8 +34,11 @@ class StudyFolder:
 
     def is_done(self, cell: Cell) -> bool:
         """Return whether a cell's record is complete. An audit must be of the current adapter."""
+        return self._is_marked(cell) and self.damage(cell) is None
+
+    def _is_marked(self, cell: Cell) -> bool:
         run, mark = _read(self.run(cell) / RUN_FILE), _read(self.run(cell) / CELL)
-        if run.get("kind") != cell.kind or mark.get("key") != cell.key or self.damage(cell) is not None:
+        if run.get("kind") != cell.kind or mark.get("key") != cell.key:
             return False
         adapter = mark.get("adapter")
         return cell.training is None or (bool(adapter) and _adapter(self.root / str(mark.get("trained_in"))) == adapter)
@@ -73,11 +76,12 @@ class StudyFolder:
                 lines = path.read_text(encoding="utf-8").splitlines()
             for cell in unit.cells:
                 name = f"{cell.kind} {cell.label}: "
-                if damage := self.damage(cell):
+                damage = self.damage(cell)  # reads all files of the run, once
+                if damage is not None:
                     lines.insert(0, f"{name}{self.run(cell) / damage}.")
                 reason = next((line for line in lines if line.startswith(name)), None)
                 states[cell] = "open" if reason is None else f"failed: {reason} Log: {self.log(unit)}"
-                if self.is_done(cell):
+                if damage is None and self._is_marked(cell):
                     states[cell] = "done"
         return states
 
