@@ -213,7 +213,7 @@ def test_execution_settings_may_change_after_an_out_of_memory_error(out, monkeyp
 @pytest.mark.parametrize(
     "changes",
     [
-        {"lr_scheduler_type": "reduce_lr_on_plateau", "lr_scheduler_kwargs": {"waves": 3}},
+        {"lr_scheduler_type": "linear", "lr_scheduler_kwargs": {"waves": 3}},
         {"optim": "galore_adamw"},
         {CHECKPOINTING: True, f"{CHECKPOINTING}_kwargs": {"waves": 3}},
         {CHECKPOINTING: True, f"{CHECKPOINTING}_kwargs": [3]},

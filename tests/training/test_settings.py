@@ -114,10 +114,19 @@ def test_settings_are_resolved(values, expected):
         ({"lora_r": True}, "lora_r is True. It must be a valid integer"),
         ({"learning_rate": True}, "learning_rate is True. It must be a valid number"),
         ({"run_name": ["a"]}, r"run_name is \['a'\]. It must be a valid string"),
-        ({"accelerator_config": "none.json"}, "No such file"),
-        ({"accelerator_config": 1}, "accelerator_config is 1. It must be an object"),
+        *(
+            ({"accelerator_config": value}, "accelerator_config is ")
+            for value in ("a.json", 1, {"dispatch_batches": True})
+        ),
+        ({"lr_scheduler_type": "reduce_lr_on_plateau"}, "'reduce_lr_on_plateau'. It must be a function of the step"),
+        ({"lr_scheduler_type": "greedy"}, "lr_scheduler_type is 'greedy'"),
+        ({"save_only_model": "true"}, "save_only_model is True. It must be left out: a resumed run"),
+        ({"train_sampling_strategy": "sequential"}, "train_sampling_strategy is 'sequential'"),
+        ({"neftune_noise_alpha": "5"}, "neftune_noise_alpha is 5.0"),
+        ({"include_for_metrics": ["inputs"]}, "include_for_metrics is .*inputs"),
+        ({"bf16_full_eval": True}, "bf16_full_eval is True"),
         ({"log_level": "loud"}, "loud"),
-        ({"enable_jit_checkpoint": True}, "enable_jit_checkpoint is True. It must be false: a signal"),
+        ({"enable_jit_checkpoint": True}, "enable_jit_checkpoint is True. It must be left out: a signal"),
         ({"torch_compile_backend": "wavy"}, "torch_compile_backend is 'wavy'"),
         ({"dataloader_persistent_workers": True}, "data loader: persistent_workers"),
         ({"dataloader_multiprocessing_context": "x", "dataloader_num_workers": 1}, "data loader: multiprocessing_con"),
@@ -155,6 +164,20 @@ def test_settings_are_resolved(values, expected):
 )
 def test_invalid_value_is_one_line(values, words):
     refused(f"^E-CONFIG: .*{words}", make_config, values | {"use_cpu": True})
+
+
+def test_mixed_precision_of_accelerates_launcher_is_refused(monkeypatch):
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    refused("^E-CONFIG: accelerate's mixed precision is bf16", settings)
+    assert settings(bf16=True).bf16
+
+
+def test_data_seed_decides_the_order_of_the_rows(tmp_path):
+    def order(**seeds):
+        batches = make_trainer(tmp_path, **seeds).get_train_dataloader()
+        return [row.id for batch in batches for row in batch["instances"]]
+
+    assert order(seed=3, data_seed=7) == order(seed=7) != order(seed=3)
 
 
 @pytest.mark.parametrize(

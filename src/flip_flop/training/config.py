@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, cast
@@ -9,6 +10,7 @@ from typing import Any, cast
 import torch
 from transformers import Trainer, TrainingArguments, get_scheduler
 from transformers.integrations import get_available_reporting_integrations
+from transformers.trainer_pt_utils import AcceleratorConfig
 from transformers.utils import is_liger_kernel_available
 
 from flip_flop.errors import InputError, install_command
@@ -19,6 +21,22 @@ from flip_flop.training.settings import MAX_STEPS, TrainingSettings, check_setti
 
 # Values of metric_for_best_model that mean select_by. The library's default is "loss".
 SELECTED = (None, "loss", "selection")
+# Inherited settings that would have no effect or a wrong one, and why.
+_COMPILE = "it compiles the model's forward, which training does not call"
+_METRICS = "compute_metrics reads the scores and labels of all rows"
+_PRECISION = "evaluations use the data type of the weights"
+_RESUME = "a resumed run would differ from an uninterrupted one"
+UNSUPPORTED = {
+    "enable_jit_checkpoint": "a signal writes a checkpoint",
+    **dict.fromkeys(("torch_compile", "torch_compile_backend", "torch_compile_mode"), _COMPILE),
+    **dict.fromkeys(("include_for_metrics", "batch_eval_metrics", "prediction_loss_only", "label_names"), _METRICS),
+    **dict.fromkeys(("bf16_full_eval", "fp16_full_eval"), _PRECISION),
+    **dict.fromkeys(("save_only_model", "ignore_data_skip"), _RESUME),
+    "label_smoothing_factor": "no loss smooths labels",
+    "train_sampling_strategy": "each epoch has a random order",
+    "neftune_noise_alpha": "its noise would depend on batch_tokens",
+    "include_num_input_tokens_seen": "tokens are not counted",
+}
 
 
 @dataclass
@@ -69,6 +87,13 @@ class F2CConfig(TrainingSettings, TrainingArguments):
         # Otherwise accelerate counts one process on a machine without a GPU, and all processes train on the same rows.
         self.use_cpu = self.use_cpu or not torch.accelerator.is_available()
         TrainingArguments.__post_init__(self)
+        precision = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")  # set by accelerate's launcher
+        if precision != "no" and not (self.fp16 or self.bf16):
+            raise InputError(
+                "E-CONFIG",
+                f"accelerate's mixed precision is {precision}, which is not a setting of this run.",
+                "Use `accelerate launch --mixed_precision no`; --dtype bfloat16 sets the data type of the weights.",
+            )
         self._check_optimizer()
         self._require("model_init_kwargs", isinstance(self.model_init_kwargs or {}, dict), "an object of settings")
         for name in self.report_to:
@@ -141,15 +166,16 @@ class F2CConfig(TrainingSettings, TrainingArguments):
             raise InputError("E-CONFIG", str(error)) from error
         if self.load_best_model_at_end and self.metric_for_best_model in SELECTED:
             self.metric_for_best_model, self.greater_is_better = "selection", True
-        is_number = isinstance(self.accelerator_config, int)  # the library would open it as a file descriptor
-        self._require("accelerator_config", not is_number, "an object of settings or a JSON file")
-        self._require("enable_jit_checkpoint", not self.enable_jit_checkpoint, "false: a signal writes a checkpoint")
+        plain = self.accelerator_config in (None, AcceleratorConfig())
+        self._require("accelerator_config", plain, "left out: the trainer divides the rows")
+        by_metric = self.lr_scheduler_type in ("reduce_lr_on_plateau", "greedy")
+        self._require("lr_scheduler_type", not by_metric, "a function of the step, such as cosine, linear or constant")
         liger = not self.use_liger_kernel or is_liger_kernel_available()
         self._require("use_liger_kernel", liger, "false if liger-kernel is not installed")
-        for name in ("torch_compile", "torch_compile_backend", "torch_compile_mode"):
-            left_out = "left out: it compiles the model's forward, which training does not call"
-            self._require(name, not getattr(self, name), left_out)
-        self._require("label_smoothing_factor", not self.label_smoothing_factor, "0: no loss smooths labels")
+        for name, reason in UNSUPPORTED.items():
+            value = getattr(self, name, None)
+            is_default = not value or value == self.__dataclass_fields__[name].default
+            self._require(name, is_default, f"left out: {reason}")
         names = ("num_workers", "prefetch_factor", "persistent_workers", "multiprocessing_context")
         loading: Any = {name: getattr(self, f"dataloader_{name}", None) for name in names}
         with setting_errors("data loader", "Correct the settings that begin with dataloader."):

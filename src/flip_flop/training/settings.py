@@ -146,7 +146,6 @@ INHERITED_RANGES = {
     "max_grad_norm": "at least 0",
     "data_seed": "at least 0, and below 2**32",
     "dataloader_num_workers": "at least 0",
-    "neftune_noise_alpha": "at least 0",
     "gradient_accumulation_steps": "at least 1",
     "adam_beta1": "at least 0 and below 1",
     "adam_beta2": "at least 0 and below 1",

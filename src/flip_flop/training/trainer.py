@@ -141,7 +141,7 @@ class F2CTrainer(Trainer):
         checkpoints = Checkpoints(args.save_total_limit)
         args.save_total_limit = None  # Checkpoints deletes the old ones
         # The library saves no optimizer of a sharded model, but an adapter's is the same in all processes.
-        only_model, args.save_only_model = args.save_only_model, distributed.sharding_of(self.adapted) is not None
+        args.save_only_model = distributed.sharding_of(self.adapted) is not None
         super().__init__(
             model=self.adapted,
             args=args,
@@ -153,7 +153,7 @@ class F2CTrainer(Trainer):
             callbacks=[checkpoints, self.stop_early, self.stop_on_collapse, *(callbacks or [])],
             optimizers=optimizers,
         )
-        self.args.save_only_model = only_model
+        self.args.save_only_model = False
         # The model's device, which the library has just chosen, decides the length of a row.
         instances = [instance for dataset in self.datasets for instance in dataset.instances]
         self.backend = choose_backend(self.adapted, instances, args.backend)
@@ -285,7 +285,8 @@ class F2CTrainer(Trainer):
         """Choose the instances of the first votes: those that the run will see if votes are frozen, or a sample."""
         self.method, self.statistics = find_method(args.method), StepStatistics()
         self.sample = self.voters = draw_sample(self.train_instances.instances, args.seed)
-        self._sampler = KeyedSampler(self.train_instances, args.seed, drop_last=args.dataloader_drop_last)
+        seed = args.seed if args.data_seed is None else args.data_seed
+        self._sampler = KeyedSampler(self.train_instances, seed, drop_last=args.dataloader_drop_last)
         (self.content_free,) = encode_rows(self.encoder, "refuse", ("content_free", content_free))
         self.is_frozen = args.votes == "frozen"
         if self.is_frozen:
