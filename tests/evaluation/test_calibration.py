@@ -14,6 +14,7 @@ from flip_flop.report import comparison_blocks, render_csv, render_text, write_r
 from flip_flop.scoring import load_model, score, store_calibration
 from flip_flop.tasks import prior_from
 from tests.evaluation.conftest import TEMPLATES, change_metrics, make_rows, make_task
+from tests.exact import EXACT
 from tests.metrics import oracle
 from tests.refused import refused
 from tests.report.pages import Page
@@ -111,6 +112,11 @@ def test_tables_and_report_have_raw_and_calibrated_metrics(found, raw, tmp_path)
 def test_invalid_calibration_is_rejected(found, tmp_path, change, words):
     change_metrics(found.write(tmp_path / "run"), calibrated=found.metrics["calibrated"] | change)
     refused(f"E-RUN-BROKEN: .*{words}", load_run, tmp_path / "run")
+
+
+def test_recorded_prior_sums_to_1(loaded):
+    run = audit(loaded, make_task(), quiet=True, calibrate="prior", label_prior=[0.2, 0.3, 0.49])
+    assert sum(run.metrics["calibrated"]["label_prior"]) == pytest.approx(1, rel=EXACT)
 
 
 def test_predictions_are_calibrated_like_audit(loaded, found, tmp_path, caplog):

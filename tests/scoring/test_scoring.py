@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
-from flip_flop import Task, audit
+from flip_flop import ScoringOptions, Task, audit
 from flip_flop.prompts import RenderedInstance, Template, TemplateSet
 from flip_flop.scoring import EncodedAnswer, EncodedInstance, PromptEncoder, load_model, packed, score_instances
 from tests.exact import ROUNDED, assert_scores, in_float64
@@ -115,6 +115,11 @@ def answer_prefixes(instance):
     """What precedes each answer token."""
     answers = [answer for template in instance.answers for answer in template]
     return {answer.context + answer.tokens[:offset] for answer in answers for offset in range(len(answer.tokens))}
+
+
+@pytest.mark.parametrize("name", ["chat_template", "backend", "too_long", "by", "api"])
+def test_an_unknown_choice_of_scoring_is_refused(name):
+    refused(f"E-CONFIG: {name} is 'x'. Choose one of", ScoringOptions, **{name: "x"})
 
 
 def test_nonfinite_scores_are_rejected_with_instance():

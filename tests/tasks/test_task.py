@@ -137,6 +137,15 @@ def test_rows_may_be_a_table_or_a_dataset_with_or_without_splits(data):
     assert made.with_rows(pd.DataFrame(ROWS)).instances("test") == made.instances("test")
 
 
+def test_labels_may_be_numbers_of_a_table_but_no_set():
+    table = pd.DataFrame({"text": ["fire", "tea"], "urgent": [1, 0], 7: ["a", "b"]})
+    made = Task("t", TEMPLATES, table, labels=sorted(table.urgent.unique()), label_field="urgent")
+    assert [instance.label for instance in made.instances("test")] == [1, 0]
+    assert made.digest() == replace(made, labels=(0, 1)).digest()
+    with pytest.raises(InputError, match="E-LABEL: .* is a set"):
+        replace(made, labels={0, 1})
+
+
 @pytest.mark.parametrize(
     ("templates", "data", "words"),
     [

@@ -268,6 +268,7 @@ ONE_TEMPLATE = {"id": "1", "prompts": ["Good?"], "choices": [["No", "Yes"]], "la
     [
         ([ONE_TEMPLATE], {}, "E-NO-CONSENSUS"),
         ([*training_rows(), {"prompts": ["a", "b"]}], {}, "E-DATA-ROWS: Row 8"),
+        *((relabelled(label), {"method": "supervised"}, "E-DATA-ROWS: .* the label is ") for label in (-2, -1, 2, "1")),
         (training_rows(), {"eval_rows": relabelled(None), "select_by": "mean_f1"}, "E-NO-GOLD"),
     ],
 )

@@ -1,7 +1,9 @@
 """The options of scoring. Importing this module does not import torch."""
 
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, fields
+from typing import Literal, get_args, get_origin
+
+from flip_flop.errors import InputError
 
 ChatTemplate = Literal["auto", "on", "off"]
 Backend = Literal["auto", "packed", "padded"]
@@ -38,6 +40,12 @@ class ScoringOptions:
     api: Api = field(default="auto", metadata={"help": _HELP["api"]})
     concurrency: int = field(default=8, metadata={"help": _HELP["concurrency"], "min": 1})
     prompt_date: str | None = field(default=None, metadata={"help": _HELP["prompt_date"]})
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            value, choices = getattr(self, item.name), get_args(item.type) if get_origin(item.type) is Literal else ()
+            if choices and value not in choices:
+                raise InputError("E-CONFIG", f"{item.name} is {value!r}.", f"Choose one of {', '.join(choices)}.")
 
 
 DEFAULT_SCORING = ScoringOptions()

@@ -473,11 +473,17 @@ def _render_row(row: RenderedInstance | Mapping[str, Any], number: int) -> Rende
         raise InputError(
             "E-DATA-ROWS", f"Row {number}: 'prompts' and 'choices' must be lists with one entry per template.", _ROWS
         )
+    name = str(number if fields.get("id") is None else fields["id"])
+    label, last = fields["label"] if label_text(fields.get("label")) else None, len(choices[0]) - 1
+    if label is not None and not (hasattr(label, "__index__") and 0 <= label <= last):
+        raise InputError(
+            "E-DATA-ROWS", f"Row {name!r}: the label is {label!r}.", f"It is an index from 0 to {last}, or None."
+        )
     return RenderedInstance(
-        id=str(number if fields.get("id") is None else fields["id"]),
+        id=name,
         prompts=tuple(prompts),
         choices=tuple(tuple(labels) for labels in choices),
-        label=fields["label"] if label_text(fields.get("label")) else None,
+        label=None if label is None else int(label),
     )
 
 
@@ -492,13 +498,6 @@ def _split_of_rows(rows: RenderedRows) -> RenderedSplit:
     for instance in instances:
         if instance.id in seen:
             raise InputError("E-DATA-ROWS", f"Two rows have the id {instance.id!r}.", "Give every row its own id.")
-        last = len(instance.choices[0]) - 1
-        if instance.label is not None and not (type(instance.label) is int and 0 <= instance.label <= last):
-            raise InputError(
-                "E-DATA-ROWS",
-                f"Row {instance.id!r}: the label is {instance.label!r}.",
-                f"It is an index from 0 to {last}, or None.",
-            )
         seen.add(instance.id)
     fields = [{key: value for key, value in vars(instance).items() if key != "chat"} for instance in instances]
     source = RowsSource(fields, "rows").load()

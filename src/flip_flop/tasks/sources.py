@@ -201,7 +201,7 @@ class RowsSource:
 def _fields(row: object, name: str, number: int) -> dict[str, Any]:
     if not isinstance(row, Mapping):
         raise InputError("E-DATA-ROWS", f"{name} row {number} is of type {type(row).__name__}.", _ROWS)
-    return dict(row)
+    return {str(name): value for name, value in row.items()}
 
 
 def as_source(data: Any, name: str = "rows") -> Source:

@@ -5,7 +5,7 @@ Installed packages add names with the entry-point group ``flip_flop.tasks``.
 
 import functools
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import EntryPoint, entry_points
 from os import PathLike
@@ -85,7 +85,11 @@ class Task:
     def __post_init__(self) -> None:
         task = f"task {self.name!r}"
         if self.labels is not None:
-            object.__setattr__(self, "labels", tuple(self.labels))
+            if isinstance(self.labels, Set):
+                raise InputError("E-LABEL", f"{task}: labels is a set, which has no order.", "Give a list.")
+            values: Iterable[Any] = self.labels
+            plain = (value.item() if isinstance(value, np.generic) else value for value in values)
+            object.__setattr__(self, "labels", tuple(plain))
         templates = TemplateSet.of(self.templates, self.label_names or self.labels or ())
         object.__setattr__(self, "templates", replace(templates, has_choices=self.answer is None))
         data = self.data if isinstance(self.data, Mapping) else {"test": self.data}
