@@ -142,7 +142,7 @@ def test_labels_may_be_numbers_of_a_table_but_no_set():
     made = Task("t", TEMPLATES, table, labels=sorted(table.urgent.unique()), label_field="urgent")
     assert [instance.label for instance in made.instances("test")] == [1, 0]
     assert made.digest() == replace(made, labels=(0, 1)).digest()
-    with pytest.raises(InputError, match="E-LABEL: .* is a set"):
+    with pytest.raises(InputError, match=r"E-LABEL: .* is a set"):
         replace(made, labels={0, 1})
 
 
