@@ -22,20 +22,20 @@ from flip_flop.training.settings import MAX_STEPS, TrainingSettings, check_setti
 # Values of metric_for_best_model that mean select_by. The library's default is "loss".
 SELECTED = (None, "loss", "selection")
 # Inherited settings that would have no effect or a wrong one, and why.
-_COMPILE = "it compiles the model's forward, which training does not call"
-_METRICS = "compute_metrics reads the scores and labels of all rows"
-_PRECISION = "evaluations use the data type of the weights"
-_RESUME = "a resumed run would differ from an uninterrupted one"
 UNSUPPORTED = {
-    "enable_jit_checkpoint": "a signal writes a checkpoint",
-    **dict.fromkeys(("torch_compile", "torch_compile_backend", "torch_compile_mode"), _COMPILE),
-    **dict.fromkeys(("include_for_metrics", "batch_eval_metrics", "prediction_loss_only", "label_names"), _METRICS),
-    **dict.fromkeys(("bf16_full_eval", "fp16_full_eval"), _PRECISION),
-    **dict.fromkeys(("save_only_model", "ignore_data_skip"), _RESUME),
-    "label_smoothing_factor": "no loss smooths labels",
-    "train_sampling_strategy": "each epoch has a random order",
-    "neftune_noise_alpha": "its noise would depend on batch_tokens",
-    "include_num_input_tokens_seen": "tokens are not counted",
+    "a signal writes a checkpoint": ["enable_jit_checkpoint"],
+    "it compiles the model's forward, which training does not call": [
+        *("torch_compile", "torch_compile_backend", "torch_compile_mode")
+    ],
+    "compute_metrics reads the scores and labels of all rows": [
+        *("include_for_metrics", "batch_eval_metrics", "prediction_loss_only", "label_names")
+    ],
+    "evaluations use the data type of the weights": ["bf16_full_eval", "fp16_full_eval"],
+    "a resumed run would differ from an uninterrupted one": ["save_only_model", "ignore_data_skip"],
+    "no loss smooths labels": ["label_smoothing_factor"],
+    "each epoch has a random order": ["train_sampling_strategy"],
+    "its noise would depend on batch_tokens": ["neftune_noise_alpha"],
+    "tokens are not counted": ["include_num_input_tokens_seen"],
 }
 
 
@@ -166,16 +166,19 @@ class F2CConfig(TrainingSettings, TrainingArguments):
             raise InputError("E-CONFIG", str(error)) from error
         if self.load_best_model_at_end and self.metric_for_best_model in SELECTED:
             self.metric_for_best_model, self.greater_is_better = "selection", True
-        plain = self.accelerator_config in (None, AcceleratorConfig())
-        self._require("accelerator_config", plain, "left out: the trainer divides the rows")
-        by_metric = self.lr_scheduler_type in ("reduce_lr_on_plateau", "greedy")
-        self._require("lr_scheduler_type", not by_metric, "a function of the step, such as cosine, linear or constant")
+        is_default = self.accelerator_config in (None, AcceleratorConfig())
+        self._require("accelerator_config", is_default, "left out: the trainer divides the rows")
+        self._require(
+            "lr_scheduler_type",
+            self.lr_scheduler_type not in ("reduce_lr_on_plateau", "greedy"),
+            "a function of the step, such as cosine, linear or constant",
+        )
         liger = not self.use_liger_kernel or is_liger_kernel_available()
         self._require("use_liger_kernel", liger, "false if liger-kernel is not installed")
-        for name, reason in UNSUPPORTED.items():
-            value = getattr(self, name, None)
-            is_default = not value or value == self.__dataclass_fields__[name].default
-            self._require(name, is_default, f"left out: {reason}")
+        for reason, settings in UNSUPPORTED.items():
+            for name in settings:
+                value = getattr(self, name, None)
+                self._require(name, not value or value == getattr(F2CConfig, name, None), f"left out: {reason}")
         names = ("num_workers", "prefetch_factor", "persistent_workers", "multiprocessing_context")
         loading: Any = {name: getattr(self, f"dataloader_{name}", None) for name in names}
         with setting_errors("data loader", "Correct the settings that begin with dataloader."):
