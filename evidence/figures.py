@@ -175,14 +175,15 @@ def of_the_forecast() -> Iterator[str]:
 
 def of_open_answers() -> Iterator[str]:
     """Yield rows of tables and sentences about open answers."""
-    for path in sorted((FOLDER / "open").glob("capitals*.json")):
+    for path in sorted((FOLDER / "open").glob("*capitals*.json")):
         result = json.loads(path.read_text(encoding="utf-8"))
         seen, runs = result["training"]["templates"], result["runs"]
+        model = "Qwen, " if result["model"].startswith("qwen") else ""
         held_out = [name for name in runs["base"]["answers"] if name not in seen]
         for title, names in ((f"{len(seen)} trained", seen), (f"{len(held_out)} held out", held_out)):
             for method, audit in runs.items():
                 values = " | ".join(f"{value:.1f}" for value in open_answers.numbers(audit, names).values())
-                yield f"| {title}, {tables.TITLES.get(method, method)} | {values} |"
+                yield f"| {model}{title}, {tables.TITLES.get(method, method)} | {values} |"
     result = json.loads((FOLDER / "open" / "capitals.json").read_text(encoding="utf-8"))
     base, trained = result["runs"]["base"], result["runs"]["f2c"]
     before, after = (open_answers.numbers(audit, list(base["answers"]))["accuracy"] for audit in (base, trained))
