@@ -196,10 +196,19 @@ def of_open_answers() -> Iterator[str]:
     yield f"The vote of the eight had {of_base:.1f} before"
 
 
+def of_the_judge() -> Iterator[str]:
+    """Yield the flips by wording, the only difference of the templates of facts."""
+    for part, words in (("trained", "from {} % to {} %"), ("held_out", "not seen from {} % to {} %")):
+        audits = [stored(f"facts/{cell}", part, "qwen2.5-coder-0.5b")["raw"] for cell in ("base-0", "f2c-0")]
+        flips = [f"{100 * (1 - audit['metrics']['observed_agreement']):.1f}" for audit in audits]
+        yield words.format(*flips)
+
+
 PAGES: dict[Callable[[], Iterator[str]], str] = {
     of_the_evidence: "evidence.md",
     of_the_forecast: "evidence.md",
     of_open_answers: "evidence.md",
+    of_the_judge: "how-to/judges.md",
     of_flickering: "how-to/flickering.md",
 }
 
