@@ -101,6 +101,19 @@ def test_a_prediction_has_scores_labels_and_metrics(tmp_path):
     np.testing.assert_array_equal(audited.scores, result.predictions)
 
 
+def test_an_optimizer_of_the_base_model_is_refused(tmp_path):
+    model = tiny_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    args, rows = settings(output_dir=str(tmp_path)), training_rows()
+    build = {"train_dataset": rows, "processing_class": byte_bpe(), "optimizers": (optimizer, None)}
+    refused("E-CONFIG: the optimizer has none of the adapter's parameters", F2CTrainer, model, args, **build)
+
+
+def test_settings_are_made_again_from_their_values():
+    values = {name: value for name, value in settings().to_dict().items() if F2CConfig.__dataclass_fields__[name].init}
+    assert F2CConfig(**values).to_dict() == settings().to_dict()
+
+
 def test_changed_values_of_plain_training_arguments_are_taken_over(tmp_path):
     plain = TrainingArguments(str(tmp_path), max_steps=3, per_device_train_batch_size=2, use_cpu=True, seed=7)
     trainer = F2CTrainer(tiny_model("qwen2"), plain, train_dataset=ROWS, processing_class=byte_bpe())

@@ -87,8 +87,7 @@ class Task:
         if self.labels is not None:
             if isinstance(self.labels, Set):
                 raise InputError("E-LABEL", f"{task}: labels is a set, which has no order.", "Give a list.")
-            values: Iterable[Any] = self.labels
-            plain = (value.item() if isinstance(value, np.generic) else value for value in values)
+            plain = [label.item() if isinstance(label, np.generic) else label for label in self.labels]
             object.__setattr__(self, "labels", tuple(plain))
         templates = TemplateSet.of(self.templates, self.label_names or self.labels or ())
         object.__setattr__(self, "templates", replace(templates, has_choices=self.answer is None))

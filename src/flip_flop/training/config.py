@@ -166,7 +166,8 @@ class F2CConfig(TrainingSettings, TrainingArguments):
             raise InputError("E-CONFIG", str(error)) from error
         if self.load_best_model_at_end and self.metric_for_best_model in SELECTED:
             self.metric_for_best_model, self.greater_is_better = "selection", True
-        is_default = self.accelerator_config in (None, AcceleratorConfig())
+        given: Any = getattr(self.accelerator_config, "__dict__", self.accelerator_config)
+        is_default = given is None or (isinstance(given, dict) and given.items() <= vars(AcceleratorConfig()).items())
         self._require("accelerator_config", is_default, "left out: the trainer divides the rows")
         self._require(
             "lr_scheduler_type",

@@ -82,7 +82,7 @@ class F2CTrainer(Trainer):
         compute_metrics: Further metrics of an evaluation, from an ``EvalPrediction`` of scores ``[instances, templates,
             labels]`` and label indices, -1 for rows without a label.
         callbacks: As in ``Trainer``.
-        optimizers: As in ``Trainer``.
+        optimizers: As in ``Trainer``, for the parameters of a model that has its adapter.
         quantization_config: For a model given by name, as is ``F2CConfig.model_init_kwargs``.
         content_free: Rows without content under the same templates, for ``vote_calibration: contextual``.
         peft_config: The adapter; by default the paper's LoRA on all attention and MLP projections.
@@ -133,6 +133,14 @@ class F2CTrainer(Trainer):
         # The default LoRA starts at zero, so that its first scores equal the base model's.
         is_zero = peft_config is None and not isinstance(self.loaded.model, PeftModel)
         self.adapted = prepare_model(self.loaded.model, args, peft_config)
+        groups = [] if optimizers[0] is None else optimizers[0].param_groups
+        optimized = {id(parameter) for group in groups for parameter in group["params"]}
+        if groups and optimized.isdisjoint(id(each) for each in self.adapted.parameters() if each.requires_grad):
+            raise InputError(
+                "E-CONFIG",
+                "the optimizer has none of the adapter's parameters.",
+                "Add the adapter to the model before you make the optimizer.",
+            )
         with self.adapted.disable_adapter():  # before training, because a row may be too long
             self._base_answers = self._validation_answers(args, "base") if self.open_validation else None
         self._zero_adapter = weights_digest(self.adapted) if is_zero else ""
@@ -297,11 +305,6 @@ class F2CTrainer(Trainer):
         self.criterion = CheckpointCriterion.of(args, gold)
         self.stop_early = StopEarly(args.early_stopping_patience, args.early_stopping_start)
         self.stop_on_collapse = StopOnCollapse(args, lambda: self.first_votes.batch_calibrated)
-
-    def create_accelerator_and_postprocess(self) -> None:
-        """Report an invalid setting as ``E-CONFIG``."""
-        with setting_errors("accelerate"):
-            super().create_accelerator_and_postprocess()
 
     def init_hf_repo(self, *arguments: Any, **keywords: Any) -> None:
         """Create the repository of ``push_to_hub`` before the training. The arguments depend on transformers' version.
