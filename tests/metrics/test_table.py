@@ -113,7 +113,12 @@ def test_the_spread_of_a_single_template_has_no_answer():
 
 @pytest.mark.parametrize(
     ("prediction", "gold", "num_labels", "words"),
-    [(2, 0, 2, "Predictions"), (-2, 0, 2, "Predictions"), (0, 2, 2, "Gold"), (0, 0, 3, "no 'binary' F1 of 3 labels")],
+    [
+        (2, 0, 2, "Predictions"),
+        (-2, 0, 2, "Predictions"),
+        (0, 2, 2, "Gold"),
+        (0, 0, 3, "f1 is 'binary', but there are 3 labels"),
+    ],
 )
 def test_what_is_no_labels_index_and_binary_f1_of_three_labels_are_refused(prediction, gold, num_labels, words):
     with pytest.raises(ValueError, match=words):

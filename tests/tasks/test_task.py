@@ -137,6 +137,13 @@ def test_rows_may_be_a_table_or_a_dataset_with_or_without_splits(data):
     assert made.with_rows(pd.DataFrame(ROWS)).instances("test") == made.instances("test")
 
 
+def test_binary_f1_is_of_two_labels():
+    choices = Template("t", "x", "a ||| b ||| c")
+    refused("E-TASK-KEY: f1 is 'binary', but there are 3 labels", Task, "t", [choices], labels=(0, 1, 2), f1="binary")
+    unlabelled = Task("t", [choices], some(1), f1="binary").render("test")
+    refused("E-TASK-KEY: f1 is 'binary', but there are 3 labels", lambda: unlabelled.record)
+
+
 def test_labels_may_be_numbers_of_a_table_but_no_set():
     table = pd.DataFrame({"text": ["fire", "tea"], "urgent": [1, 0], 7: ["a", "b"]})
     made = Task("t", TEMPLATES, table, labels=sorted(table.urgent.unique()), label_field="urgent")

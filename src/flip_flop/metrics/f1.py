@@ -5,6 +5,7 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Float, Int
 
+from flip_flop.errors import InputError
 from flip_flop.metrics.bootstrap import SumStatistic, mean_statistic, ratio
 
 Average = Literal["auto", "binary", "macro"]
@@ -14,13 +15,13 @@ def resolve_average(average: str, num_labels: int) -> Average:
     """Resolve ``"auto"``: binary for two labels, else macro.
 
     Raises:
-        ValueError: The F1 is not defined, for example ``"binary"`` for three labels.
+        InputError: ``E-TASK-KEY`` if the F1 is not defined, for example ``"binary"`` for three labels.
     """
     if average == "macro" or (average == "auto" and num_labels != 2):
         return "macro"
     if average in ("auto", "binary") and num_labels == 2:
         return "binary"
-    raise ValueError(f"There is no {average!r} F1 of {num_labels} labels. Use 'macro' or 'auto'.")
+    raise InputError("E-TASK-KEY", f"f1 is {average!r}, but there are {num_labels} labels.", "Use macro or auto.")
 
 
 def f1_per_template(

@@ -110,6 +110,7 @@ class Task:
         texts = [unicodedata.normalize("NFC", str(label)) for label in self.labels or ()]
         if self.labels is not None and len(texts) < 2:
             raise InputError("E-TASK-KEY", f"{task} has {len(texts)} label.", "List at least two labels.")
+        resolve_average(self.f1, len(texts) or 2)
         for index, text in enumerate(texts):
             if text in texts[:index]:
                 raise InputError("E-LABEL-DUP", f"{task} lists the label {text!r} twice.", "Remove one of them.")

@@ -178,8 +178,11 @@ class F2CConfig(TrainingSettings, TrainingArguments):
         self._require("use_liger_kernel", liger, "false if liger-kernel is not installed")
         for reason, settings in UNSUPPORTED.items():
             for name in settings:
-                value = getattr(self, name, None)
-                self._require(name, not value or value == getattr(F2CConfig, name, None), f"left out: {reason}")
+                self._require(
+                    name,
+                    getattr(self, name, None) in (None, False, [], getattr(F2CConfig, name, None)),
+                    f"left out: {reason}",
+                )
         names = ("num_workers", "prefetch_factor", "persistent_workers", "multiprocessing_context")
         loading: Any = {name: getattr(self, f"dataloader_{name}", None) for name in names}
         with setting_errors("data loader", "Correct the settings that begin with dataloader."):
