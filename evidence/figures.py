@@ -184,16 +184,17 @@ def of_open_answers() -> Iterator[str]:
             for method, audit in runs.items():
                 values = " | ".join(f"{value:.1f}" for value in open_answers.numbers(audit, names).values())
                 yield f"| {model}{title}, {tables.TITLES.get(method, method)} | {values} |"
-    result = json.loads((FOLDER / "open" / "capitals.json").read_text(encoding="utf-8"))
-    base, trained = result["runs"]["base"], result["runs"]["f2c"]
-    before, after = (open_answers.numbers(audit, list(base["answers"]))["accuracy"] for audit in (base, trained))
-    yield f"accuracy rises from {before:.1f} to {after:.1f} (+{after - before:.1f}, "
+    for name in ("qwen-capitals", "capitals"):
+        result = json.loads((FOLDER / "open" / f"{name}.json").read_text(encoding="utf-8"))
+        base, trained = result["runs"]["base"], result["runs"]["f2c"]
+        before, after = (open_answers.numbers(audit, list(base["answers"]))["accuracy"] for audit in (base, trained))
+        of_base, of_f2c = (100 * result["vote_accuracy"][method] for method in ("base", "f2c"))
+        yield f"accuracy rises from {before:.1f} to {after:.1f} ("
+        yield f"of the eight had {of_base:.1f} before"
     best = [100 * max(fmean(map(int, hits)) for hits in audit["right"].values()) for audit in (base, trained)]
     yield f"rises from {best[0]:.1f} to {best[1]:.1f}."
     votes = json.loads((FOLDER / "open" / "capitals-ssd.json").read_text(encoding="utf-8"))["vote_accuracy"]
-    of_base, of_f2c = (100 * result["vote_accuracy"][name] for name in ("base", "f2c"))
     yield f"its vote of the eight has {100 * votes['ssd']:.1f}, F2C's {of_f2c:.1f}."
-    yield f"The vote of the eight had {of_base:.1f} before"
 
 
 def of_the_judge() -> Iterator[str]:
