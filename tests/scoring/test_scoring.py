@@ -122,6 +122,12 @@ def test_an_unknown_choice_of_scoring_is_refused(name):
     refused(f"E-CONFIG: {name} is 'x'. Choose one of", ScoringOptions, **{name: "x"})
 
 
+@pytest.mark.parametrize("value", [0, 1.5, "64", True, None])
+@pytest.mark.parametrize("name", ["batch_tokens", "concurrency"])
+def test_numbers_of_scoring_are_whole_and_positive(name, value):
+    refused(f"E-CONFIG: {name} is {value!r}. Give a whole number", ScoringOptions, **{name: value})
+
+
 def test_nonfinite_scores_are_rejected_with_instance():
     model = tiny_model("qwen2")
     with torch.no_grad():

@@ -46,6 +46,8 @@ class ScoringOptions:
             value, choices = getattr(self, item.name), get_args(item.type) if get_origin(item.type) is Literal else ()
             if choices and value not in choices:
                 raise InputError("E-CONFIG", f"{item.name} is {value!r}.", f"Choose one of {', '.join(choices)}.")
+            if "min" in item.metadata and not (type(value) is int and value >= item.metadata["min"]):
+                raise InputError("E-CONFIG", f"{item.name} is {value!r}.", "Give a whole number, at least 1.")
 
 
 DEFAULT_SCORING = ScoringOptions()
