@@ -133,8 +133,10 @@ class F2CTrainer(Trainer):
         # The default LoRA starts at zero, so that its first scores equal the base model's.
         is_zero = peft_config is None and not isinstance(self.loaded.model, PeftModel)
         self.adapted = prepare_model(self.loaded.model, args, peft_config)
-        optimized = {id(each) for group in getattr(optimizers[0], "param_groups", ()) for each in group["params"]}
-        if optimized and optimized.isdisjoint(id(each) for each in self.adapted.parameters() if each.requires_grad):
+        groups = getattr(optimizers[0], "param_groups", ())
+        optimized = {id(parameter) for group in groups for parameter in group["params"]}
+        trained = {id(parameter) for parameter in self.adapted.parameters() if parameter.requires_grad}
+        if optimized and optimized.isdisjoint(trained):
             raise InputError(
                 "E-CONFIG",
                 "the optimizer has none of the adapter's parameters.",
