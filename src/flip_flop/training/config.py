@@ -52,7 +52,7 @@ class F2CConfig(TrainingSettings, TrainingArguments):
     ``protocol`` selects a bundle of defaults: ``recommended`` was chosen for robustness on new data
     (docs/evidence.md), ``paper`` follows the paper's text with our decisions, and ``release`` follows the authors'
     code (docs/release.md). The numbers of the last two are those that the release shares over its datasets, and the
-    medians of its weights per dataset.
+    medians of its weights per dataset. ``dataclasses.replace`` keeps the values of the former protocol.
 
     Raises:
         InputError: ``E-CONFIG`` if a value has the wrong type or range.
