@@ -1,9 +1,8 @@
-"""The figures in the text of docs/evidence.md and docs/how-to/flickering.md, computed from the results.
+"""The figures in the text of docs/evidence.md and of how-to pages, computed from the results.
 
 Usage: python -m evidence.figures prints the sentences that a page does not have.
 """
 
-import json
 from collections.abc import Callable, Iterator
 from itertools import product
 from statistics import fmean
@@ -14,13 +13,14 @@ import numpy as np
 from evidence import forecast, open_answers, tables
 from evidence.run import FOLDER, RESULTS, SHOWN, change, scores_of
 from flip_flop.console import points
+from flip_flop.files import read_json
 
 QWEN, SMOL = "qwen2.5-coder-0.5b-bf16", "smollm2-135m"
 
 
 def stored(cell: str, part: str = "trained", model: str = QWEN) -> dict[str, Any]:
     """Return an audit of a cell."""
-    return json.loads((RESULTS / model / f"{cell}.json").read_text())["audits"][part]
+    return read_json(RESULTS / model / f"{cell}.json")["audits"][part]
 
 
 def shown(cells: list[str], *metrics: str, view: str = "raw", **where: str) -> str:
@@ -162,7 +162,7 @@ def of_flickering() -> Iterator[str]:
 
 
 def of_the_forecast() -> Iterator[str]:
-    """Yield sentences about the forecast of a training's success."""
+    """Yield sentences about the forecast of a run's success."""
     runs = forecast.read_runs()
     yield f"searches {len(runs)} runs of 16 steps"
     groups = ("task", "method")
@@ -175,8 +175,8 @@ def of_the_forecast() -> Iterator[str]:
 
 def of_open_answers() -> Iterator[str]:
     """Yield rows of tables and sentences about open answers."""
-    for path in sorted((FOLDER / "open").glob("*capitals*.json")):
-        result = json.loads(path.read_text(encoding="utf-8"))
+    results = {path.stem: read_json(path) for path in sorted((FOLDER / "open").glob("*capitals*.json"))}
+    for result in results.values():
         seen, runs = result["training"]["templates"], result["runs"]
         model = "Qwen, " if result["model"].startswith("qwen") else ""
         held_out = [name for name in runs["base"]["answers"] if name not in seen]
@@ -185,16 +185,16 @@ def of_open_answers() -> Iterator[str]:
                 values = " | ".join(f"{value:.1f}" for value in open_answers.numbers(audit, names).values())
                 yield f"| {model}{title}, {tables.TITLES.get(method, method)} | {values} |"
     for name in ("qwen-capitals", "capitals"):
-        result = json.loads((FOLDER / "open" / f"{name}.json").read_text(encoding="utf-8"))
-        base, trained = result["runs"]["base"], result["runs"]["f2c"]
-        before, after = (open_answers.numbers(audit, list(base["answers"]))["accuracy"] for audit in (base, trained))
-        of_base, of_f2c = (100 * result["vote_accuracy"][method] for method in ("base", "f2c"))
+        audits = [results[name]["runs"][method] for method in ("base", "f2c")]
+        before, after = (open_answers.numbers(audit, list(audit["answers"]))["accuracy"] for audit in audits)
         yield f"accuracy rises from {before:.1f} to {after:.1f} ("
-        yield f"of the eight had {of_base:.1f} before"
-    best = [100 * max(fmean(map(int, hits)) for hits in audit["right"].values()) for audit in (base, trained)]
+        yield f"of the eight had {100 * results[name]['vote_accuracy']['base']:.1f} before"
+    smol = [results["capitals"]["runs"][method]["right"].values() for method in ("base", "f2c")]
+    best = [100 * max(fmean(map(int, hits)) for hits in templates) for templates in smol]
     yield f"rises from {best[0]:.1f} to {best[1]:.1f}."
-    votes = json.loads((FOLDER / "open" / "capitals-ssd.json").read_text(encoding="utf-8"))["vote_accuracy"]
-    yield f"its vote of the eight has {100 * votes['ssd']:.1f}, F2C's {of_f2c:.1f}."
+    cells = (("capitals-ssd", "ssd"), ("capitals", "f2c"))
+    ssd, f2c = (100 * results[name]["vote_accuracy"][method] for name, method in cells)
+    yield f"its vote of the eight has {ssd:.1f}, F2C's {f2c:.1f}."
 
 
 def of_the_judge() -> Iterator[str]:

@@ -14,7 +14,7 @@ from flip_flop.errors import InputError
 from flip_flop.files import check_output
 from flip_flop.hub import DEMO, check_model_name, check_shard, endpoint_of, is_cached, is_endpoint, is_local_name
 from flip_flop.method.settings import Protocol
-from flip_flop.metrics import check_calibration, check_prior
+from flip_flop.metrics import check_calibration
 from flip_flop.metrics.calibration import CalibrationChoice
 from flip_flop.scoring.options import DEFAULT_SCORING, DeviceMap, LoadIn, ScoringOptions, Shard
 
@@ -278,11 +278,8 @@ class CalibrationOptions:
 
         if self.label_prior is not None and self.few_labels is not None:
             raise InputError("E-LABEL-PRIOR", "--label-prior and --few-labels are both given.", "Remove one of them.")
-        prior = None if self.few_labels is None else prior_from(task, self.few_labels)
-        if self.label_prior is not None:
-            prior = check_prior(self.label_prior, None if task.labels is None else len(task.labels))
-        check_calibration(self.calibrate, prior)
-        return prior
+        prior = self.label_prior if self.few_labels is None else prior_from(task, self.few_labels)
+        return check_calibration(self.calibrate, prior, None if task.labels is None else len(task.labels))
 
 
 @dataclass(frozen=True, kw_only=True)

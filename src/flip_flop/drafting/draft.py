@@ -40,6 +40,7 @@ from flip_flop.prompts.lint import Finding, LintRow, lint_templates
 from flip_flop.tasks import Rows, Task
 from flip_flop.tasks.readers import cell_text, label_text
 from flip_flop.tasks.sources import PARTS, holdout_size, parts_of
+from flip_flop.tasks.task import are_grades
 
 log = logging.getLogger("flip_flop")
 
@@ -76,12 +77,7 @@ class Draft:
     @property
     def is_scale(self) -> bool:
         """Whether the labels are the grades of a judge."""
-        return (
-            self.kind == "judge"
-            and len(self.labels) > 2
-            and all(map(str.isdigit, self.labels))
-            and len(set(np.diff(list(map(int, self.labels))))) == 1
-        )
+        return self.kind == "judge" and len(self.labels) > 2 and are_grades(self.labels)
 
     def text(self, out: Path) -> str:
         """Return the text of the task file ``out``. Its paths are relative to its folder."""
@@ -270,8 +266,9 @@ def _labels(
         return given, given
     are_numbers = all(re.fullmatch(r"-?\d+", value) for value in values)
     is_scale = kind == "judge" and not given and len(columns.texts) == 2 and len(values) > 2
-    if is_scale and all(map(str.isdigit, values)) and max(map(int, values)) <= 10:  # also grades that no row has
-        values = tuple(map(str, range(min(map(int, values)), 1 + max(map(int, values)))))
+    grades = [*map(int, values)] if is_scale and all(map(str.isdecimal, values)) else []
+    if grades and max(grades) <= 10:
+        values = tuple(map(str, range(min(grades), max(grades) + 1)))  # also grades that no row has
     if not given:
         if ask is not None and are_numbers and kind not in ("sentiment", "yes_no"):
             given = split_labels(ask(f"What do {', '.join(values)} mean, in this order?", ",".join(values), ()))

@@ -22,7 +22,6 @@ from flip_flop.metrics import (
     bootstrap_interval,
     calibrated,
     check_calibration,
-    check_prior,
     find_offsets,
     mean_statistic,
     offsets_that_change,
@@ -172,10 +171,9 @@ def score_calibrated(
     if data.task.answer and (label_prior is not None or calibrate not in ("auto", "none")):
         raise unsupported("Calibration")
     num_labels = len(data.instances[0].choices[0])
-    check_calibration(calibrate, label_prior, num_labels)
-    if label_prior is not None:
-        label_prior = check_prior(label_prior, num_labels)
-        calibrate = "batch" if calibrate == "auto" else calibrate
+    label_prior = check_calibration(calibrate, label_prior, num_labels)
+    if label_prior is not None and calibrate == "auto":
+        calibrate = "batch"
     templates = data.task.templates.templates
     stored = stored_calibration(scorer.adapter, templates, num_labels) if calibrate == "stored" else None
     empty = data.content_free() if calibrate == "contextual" else ()

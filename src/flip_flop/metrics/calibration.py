@@ -54,8 +54,10 @@ def check_prior(prior: str | Sequence[float], num_labels: int | None = None) -> 
     return tuple((shares / shares.sum()).tolist())  # which leaves a sum of 1 as it is
 
 
-def check_calibration(method: CalibrationChoice, prior: Sequence[float] | None, num_labels: int | None = None) -> None:
-    """Check that a method and a prior fit each other.
+def check_calibration(
+    method: CalibrationChoice, prior: str | Sequence[float] | None, num_labels: int | None = None
+) -> tuple[float, ...] | None:
+    """Check that a method and a prior fit each other, and return the prior as :func:`check_prior` does.
 
     Raises:
         InputError: ``E-LABEL-PRIOR`` if the prior is invalid, missing or without effect.
@@ -68,8 +70,7 @@ def check_calibration(method: CalibrationChoice, prior: Sequence[float] | None, 
         )
     if method == "prior" and prior is None:
         raise InputError("E-LABEL-PRIOR", "--calibrate prior needs a prior.", "Add --label-prior or --few-labels.")
-    if prior is not None:
-        check_prior(prior, num_labels)
+    return None if prior is None else check_prior(prior, num_labels)
 
 
 def uniform_prior(num_labels: int) -> tuple[float, ...]:

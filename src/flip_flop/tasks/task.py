@@ -114,7 +114,7 @@ class Task:
         for index, text in enumerate(texts):
             if text in texts[:index]:
                 raise InputError("E-LABEL-DUP", f"{task} lists the label {text!r} twice.", "Remove one of them.")
-        if self.scale and all(map(str.isdecimal, texts)) and len(set(np.diff(list(map(int, texts))))) > 1:
+        if self.scale and all(map(str.isdecimal, texts)) and not are_grades(texts):
             raise InputError(
                 "E-TASK-KEY",
                 f"{task} has a scale of the grades {', '.join(texts)}, whose steps differ.",
@@ -365,6 +365,16 @@ class RenderedSplit:
             "instances_digest": instances_digest(self.instances),  # tells two samples of one file apart
             **task.chat.given,
         }
+
+
+def are_grades(labels: Sequence[str]) -> bool:
+    """Whether the labels are whole numbers in equal steps.
+
+    Example:
+        >>> are_grades(["1", "2", "3"]), are_grades(["1", "2", "4"]), are_grades(["low", "high"])
+        (True, False, False)
+    """
+    return all(map(str.isdecimal, labels)) and len(set(np.diff(list(map(int, labels))))) == 1
 
 
 def instances_digest(instances: Iterable[RenderedInstance]) -> str:

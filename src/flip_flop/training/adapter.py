@@ -56,6 +56,17 @@ def prepare_model(model: nn.Module, args: F2CConfig, peft_config: PeftConfig | N
     return adapted
 
 
+def check_optimizer(optimizer: Any, adapted: nn.Module) -> None:
+    """Refuse an optimizer that was made before the adapter, so that it has none of its parameters (``E-CONFIG``)."""
+    optimized = {id(parameter) for group in getattr(optimizer, "param_groups", ()) for parameter in group["params"]}
+    if optimized and optimized.isdisjoint(id(weight) for weight in adapted.parameters() if weight.requires_grad):
+        raise InputError(
+            "E-CONFIG",
+            "the optimizer has none of the adapter's parameters.",
+            "Add the adapter to the model before you make the optimizer.",
+        )
+
+
 def _with_adapter(model: nn.Module, args: F2CConfig, peft_config: PeftConfig | None) -> PeftModel:
     config = peft_config or _lora(unwrap(model), args)
     what = f"PEFT cannot put the adapter on {type(model).__name__}"

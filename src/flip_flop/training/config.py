@@ -23,19 +23,19 @@ from flip_flop.training.settings import MAX_STEPS, TrainingSettings, check_setti
 SELECTED = (None, "loss", "selection")
 # Inherited settings that would have no effect or a wrong one, and why.
 UNSUPPORTED = {
-    "a signal writes a checkpoint": ["enable_jit_checkpoint"],
-    "it compiles the model's forward, which training does not call": [
-        *("torch_compile", "torch_compile_backend", "torch_compile_mode")
-    ],
-    "compute_metrics reads the scores and labels of all rows": [
-        *("include_for_metrics", "batch_eval_metrics", "prediction_loss_only", "label_names")
-    ],
-    "evaluations use the data type of the weights": ["bf16_full_eval", "fp16_full_eval"],
-    "a resumed run would differ from an uninterrupted one": ["save_only_model", "ignore_data_skip"],
-    "no loss smooths labels": ["label_smoothing_factor"],
-    "each epoch has a random order": ["train_sampling_strategy"],
-    "its noise would depend on batch_tokens": ["neftune_noise_alpha"],
-    "tokens are not counted": ["include_num_input_tokens_seen"],
+    "a signal writes a checkpoint": "enable_jit_checkpoint",
+    "it compiles the model's forward, which training does not call": (
+        "torch_compile torch_compile_backend torch_compile_mode"
+    ),
+    "compute_metrics reads the scores and labels of all rows": (
+        "include_for_metrics batch_eval_metrics prediction_loss_only label_names"
+    ),
+    "evaluations use the data type of the weights": "bf16_full_eval fp16_full_eval",
+    "a resumed run would differ from an uninterrupted one": "save_only_model ignore_data_skip",
+    "no loss smooths labels": "label_smoothing_factor",
+    "each epoch has a random order": "train_sampling_strategy",
+    "its noise would depend on batch_tokens": "neftune_noise_alpha",
+    "tokens are not counted": "include_num_input_tokens_seen",
 }
 
 
@@ -177,12 +177,9 @@ class F2CConfig(TrainingSettings, TrainingArguments):
         liger = not self.use_liger_kernel or is_liger_kernel_available()
         self._require("use_liger_kernel", liger, "false if liger-kernel is not installed")
         for reason, settings in UNSUPPORTED.items():
-            for name in settings:
-                self._require(
-                    name,
-                    getattr(self, name, None) in (None, False, [], getattr(F2CConfig, name, None)),
-                    f"left out: {reason}",
-                )
+            for name in settings.split():
+                is_unset = getattr(self, name, None) in (None, False, [], getattr(F2CConfig, name, None))
+                self._require(name, is_unset, f"left out: {reason}")
         names = ("num_workers", "prefetch_factor", "persistent_workers", "multiprocessing_context")
         loading: Any = {name: getattr(self, f"dataloader_{name}", None) for name in names}
         with setting_errors("data loader", "Correct the settings that begin with dataloader."):

@@ -38,7 +38,14 @@ from flip_flop.scoring.options import ScoringOptions
 from flip_flop.scoring.packed import AnswerStates, answer_states, packed_attention, pass_sizes, training_row_tokens
 from flip_flop.scoring.scores import check_backend, choose_backend, join_scores, score_instances
 from flip_flop.tasks import RenderedRows, Task, template_name
-from flip_flop.training.adapter import load_trained, prepare_model, save_whole, sharded_state, weights_digest
+from flip_flop.training.adapter import (
+    check_optimizer,
+    load_trained,
+    prepare_model,
+    save_whole,
+    sharded_state,
+    weights_digest,
+)
 from flip_flop.training.card import CARD, change_on_validation, describe, model_card
 from flip_flop.training.checkpoints import Checkpoints
 from flip_flop.training.config import F2CConfig, setting_errors
@@ -133,15 +140,7 @@ class F2CTrainer(Trainer):
         # The default LoRA starts at zero, so that its first scores equal the base model's.
         is_zero = peft_config is None and not isinstance(self.loaded.model, PeftModel)
         self.adapted = prepare_model(self.loaded.model, args, peft_config)
-        groups = getattr(optimizers[0], "param_groups", ())
-        optimized = {id(parameter) for group in groups for parameter in group["params"]}
-        trained = {id(parameter) for parameter in self.adapted.parameters() if parameter.requires_grad}
-        if optimized and optimized.isdisjoint(trained):
-            raise InputError(
-                "E-CONFIG",
-                "the optimizer has none of the adapter's parameters.",
-                "Add the adapter to the model before you make the optimizer.",
-            )
+        check_optimizer(optimizers[0], self.adapted)
         with self.adapted.disable_adapter():  # before training, because a row may be too long
             self._base_answers = self._validation_answers(args, "base") if self.open_validation else None
         self._zero_adapter = weights_digest(self.adapted) if is_zero else ""
