@@ -26,6 +26,7 @@ from flip_flop.cli.main import main
 from flip_flop.console import warn_once
 from flip_flop.errors import InputError
 from flip_flop.paper.data.promptsource import templates_folder
+from flip_flop.scoring import LoadedModel
 from tests.cli.project import make_project
 from tests.paper.made_datasets import make_datasets
 from tests.tiny import save_tiny
@@ -88,6 +89,14 @@ def language():
     if not SHARED_LANGUAGE.is_dir():
         pytest.skip("the folder of real sentences, ../shared/language, is not there")
     return SHARED_LANGUAGE
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_kept_answers():
+    """A model writes its answers in every test, so that no test passes with those of another."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LoadedModel, "keep_answers", lambda loaded: loaded)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -123,6 +123,27 @@ def test_one_and_two_processes_train_the_same_adapter(tmp_path):
 
 
 @pytest.mark.slow
+def test_two_processes_divide_the_open_answers_of_one(tmp_path, task_file, monkeypatch):
+    templates = [f"  - {{name: {name}, jinja: '{name}: {{{{ text }}}} The guest was'}}" for name in "abc"]
+    head = task_file.read_text().split("labels")[0]
+    task_file.write_text("\n".join([f"{head}answer: {{kind: text, max_tokens: 2}}", "templates:", *templates]))
+    flags = ("--max-steps", "2", "--batch-tokens", "200", "--eval-strategy", "no")
+    written = {}
+    for count in (2, 1):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / f"cache of {count}"))
+        ended, shown = launch(
+            count, command, *training(count, task_file, tmp_path / f"{count}", *flags), output=tmp_path / "output.txt"
+        )
+        assert ended == 0, shown
+        (store,) = (tmp_path / f"cache of {count}").rglob("answers/*.jsonl")
+        written[count] = [json.loads(line) for line in store.read_text().splitlines() if line]
+    assert len(written[1]) > 3  # batches
+    assert sorted(written[2]) == sorted(written[1])
+    two, one = (record_of(tmp_path / count)["scoring"]["prompts_digest"] for count in "21")
+    assert two == one
+
+
+@pytest.mark.slow
 def test_invalid_setting_is_reported_once(tmp_path, task_file):
     shown = run_two(tmp_path, training(2, task_file, tmp_path / "two", "--divergence-space", "words"), code=2)
     assert shown.count("E-CONFIG: --divergence-space is 'words'. It must be 'vocab', 'labels' or 'both'.") == 1

@@ -1,13 +1,15 @@
 """Training on open answers: generated answers as candidates, the files of a run, and what is refused."""
 
+import shutil
 from collections import Counter
 from dataclasses import replace
 
 import pytest
 import torch
 from peft import PeftModel
+from transformers import GenerationMixin
 
-from flip_flop import audit
+from flip_flop import LoadedModel, audit, load_model
 from flip_flop.files import generator
 from flip_flop.prompts import AnswerFormat, Template
 from flip_flop.scoring.open_answers import TEMPERATURE, _Sampling, as_choices, generate
@@ -62,7 +64,8 @@ def test_a_template_votes_for_its_most_frequent_answer():
 def written_to(loaded, instance, num_samples, **changes):
     """One greedy answer of one token to each prompt, then the samples."""
     options = ScoringOptions(batch_tokens=changes.pop("batch_tokens", 4096))
-    answers = generate(loaded, [instance], options, names=(), label="", quiet=True, num_samples=num_samples, **changes)
+    sampling = (num_samples, changes.pop("seed", 0))
+    answers = generate(loaded, [instance], options, names=(), label="", quiet=True, sampling=sampling, **changes)
     return answers.instances[0].written
 
 
@@ -198,3 +201,96 @@ def test_samples_need_open_answers(tmp_path):
         tmp_path / "run",
         quiet=True,
     )
+
+
+class Interrupted(RuntimeError):
+    """The end of a run that a test asks for."""
+
+
+def count_answers(monkeypatch, *, until=None, largest=None):
+    """Count the answers that the model writes. It ends at ``until`` of them, and has memory for ``largest`` at once."""
+    written, write = [], GenerationMixin.generate
+
+    def counted(model, prompts, **more):
+        if largest is not None and len(prompts) > largest:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        if until is not None and sum(written) >= until:
+            raise Interrupted
+        written.append(len(prompts))
+        return write(model, prompts, **more)
+
+    monkeypatch.setattr(GenerationMixin, "generate", counted)
+    return written
+
+
+SMALL = ScoringOptions(batch_tokens=100)
+
+
+KEEP_ANSWERS = LoadedModel.keep_answers  # other tests keep none
+
+
+@pytest.fixture
+def new_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(LoadedModel, "keep_answers", KEEP_ANSWERS)
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def written_once(monkeypatch):
+    with monkeypatch.context() as patch:
+        written = count_answers(patch)
+        run = audit("demo", open_task(), scoring=SMALL, quiet=True)
+        assert sum(written) == 27
+        assert len(written) > 3  # batches
+        for _ in range(2):
+            assert audit(load_model("demo"), open_task(), scoring=SMALL, quiet=True).value("answer_length")
+        assert sum(written) == 3 * 27
+    return run
+
+
+def test_an_audit_continues_where_an_earlier_one_ended(written_once, new_cache, monkeypatch):
+    with monkeypatch.context() as patch:
+        first = count_answers(patch, until=12)
+        with pytest.raises(Interrupted):
+            audit("demo", open_task(), scoring=SMALL, quiet=True)
+    (store,) = new_cache.rglob("answers/*.jsonl")
+    store.write_text(store.read_text()[:-20])  # the line that was written when the machine stopped
+    rest = count_answers(monkeypatch)
+    again = audit("demo", open_task(), scoring=SMALL, quiet=True)
+    assert sum(first) - first[-1] + sum(rest) == 27
+    assert again.data.instances == written_once.data.instances
+    for form, sampling in ({"max_tokens": 2}, (0, 0)), ({"stop": ("e",)}, (0, 0)), ({}, (1, 0)), ({}, (1, 1)):
+        loaded, before = load_model("demo").keep_answers(), sum(rest)
+        instances = open_task(**form).render("test").instances
+        generate(loaded, instances, SMALL, names=(), label="", quiet=True, sampling=sampling)
+        assert sum(rest) > before, (form, sampling)  # of another limit, another end, another draw
+
+
+def test_answers_are_kept_for_one_adapter(trained, new_cache, tmp_path, monkeypatch):
+    written, folder = count_answers(monkeypatch), tmp_path / "base"
+    adapter = shutil.copytree(trained[0].adapter, tmp_path / "adapter")
+    load_tiny().model.save_pretrained(folder)
+    byte_bpe().save_pretrained(folder)
+    config = adapter / "adapter_config.json"
+
+    def answer():
+        before, instances = sum(written), open_task().render("test").instances
+        loaded = load_model(folder, adapter=adapter).keep_answers()
+        generate(loaded, instances, SMALL, names=(), label="", quiet=True)
+        return sum(written) - before
+
+    assert [answer(), answer()] == [27, 0]
+    config.write_text(config.read_text().replace('"lora_alpha": ', '"lora_alpha": 1'))
+    assert answer() == 27
+
+
+def test_answers_that_do_not_fit_are_written_in_smaller_batches(written_once, monkeypatch, caplog):
+    written = count_answers(monkeypatch, largest=2)
+    again = audit("demo", open_task(), quiet=True)
+    assert max(written) == 2
+    assert "W-MEMORY: 27 answers do not fit; forwards now have 13" in caplog.text
+    assert again.data.instances == written_once.data.instances
+    count_answers(monkeypatch, largest=0)
+    with pytest.raises(torch.OutOfMemoryError):
+        audit(load_model("demo"), open_task(), quiet=True)

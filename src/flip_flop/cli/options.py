@@ -139,7 +139,7 @@ class BaseModelOptions:
         from flip_flop.scoring import load_model
 
         values = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "tokenizer"}
-        return load_model(values.pop("model"), quantization_config=values.pop("load_in"), **values)
+        return load_model(values.pop("model"), quantization_config=values.pop("load_in"), **values).keep_answers()
 
 
 @dataclass(frozen=True, kw_only=True)

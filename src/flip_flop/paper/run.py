@@ -159,7 +159,7 @@ def _load(plan: Plan, adapter: Path | None = None) -> LoadedModel:
     )
     if loaded.record.is_demo:
         torch.set_num_threads(1)  # so small a model is slower with two threads
-    return loaded
+    return loaded.keep_answers()
 
 
 def _train(plan: Plan, folder: StudyFolder, cell: Cell) -> bool:

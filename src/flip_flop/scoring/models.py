@@ -7,7 +7,7 @@ import os
 import re
 import tempfile
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, get_args, runtime_checkable
 
@@ -29,6 +29,7 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, cache
 from transformers.utils import logging as transformers_logging
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
+from flip_flop.console import versions
 from flip_flop.errors import InputError, install_command
 from flip_flop.files import (
     lock_output,
@@ -44,7 +45,7 @@ from flip_flop.hub import DEMO, check_model_name, check_shard, gguf_name, hub_an
 from flip_flop.record import ADAPTER_CONFIG, AdapterRecord, ModelRecord, check_adapter_folder
 from flip_flop.scoring.adapters import identify_adapter, load_adapter
 from flip_flop.scoring.causal_lm import as_input_error, check_model, unwrap
-from flip_flop.scoring.distributed import join_processes, sharding_arguments
+from flip_flop.scoring.distributed import join_processes, sharding_arguments, sharding_of
 from flip_flop.scoring.encode import PromptEncoder
 from flip_flop.scoring.options import ChatTemplate, DeviceMap, LoadIn, Shard
 
@@ -194,7 +195,8 @@ EMBEDDED_MODEL = Path(__file__).parent / "embedded_model"
 class LoadedModel:
     """A loaded causal LM with its tokenizer and their records. ``model`` may be a ``PeftModel``.
 
-    ``allowed_changes`` is ``("weights",)`` if the adapter was trained on other weights.
+    ``allowed_changes`` is ``("weights",)`` if the adapter was trained on other weights. ``store`` is a file of its
+    generated answers.
     """
 
     model: nn.Module
@@ -202,6 +204,19 @@ class LoadedModel:
     record: ModelRecord
     adapter: AdapterRecord | None = None
     allowed_changes: tuple[str, ...] = ()
+    store: Path | None = None
+
+    def keep_answers(self) -> "LoadedModel":
+        """Return the model with a file of its generated answers, which is right as long as its weights do not change.
+
+        The file is in the user's cache, so that a run continues where an earlier one ended.
+        """
+        model, adapter = unwrap(self.model), self.adapter
+        trained = [adapter.digest, (Path(adapter.path) / ADAPTER_CONFIG).read_text("utf-8")] if adapter else []
+        parts = [asdict(self.record), trained, model.config.to_json_string(), model.device.type, versions()]
+        # The processes of a divided model compute together, and may not find the same file.
+        is_whole = self.record.digest is not None and sharding_of(model) is None
+        return replace(self, store=user_cache() / "answers" / f"{sha256_json(parts)[:16]}.jsonl" if is_whole else None)
 
     def encoder(self, chat_template: ChatTemplate = "auto", date: str = "") -> PromptEncoder:
         """Return the encoder for this model. ``auto`` uses a chat template if the adapter's training did."""

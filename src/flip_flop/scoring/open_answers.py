@@ -3,9 +3,9 @@
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -13,16 +13,19 @@ from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
 from flip_flop.console import track
 from flip_flop.errors import InputError
-from flip_flop.files import generator, utf8
+from flip_flop.files import generator, sha256_json, utf8
 from flip_flop.metrics import ScoredRows
 from flip_flop.prompts import AnswerFormat, RenderedInstance
 from flip_flop.prompts.answers import token_f1
+from flip_flop.scoring import distributed
 from flip_flop.scoring.causal_lm import evaluation_mode, unwrap
 from flip_flop.scoring.models import LoadedModel
 from flip_flop.scoring.options import ScoringOptions
+from flip_flop.scoring.store import read_answers, write_answer
 from flip_flop.scoring.too_long import TooLong, refuse_or_skip
 
 log = logging.getLogger("flip_flop")
+RandomKey = tuple[int, str, str, int]  # of the random numbers of an answer: the arguments of generator()
 TEMPERATURE = 0.7  # of sampled answers, as in self-consistency (Wang et al., ICLR 2023)
 
 
@@ -34,13 +37,14 @@ def generate(
     names: Sequence[str],
     label: str,
     quiet: bool,
-    num_samples: int = 0,
-    seed: int = 0,
+    sampling: tuple[int, int] = (0, 0),
+    shared: bool = False,
 ) -> ScoredRows:
     """Write the greedy answer to each prompt, in batches of about ``options.batch_tokens``, and group the answers.
 
-    With ``num_samples``, the prompts of an instance are followed by that many copies of all of them, whose answers are
-    sampled. A sample depends on the seed, the instance's id and the place of its prompt.
+    ``sampling`` is a number of samples and their seed: the prompts of an instance are followed by that many copies of
+    all of them, whose answers are sampled. A sample depends on the seed, the instance's id and the place of its prompt.
+    Answers in the model's ``store`` are not written again. ``shared`` as in :func:`~flip_flop.score`.
 
     Raises:
         InputError: As :func:`~flip_flop.scoring.score`.
@@ -48,7 +52,7 @@ def generate(
     encoder, form = loaded.encoder(options.chat_template, options.prompt_date or ""), instances[0].answer
     assert form is not None
     limit, too_long, read, prompts = encoder.max_length, [], [], []
-    sampled: list[tuple[str, int] | None] = []  # the keys of the random numbers
+    (num_samples, seed), random_keys = sampling, list[RandomKey | None]()
     for instance in map(encoder.as_read, instances):
         ids = encoder.prompt_ids(instance)
         sizes = [len(tokens) + form.max_tokens for tokens in ids]
@@ -58,20 +62,21 @@ def generate(
             copies = 1 + num_samples
             read.append(replace(instance, prompts=instance.prompts * copies, choices=instance.choices * copies))
             prompts += ids * copies
-            sampled += [None] * len(ids)
-            sampled += [(instance.id, place) for place in range(len(ids) * num_samples)]
+            random_keys += [None] * len(ids)
+            random_keys += [(seed, "sample", instance.id, place) for place in range(len(ids) * num_samples)]
     refuse_or_skip(too_long, len(instances), options.too_long, names)
-    order = sorted(range(len(prompts)), key=lambda place: len(prompts[place]))  # little padding
-    texts, num_cut = dict[int, str](), 0
-    with track(label, len(prompts), "answers", quiet=quiet) as advance, evaluation_mode(loaded.model):
-        while order:
-            size = max(1, options.batch_tokens // (len(prompts[order[-1]]) + form.max_tokens))
-            batch, order = order[-size:], order[:-size]
-            random = [key and generator(seed, "sample", *key) for key in (sampled[at] for at in batch)]
-            written = _write(loaded, [prompts[at] for at in batch], form, random)
-            for place, (text, is_cut) in zip(batch, written, strict=True):
-                texts[place], num_cut = text, num_cut + is_cut
-            advance(len(batch))
+    batches = _batches(prompts, form.max_tokens, options.batch_tokens)
+    is_whole = distributed.sharding_of(loaded.model) is None  # otherwise all processes compute a batch together
+    part = distributed.shard(batches) if shared and is_whole else batches
+
+    def write_part() -> dict[int, tuple[str, bool]]:
+        with track(label, sum(map(len, part)), "answers", quiet=quiet) as advance:
+            return _write_all(loaded, prompts, part, form, random_keys, advance)
+
+    answers: dict[int, tuple[str, bool]] = {}
+    for written in distributed.all_results(write_part) if shared else [write_part()]:
+        answers |= written  # of the last process, if all have written all: they may round differently
+    num_cut = sum(is_cut for _, is_cut in answers.values())
     if num_cut:
         hint = "Raise max_tokens of the answer, or add stop texts."
         log.warning("W-ANSWER-CUT: %d of %d answers end at max_tokens. %s", num_cut, len(prompts), hint)
@@ -83,7 +88,9 @@ def generate(
         "batch_tokens": options.batch_tokens,
         "num_cut": num_cut,
     }
-    in_rows = np.array([texts[place] for place in range(len(prompts))], dtype=object).reshape(len(read), -1).tolist()
+    in_rows = (
+        np.array([answers[place][0] for place in range(len(prompts))], dtype=object).reshape(len(read), -1).tolist()
+    )
     lengths = np.array([len(tokens) for tokens in prompts]).reshape(len(read), -1)
     return replace(group_answers(read, in_rows, settings), prompt_tokens=lengths, too_long=tuple(too_long))
 
@@ -106,37 +113,84 @@ class _Sampling(LogitsProcessor):
         return noisy
 
 
+def _batches(prompts: Sequence[Sequence[int]], max_tokens: int, batch_tokens: int) -> list[list[int]]:
+    """Return the places of prompts of similar lengths, with little padding; the longest first."""
+    order, batches = sorted(range(len(prompts)), key=lambda place: len(prompts[place])), []
+    while order:
+        size = max(1, batch_tokens // (len(prompts[order[-1]]) + max_tokens))
+        batches.append(order[-size:])
+        del order[-size:]
+    return batches
+
+
+def _write_all(
+    loaded: LoadedModel,
+    prompts: Sequence[Sequence[int]],
+    batches: Sequence[list[int]],
+    form: AnswerFormat,
+    random_keys: Sequence[RandomKey | None],
+    advance: Callable[..., object],
+) -> dict[int, tuple[str, bool]]:
+    """Return the answers by the places of their prompts, and whether they are cut at ``max_tokens``."""
+    model, tokenizer = unwrap(loaded.model), loaded.tokenizer
+    known = model.generation_config.eos_token_id if model.generation_config else None
+    ends = {tokenizer.eos_token_id, *(known if isinstance(known, list) else [known])} - {None}  # a tuned model has two
+    settings = GenerationConfig(
+        eos_token_id=sorted(ends) or None,
+        pad_token_id=min(ends, default=0),
+        max_new_tokens=form.max_tokens,
+        stop_strings=list(form.stop) or None,
+    )
+    stored = read_answers(loaded.store)
+    answers, waiting = {}, list(batches)[::-1]
+    with evaluation_mode(loaded.model):
+        while waiting:
+            batch = waiting.pop()
+            read, keys = [prompts[place] for place in batch], [random_keys[place] for place in batch]
+            key = sha256_json([read, keys, settings.to_dict()])
+            if key not in stored:
+                try:
+                    stored[key] = _write(loaded, read, settings, keys)
+                except torch.OutOfMemoryError:
+                    if len(batch) == 1 or distributed.sharding_of(loaded.model) is not None:
+                        raise
+                    middle = len(batch) // 2
+                    log.warning("W-MEMORY: %d answers do not fit; forwards now have %d", len(batch), middle)
+                    waiting += [batch[middle:], batch[:middle]]
+                    continue
+                write_answer(loaded.store, key, stored[key])
+            for place, tokens in zip(batch, stored[key], strict=True):
+                end = next((number for number, token in enumerate(tokens) if token in ends), len(tokens))
+                text = str(tokenizer.decode(tokens[:end], skip_special_tokens=True))
+                answer = form.before_stop(text)
+                answers[place] = (answer.strip(), end == form.max_tokens and answer == text)
+            advance(len(batch))
+    return answers
+
+
 @torch.no_grad()
 def _write(
     loaded: LoadedModel,
     prompts: Sequence[Sequence[int]],
-    form: AnswerFormat,
-    random: Sequence[np.random.Generator | None],
-) -> list[tuple[str, bool]]:
-    """Return the answers of a batch, and whether each is cut at ``max_tokens``. Without a generator, one is greedy."""
+    settings: GenerationConfig,
+    random_keys: Sequence[RandomKey | None],
+) -> list[list[int]]:
+    """Return the tokens of the answers to a batch. An answer without random numbers is greedy."""
     model: Any = unwrap(loaded.model)
-    tokenizer, width = loaded.tokenizer, max(map(len, prompts))
-    known = model.generation_config.eos_token_id if model.generation_config else None
-    ends = {tokenizer.eos_token_id, *(known if isinstance(known, list) else [known])} - {None}  # a tuned model has two
+    width = max(map(len, prompts))
     padded = torch.tensor([[0] * (width - len(tokens)) + list(tokens) for tokens in prompts], device=model.device)
     mask = torch.tensor([[0] * (width - len(tokens)) + [1] * len(tokens) for tokens in prompts], device=model.device)
-    # A model's own settings may sample, or penalize repeated words.
-    greedy = GenerationConfig(eos_token_id=sorted(ends) or None, pad_token_id=min(ends, default=0))
-    more: dict[str, Any] = {"stop_strings": list(form.stop), "tokenizer": tokenizer} if form.stop else {}
-    if any(random):
+    more: dict[str, Any] = {"tokenizer": loaded.tokenizer} if settings.stop_strings else {}
+    if any(random_keys):
+        random = [generator(*key) if key else None for key in random_keys]
         more["logits_processor"] = LogitsProcessorList([_Sampling(random)])
-    of_model, model.generation_config = model.generation_config, greedy
+    # A model's own settings may sample, or penalize repeated words.
+    of_model, model.generation_config = model.generation_config, settings
     try:
-        written = model.generate(padded, attention_mask=mask, max_new_tokens=form.max_tokens, **more)[:, width:]
+        written = model.generate(padded, attention_mask=mask, **more)[:, width:]
     finally:
         model.generation_config = of_model
-    answers = []
-    for tokens in written.tolist():
-        end = next((place for place, token in enumerate(tokens) if token in ends), len(tokens))
-        text = str(tokenizer.decode(tokens[:end], skip_special_tokens=True))
-        answer = form.before_stop(text)
-        answers.append((answer.strip(), end == form.max_tokens and answer == text))
-    return answers
+    return cast(list[list[int]], written.tolist())
 
 
 def group_answers(

@@ -407,7 +407,8 @@ class CausalLMScorer(Scorer):
     ) -> Scores:
         """:func:`~flip_flop.score`, or open answers by :func:`~flip_flop.scoring.open_answers.generate`."""
         if instances[0].answer is not None:
-            return generate(self.loaded, instances, options, names=names, label=label, quiet=quiet)
+            how: dict[str, Any] = {"names": names, "label": label, "quiet": quiet, "shared": self.shared}
+            return generate(self.loaded, instances, options, **how)
         if options.by == "generation":
             raise InputError(
                 "E-ENDPOINT",
@@ -433,4 +434,5 @@ def as_scorer(model: ModelGiven | Scorer, tokenizer: PreTrainedTokenizerBase | N
         from flip_flop.scoring.served import EndpointScorer  # needs openai, and imports Scorer
 
         return EndpointScorer(os.fspath(model), tokenizer)
-    return CausalLMScorer(as_loaded(model, tokenizer))
+    loaded = as_loaded(model, tokenizer)
+    return CausalLMScorer(loaded.keep_answers() if isinstance(model, str | os.PathLike) else loaded)

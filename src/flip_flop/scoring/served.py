@@ -3,9 +3,7 @@
 The first question shows which API the server has. :mod:`flip_flop.scoring.served_apis` has one function for each.
 """
 
-import contextlib
 import itertools
-import json
 import math
 import multiprocessing
 import re
@@ -13,7 +11,6 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from multiprocessing.pool import ThreadPool
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -43,6 +40,7 @@ from flip_flop.scoring.served_apis import (
     UnsupportedError,
     ask,
 )
+from flip_flop.scoring.store import read_answers, write_answer
 
 MAX_MASS = 1.05  # of all answers of a template together; half precision may round up
 CHECKED = 10  # stored answers to ask again
@@ -201,11 +199,9 @@ class EndpointScorer(Scorer):
         stored = {key: answer for key, answer in read_answers(self.store).items() if key in by_key}
         missing = [question for key, question in by_key.items() if key not in stored]
         again = [by_key[key] for key in sorted(stored)[:CHECKED]]  # keys are digests, so this is a random sample
-        self.store.parent.mkdir(parents=True, exist_ok=True)
         answers, num_changed = dict(stored), 0
         with (
             track(label, len(by_key), "answers", quiet=quiet) as advance,
-            self.store.open("a", encoding="utf-8") as file,
             ThreadPool(concurrency) as pool,
         ):
             advance(len(stored))
@@ -216,7 +212,7 @@ class EndpointScorer(Scorer):
                 ):
                     if question.key not in stored:
                         answers[question.key] = answer
-                        write_answer(file, question.key, answer)
+                        write_answer(self.store, question.key, answer)
                         advance(1)
                     elif "temperature" not in self.server.adapted:
                         num_changed += not _is_same(question, stored[question.key], answer)
@@ -250,24 +246,6 @@ class EndpointScorer(Scorer):
             except multiprocessing.TimeoutError:
                 error = self.server.too_slow(self.server.seconds)
                 raise UnreachableError(error.code, f"{question.place}: {error.message}", error.hint) from None
-
-
-def read_answers(path: Path) -> dict[str, Answer]:
-    """Return the stored answers by key. A line without the right digest of key and answer is ignored."""
-    answers = {}
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else ()
-    for line in lines:
-        with contextlib.suppress(ValueError, TypeError, RecursionError):
-            key, answer, digest = json.loads(line)
-            if digest == sha256_json([key, answer]):
-                answers[key] = answer
-    return answers
-
-
-def write_answer(file: Any, key: str, answer: Answer) -> None:
-    """Append an answer as a line. Several processes may write to the file."""
-    file.write(f"\n{json.dumps([key, answer, sha256_json([key, answer])])}\n")
-    file.flush()
 
 
 def _meaning(question: Question, answer: Answer) -> Any:

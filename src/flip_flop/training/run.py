@@ -146,7 +146,7 @@ def train(
             trainer = F2CTrainer(loaded, config, callbacks=callbacks, task=data)
         _check_steps(trainer)
         checkpoint = checkpoint_to_resume(Path(config.output_dir)) if has_begun else None
-        # Open answers are generated again, and may differ on a GPU.
+        # Open answers may have been written again, and may differ on a GPU.
         if trainer.is_frozen and checkpoint and not plan["allowed_changes"] and not data.record.answer:
             stored = VoteTable.read(out / VOTES, [instance.id for instance in trainer.voters]) if rank() == 0 else None
             trainer.first_votes = all_gather(stored)[0] or trainer.first_votes

@@ -236,8 +236,7 @@ class F2CTrainer(Trainer):
             raise InputError("E-OPEN-ANSWER", message, "Use --votes frozen.")
         args.vote_calibration = "none"
         answered = self._generate(self.loaded, args, rows, f"answers, {split}", args.num_samples)
-        answers = as_choices(answered, args.seed, args.num_samples)
-        return distributed.all_gather(answers)[0]  # the processes may round differently
+        return as_choices(answered, args.seed, args.num_samples)
 
     def _generate(
         self,
@@ -249,11 +248,11 @@ class F2CTrainer(Trainer):
     ) -> ScoredRows:
         names = ("chat_template", "batch_tokens", "too_long", "prompt_date")
         options = ScoringOptions(**{name: getattr(args, name) for name in names})
-        sampling = {"num_samples": num_samples, "seed": args.seed}
-        return generate(loaded, rows, options, names=(), label=label, quiet=bool(args.disable_tqdm), **sampling)
+        how: dict[str, Any] = {"label": label, "quiet": bool(args.disable_tqdm), "shared": True}
+        return generate(loaded, rows, options, names=(), sampling=(num_samples, args.seed), **how)
 
     def _validation_answers(self, args: F2CConfig, name: str) -> ScoredRows:
-        adapted = replace(self.loaded, model=self.adapted)
+        adapted = replace(self.loaded, model=self.adapted, store=None)
         return self._generate(adapted, args, self.open_validation, f"answers, {name}")
 
     def answers_before_and_after(self) -> tuple[Scores, Scores]:
