@@ -11,6 +11,11 @@ from pathlib import Path
 from typing import Any
 
 MANY = 20  # names, above which a hint does not list them all
+OTHER_ENDED = (
+    "E-DISTRIBUTED",
+    "another process has ended, or has not answered in time",
+    "Look for the reason in its output. Add --resume to continue a training run.",
+)
 
 
 @functools.cache

@@ -9,9 +9,11 @@ import sys
 import tomllib
 from importlib.metadata import version
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
+import torch
 from safetensors.torch import load_file
 
 from flip_flop.cli.main import COMMANDS
@@ -166,12 +168,36 @@ def test_an_interrupt_exits_with_130_and_a_fault_of_our_own_is_no_users_mistake(
         raise errors.pop()
 
     monkeypatch.setattr(AUDITING, "score_calibrated", stop)
-    errors = [AssertionError, KeyboardInterrupt]
-    result = audit("-q")
-    assert (result.code, result.err.strip()) == (130, "stopped")
-    with pytest.raises(AssertionError):
-        audit("-q")
+    errors = [RuntimeError("of torch"), AssertionError, KeyboardInterrupt, KeyboardInterrupt]
+    for rank, shown in ((1, ""), (0, "stopped")):
+        monkeypatch.setenv("RANK", str(rank))
+        result = audit("-q")
+        assert (result.code, result.err.strip()) == (130, shown)
+    for kind in (AssertionError, RuntimeError):
+        with pytest.raises(kind):
+            audit("-q")
     assert not os.path.exists("out")
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to"), "E-MEMORY: CUDA out of memory. See docs/memory.md."),
+        (
+            RuntimeError("[gloo/pair.cc:553] Closed by peer. It"),
+            "E-DISTRIBUTED: another process has ended",
+        ),
+        (
+            torch.distributed.DistBackendError("NCCL was aborted"),
+            "E-DISTRIBUTED: another process has ended",
+        ),
+    ],
+)
+def test_failures_of_memory_and_of_another_process_are_a_line(audit, monkeypatch, error, line):
+    monkeypatch.setattr(AUDITING, "score_calibrated", Mock(side_effect=error))
+    result = audit("-q")
+    assert (result.code, len(result.err.splitlines())) == (2, 1)
+    assert result.err.startswith(line)
 
 
 def test_help_names_the_methods_that_there_are(flip_flop):

@@ -109,7 +109,9 @@ def audit_command(
 
         scorer = model.scorer(quiet=run.quiet)
         for variant in variants.values():
-            echo(estimate(scorer, split, variant))
+            estimated = estimate(scorer, split, variant)
+            if is_first_process():
+                echo(estimated)
         return 0
     for out in variants if is_first_process() else ():
         click.get_current_context().with_resource(lock_output(out))

@@ -18,7 +18,7 @@ import click
 
 from flip_flop.cli.lazy import LazyGroup
 from flip_flop.console import LogLines, align_columns, echo, hardware, is_first_process, versions
-from flip_flop.errors import InputError
+from flip_flop.errors import OTHER_ENDED, InputError
 
 COMMANDS = {
     "demo": ("flip_flop.cli.demo:demo_command", "Audit, train, audit and report on the embedded task; no network."),
@@ -73,7 +73,8 @@ def main() -> None:
         error.show(shown)
         _refuse(shown.getvalue().rstrip("\n"))
     except (click.Abort, KeyboardInterrupt):
-        echo("stopped", err=True)
+        if is_first_process():
+            echo("stopped", err=True)
         sys.exit(130)
     except OSError as error:
         from flip_flop.files import WRITE_ERRORS, write_failure  # numpy, for which --help does not wait
@@ -83,11 +84,15 @@ def main() -> None:
         is_write = error.filename and error.errno in WRITE_ERRORS
         _refuse(str(write_failure(error, Path(error.filename), plain.hint) if is_write else plain))
     except RuntimeError as error:
-        if type(error).__name__ != "OutOfMemoryError":  # of torch, which is not imported for its name
-            raise
+        kind = type(error).__name__  # of torch, which is not imported for its name
         reason = " ".join(str(error).split(". ")[0].split()).rstrip(".")
-        hint = "See docs/memory.md. --resume continues a training run from its last checkpoint."
-        _refuse(str(InputError("E-MEMORY", f"{reason}.", hint)))
+        if kind == "OutOfMemoryError":
+            hint = "See docs/memory.md. --resume continues a training run from its last checkpoint."
+            _refuse(str(InputError("E-MEMORY", f"{reason}.", hint)))
+        if "gloo" not in reason and not kind.startswith("Dist"):  # of communication on CPUs, or on GPUs
+            raise
+        code, message, hint = OTHER_ENDED
+        _refuse(str(InputError(code, f"{message}: {reason}.", hint)))
     sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -18,7 +18,7 @@ from packaging.version import Version
 from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
-from flip_flop.errors import InputError
+from flip_flop.errors import OTHER_ENDED, InputError
 from flip_flop.method.divergences import at_least_float32
 from flip_flop.scoring.causal_lm import as_input_error, unwrap
 from flip_flop.scoring.options import Shard
@@ -26,12 +26,7 @@ from flip_flop.scoring.options import Shard
 T = TypeVar("T")
 # Under tensor parallelism, all processes compute each layer of the same rows together. It stays so in this process.
 _computes_same_rows = False
-_answered = functools.partial(
-    as_input_error,
-    "E-DISTRIBUTED",
-    "another process has ended, or has not answered in time",
-    "Look for the reason in its output. Add --resume to continue a training run.",
-)
+_answered = functools.partial(as_input_error, *OTHER_ENDED)
 
 
 def world_size() -> int:

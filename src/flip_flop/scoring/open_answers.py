@@ -152,7 +152,7 @@ def _write_all(
                 try:
                     stored[key] = _write(loaded, read, settings, keys)
                 except torch.OutOfMemoryError:
-                    if len(batch) == 1 or distributed.sharding_of(loaded.model) is not None:
+                    if len(batch) == 1:
                         raise
                     middle = len(batch) // 2
                     log.warning("W-MEMORY: %d answers do not fit; forwards now have %d", len(batch), middle)
@@ -187,7 +187,8 @@ def _write(
     # A model's own settings may sample, or penalize repeated words.
     of_model, model.generation_config = model.generation_config, settings
     try:
-        written = model.generate(padded, attention_mask=mask, **more)[:, width:]
+        with distributed.shared_pass(loaded.model):
+            written = model.generate(padded, attention_mask=mask, **more)[:, width:]
     finally:
         model.generation_config = of_model
     return cast(list[list[int]], written.tolist())
