@@ -430,6 +430,13 @@ def test_open_answers_get_wordings_without_choices(content, arguments, texts, la
     assert flip_flop("templates", "lint", "task.yaml").out.splitlines()[0].endswith("0 errors, 0 warnings")
 
 
+def test_a_divided_file_of_questions_has_validation_rows_for_a_comparison(flip_flop, folder):
+    rows = [{"question": f"{number} + 1?", "answer": number + 1} for number in range(40)]
+    (folder / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert flip_flop("init", "a.jsonl", "--kind", "open").code == 0
+    assert "is held out, on which the adapter is compared with the base.\n" in drafted(folder)
+
+
 def test_every_entry_of_the_library_is_tried_by_a_file_above():
     tried = {expected[0] for *_, expected in FILES.values()}
     assert tried | {"judge", "open"} == set(KINDS) == {each.kind for each in library()}

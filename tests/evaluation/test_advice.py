@@ -172,6 +172,7 @@ def test_judge_that_answers_by_position_is_not_used(tmp_path):
             "The model answers by position, not by content: the order of the options changes 100.0 % of the answers "
             f"(95% interval: {100 * low:.1f} to 100.0).",
             "Use a stronger model, or let it grade one answer at a time.",
+            f"The wording changes 0.0 % of the answers (95% interval: 0.0 to {100 - 100 * low:.1f}).",
         )
     )
     page = report_of(run, tmp_path)

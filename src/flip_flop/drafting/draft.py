@@ -93,7 +93,11 @@ class Draft:
         if self.parts:
             trained, blank = self.parts["train"]
             by_labels = label and trained - blank >= holdout_size(trained)
-            chosen_by = "whose labels choose the checkpoint" if by_labels else "on which the checkpoint is chosen"
+            chosen_by = (
+                "on which the adapter is compared with the base" if self.answer
+                else "whose labels choose the checkpoint" if by_labels
+                else "on which the checkpoint is chosen"
+            )  # fmt: skip
             how = (
                 f"into {'half of ' if blank < trained else ''}the labelled rows for testing and all others for training"
                 if blank

@@ -67,13 +67,14 @@ def decide(run: "Audit") -> Decision:
     Templates are not used raw if their answers depend on the position of the options.
     """
     flips, forms = _flips(run), [run, run.calibrated] if run.calibrated else [run]
+    sentences = [f"{flip[0].upper()}{flip[1:]}." for flip in flips]
     if not answers_by_position(run.interval("order_flips")):
         chosen = _choose(run, forms)
-        return replace(chosen, sentences=(*chosen.sentences, *(f"{flip[0].upper()}{flip[1:]}." for flip in flips)))
-    words = f"The model answers by position, not by content: {flips[0]}."
+        return replace(chosen, sentences=(*chosen.sentences, *sentences))
+    words, *others = f"The model answers by position, not by content: {flips[0]}.", *sentences[1:]
     chosen = _choose(run, forms[1:]) if run.calibrated else Decision(())
     hint = () if chosen.template else ("Use a stronger model, or let it grade one answer at a time.",)
-    return replace(chosen, sentences=(words, *chosen.sentences, *hint))
+    return replace(chosen, sentences=(words, *chosen.sentences, *hint, *others))
 
 
 def _flips(run: "Audit") -> list[str]:
