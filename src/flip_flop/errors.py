@@ -3,6 +3,8 @@
 import difflib
 import functools
 import importlib.metadata
+import math
+import numbers
 import re
 import shlex
 import sys
@@ -47,6 +49,13 @@ class InputError(ValueError):
     def __reduce__(self) -> tuple[Any, ...]:
         """Support pickling: processes send errors to each other."""
         return type(self), (self.code, self.message, self.hint)
+
+
+def require_whole(name: str, value: object, least: float = -math.inf) -> None:
+    """Refuse an argument that is not a whole number of at least ``least`` (``E-CONFIG``)."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
+        bound = "" if math.isinf(least) else f", at least {least}"
+        raise InputError("E-CONFIG", f"{name} is {value!r}.", f"Give a whole number{bound}.")
 
 
 def install_command(name: str, *options: str) -> str:

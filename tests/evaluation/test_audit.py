@@ -22,6 +22,7 @@ from flip_flop import (
     write_predictions,
     write_report,
 )
+from flip_flop.errors import require_whole
 from flip_flop.metrics import summarise
 from flip_flop.prompts import TemplateSet
 from flip_flop.record import RunRecord, TaskRecord
@@ -223,7 +224,17 @@ def test_a_limit_takes_the_same_sample_of_a_task_a_split_and_rows(loaded):
     ids = [each.id for each in task.instances("test", limit=3, seed=5)]
     for given in (task, split, rows):
         assert list(audit(loaded, given, limit=3, seed=5, quiet=True).instance_ids) == ids
-    refused(r"E-TASK-KEY: the limit is 0\.", audit, loaded, rows, limit=0)
+    for wrong in ({"limit": 0}, {"limit": True}, {"seed": True}):
+        ((name, value),) = wrong.items()
+        for given in (task, split, rows):
+            refused(rf"\AE-CONFIG: {name} is {value}\. Give a whole number", audit, loaded, given, **wrong)
+
+
+def test_arguments_of_other_types_are_no_whole_numbers():
+    for value in ("3", 3.0, None, True, [3]):  # the tests check the types of a call before the function does
+        refused(r"\AE-CONFIG: limit is .*\. Give a whole number, at least 1\.", require_whole, "limit", value, 1)
+    require_whole("limit", np.int64(1), 1)
+    require_whole("seed", -1)
 
 
 def test_audit_has_line_table_and_frames(audited, tmp_path):

@@ -9,7 +9,10 @@ import sys
 import tracemalloc
 from types import SimpleNamespace
 
+import datasets
+import numpy as np
 import openpyxl
+import pandas
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
@@ -21,6 +24,7 @@ from flip_flop.evaluation.run_directory import check_target
 from flip_flop.hub import check_model_name
 from flip_flop.tasks import FileSource, HubSource, RowsSource
 from flip_flop.tasks.readers import read_csv_rows
+from flip_flop.tasks.sources import as_source
 from tests.refused import refused
 
 
@@ -62,6 +66,19 @@ def test_the_number_of_a_csv_row_is_the_line_where_it_begins(tmp_path):
     assert [row.number for row in rows.rows] == [2, 5]
     assert rows.location(rows.rows[1]) == f"{path} line 5"
     assert rows.rows[0].fields["b"] == "two\r\nlines"
+
+
+@pytest.mark.parametrize("kind", [pa.list_, pa.large_list])
+def test_32_bit_floats_are_read_as_short_decimals(tmp_path, kind):
+    numbers = {"one": [0.1, None, 16777216.0], "many": [[0.1], [0.3, None], None]}
+    types = [pa.float32(), kind(pa.float32())]
+    table = pa.table([pa.array(cells, of) for cells, of in zip(numbers.values(), types, strict=True)], [*numbers])
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
+    frame = pandas.DataFrame({"one": np.array([0.1, np.nan, 16777216.0], dtype=np.float32)})
+    expected = [dict(zip(numbers, cells, strict=True)) for cells in zip(*numbers.values(), strict=True)]
+    for data, names in ((tmp_path / "a.parquet", numbers), (datasets.Dataset(table), numbers), (frame, ["one"])):
+        read = [row.fields for row in as_source(data).load().rows]
+        assert read == [{name: row[name] for name in names} for row in expected]
 
 
 def test_tsv_jsonl_json_and_parquet_give_the_same_rows(tmp_path):

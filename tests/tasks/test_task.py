@@ -178,7 +178,7 @@ def test_a_limit_takes_a_sample_that_a_larger_one_contains_in_the_order_of_the_r
     assert [item for item in twenty if item in seven] == seven
     assert task(some(60)).instances("test", limit=20, seed=1) != twenty
     assert task(some(60)).instances("test", limit=600) == everything
-    with pytest.raises(InputError, match="E-TASK-KEY"):
+    with pytest.raises(InputError, match="E-CONFIG"):
         task(some(6)).instances("test", limit=0)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from flip_flop.console import count, warn_once
-from flip_flop.errors import InputError, nearest, nearest_file
+from flip_flop.errors import InputError, nearest, nearest_file, require_whole
 from flip_flop.metrics import prior_of_labels
 from flip_flop.prompts import AnswerFormat, RenderedInstance, Template, TemplateSet
 from flip_flop.prompts.lint import LintRow, lines_of, lint_templates
@@ -426,6 +426,7 @@ def as_split(data: Data, *, limit: int | None = None, seed: int = 0, need_labels
     Raises:
         InputError: ``E-DATA-ROWS``, or an error of the task or its rendering.
     """
+    require_whole("seed", seed)
     if isinstance(data, str | os.PathLike | Task):
         data = as_task(data).render("test", limit=limit, seed=seed, need_labels=need_labels)
     split = data if isinstance(data, RenderedSplit) else _split_of_rows(data)

@@ -284,7 +284,7 @@ def _read_parquet(path: Path) -> list[NumberedRow]:
     import pyarrow.parquet
 
     try:
-        table = pyarrow.parquet.read_table(path)
+        table = with_short_floats(pyarrow.parquet.read_table(path))
         # A small file can have millions of equal rows. They share their fields.
         batches = table.to_batches(max_chunksize=10_000)
         rows = [fields for batch in batches for fields, equal in itertools.groupby(batch.to_pylist()) for _ in equal]
@@ -292,6 +292,19 @@ def _read_parquet(path: Path) -> list[NumberedRow]:
         raise InputError("E-DATA-PARSE", f"{path}: {_first_line(error)}.", "Write the parquet file again.") from None
     _check_columns(table.column_names, str(path))
     return [NumberedRow(number, fields) for number, fields in enumerate(rows, start=1)]
+
+
+def with_short_floats(table: Any) -> Any:
+    """Return a table whose 32-bit floats are the nearest short decimals: 0.1, and not 0.10000000149."""
+    import pyarrow
+
+    text, wide = pyarrow.string(), pyarrow.float64()
+    for place, (name, kind) in enumerate(zip(table.column_names, table.schema.types, strict=True)):
+        is_list = pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind)
+        if pyarrow.types.is_float32(kind.value_type if is_list else kind):
+            steps = [pyarrow.list_(text), pyarrow.list_(wide)] if is_list else [text, wide]
+            table = table.set_column(place, name, table[place].cast(steps[0]).cast(steps[1]))
+    return table
 
 
 def _first_line(error: Exception) -> str:

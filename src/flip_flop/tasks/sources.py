@@ -9,13 +9,13 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
-from flip_flop.errors import InputError, nearest
+from flip_flop.errors import InputError, nearest, require_whole
 from flip_flop.files import derive_seed, sha256_file, sha256_text
 from flip_flop.hub import hub_answers, is_offline, unreachable
 from flip_flop.prompts import RenderedInstance
-from flip_flop.tasks.readers import SEPARATED, NumberedRow, cell_text, label_text, read_rows
+from flip_flop.tasks.readers import SEPARATED, NumberedRow, cell_text, label_text, read_rows, with_short_floats
 
 log = logging.getLogger("flip_flop")
 
@@ -191,11 +191,23 @@ class RowsSource:
 
     def load(self) -> Rows:
         """Number the rows from one (``E-DATA-ROWS`` for a row that is not a mapping)."""
-        rows = tuple(NumberedRow(number, _fields(row, self.name, number)) for number, row in enumerate(self.fields, 1))
+        given = enumerate(_rows_of(self.fields), 1)
+        rows = tuple(NumberedRow(number, _fields(row, self.name, number)) for number, row in given)
         if not rows:
             raise InputError("E-DATA-ROWS", f"{self.name} has no rows.", "Add rows.")
         provenance = {"source": self.name, "sha256": _digest(rows), "num_rows": len(rows), **self.more}
         return Rows(self.name, "row", rows, provenance)
+
+
+def _rows_of(data: Any) -> Iterable[Any]:
+    """Return the rows of a ``datasets.Dataset`` with 32-bit floats as the nearest short decimals, and other rows."""
+    features: Mapping[str, Any] = data.features if hasattr(data, "select_columns") else {}
+    of_lists = {name: getattr(feature, "feature", feature) for name, feature in features.items()}
+    narrow = [name for name, feature in of_lists.items() if getattr(feature, "dtype", None) == "float32"]
+    if not narrow:
+        return cast(Iterable[Any], data)
+    short = with_short_floats(data.select_columns(narrow).with_format("arrow")[:]).to_pylist()
+    return ({**row, **cells} for row, cells in zip(data, short, strict=True))
 
 
 def _fields(row: object, name: str, number: int) -> dict[str, Any]:
@@ -218,6 +230,8 @@ def as_source(data: Any, name: str = "rows") -> Source:
         return FileSource(Path(data))
     pandas = sys.modules.get("pandas")  # a table exists only if its user has imported pandas
     if pandas and isinstance(data, pandas.DataFrame):
+        narrow = data.select_dtypes("float32").columns
+        data = data.astype(dict.fromkeys(narrow, str)).astype(dict.fromkeys(narrow, float))
         data = data.astype(object).where(data.notna(), None).to_dict("records")
     if not isinstance(data, Iterable) or isinstance(data, Mapping):
         raise InputError("E-DATA-ROWS", f"{name} is of type {type(data).__name__}.", _ROWS)
@@ -385,10 +399,9 @@ def sample_ids(ids: Iterable[str], limit: int, seed: int) -> set[str]:
     """Draw a uniform sample of the ids. A larger sample includes a smaller one.
 
     Raises:
-        InputError: ``E-TASK-KEY`` if the limit is below one.
+        InputError: ``E-CONFIG`` if the limit is not a whole number of at least one.
     """
-    if limit < 1:
-        raise InputError("E-TASK-KEY", f"the limit is {limit}.", "Take at least one instance.")
+    require_whole("limit", limit, 1)
     return {*sorted(ids, key=lambda identity: derive_seed(seed, "limit", identity))[:limit]}
 
 

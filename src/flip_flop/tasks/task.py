@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int64
 
-from flip_flop.errors import InputError, nearest
+from flip_flop.errors import InputError, nearest, require_whole
 from flip_flop.files import sha256_json
 from flip_flop.metrics import resolve_average
 from flip_flop.prompts import AnswerFormat, Chat, RenderedInstance, TemplateSet, render_instance
@@ -187,6 +187,7 @@ class Task:
         Raises:
             InputError: An error of the source or the rendering, ``E-DATA-ROWS``, ``E-DATA-COLUMN`` or ``E-LABEL``.
         """
+        require_whole("seed", seed)
         rows = self.rows(split)
         if not len(rows):
             raise InputError("E-DATA-ROWS", f"split {split!r} of task {self.name!r} has no rows.")

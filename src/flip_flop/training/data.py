@@ -16,7 +16,7 @@ from jaxtyping import Float, Int, Int64
 from torch import Tensor
 from torch.utils.data import Dataset, Sampler
 
-from flip_flop.errors import InputError
+from flip_flop.errors import InputError, require_whole
 from flip_flop.files import generator, read_arrays, sha256_json, write_arrays
 from flip_flop.method import find_consensus, find_method, split_templates
 from flip_flop.metrics import (
@@ -106,6 +106,8 @@ def load_training_data(
         InputError: ``E-DATA-ROWS``, also for a labelled row that is not in ``train``, or an error
             of the task's data; ``E-OPEN-ANSWER`` for contextual calibration.
     """
+    if eval_limit is not None:
+        require_whole("eval_limit", eval_limit, 1)
     seed, by_labels = config.seed, config.select_by in ("auto", "mean_f1", "macro_f1")
     task = task.with_templates(task.training_templates.names)
     for split in ("train", "validation"):
