@@ -119,6 +119,21 @@ def test_a_served_answer_ends_at_a_stop_text_everywhere(served, tmp_path, monkey
     assert [row["vote"] for row in predict(name, task, quiet=True)] == [text] * 3
 
 
+@pytest.mark.parametrize(("reason", "num_cut"), [("length", 6), ("stop", 0), (None, 0), (7, 0)])
+def test_served_answers_that_end_at_max_tokens_are_counted(served, tmp_path, monkeypatch, caplog, reason, num_cut):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    server, name = served
+    server.writes = lambda prompt: "It is\n4" if prompt.startswith("two") else "It is"
+    server.changes = lambda content: content.replace('reason": "length"', f'reason": {json.dumps(reason)}')
+    task = open_task(answer=AnswerFormat("text", stop=("\n",)), label_field=None)  # three answers end at the stop text
+    for _ in range(2):  # also from the stored answers
+        caplog.clear()
+        run = audit(name, task, quiet=True)
+        assert run.record.scoring["num_cut"] == num_cut
+        warning = f"W-ANSWER-CUT: {num_cut} of 9 answers end at max_tokens"
+        assert (warning in caplog.text) == ("W-ANSWER-CUT" in caplog.text) == (num_cut > 0)
+
+
 def test_a_served_answer_with_half_of_a_character_is_read_and_stored(served, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     server, name = served

@@ -125,6 +125,19 @@ def test_a_validation_row_that_is_too_long_is_refused_before_training(tmp_path):
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 
+def test_rows_without_room_for_an_answer_are_skipped_counted_and_listed(tmp_path):
+    task, (long, longer) = open_task(), ({"text": word * 5000} for word in ("long ", "longer "))
+    data = {"train": RowsSource([long, *rows(12)], "rows"), "validation": RowsSource([*rows(3, 100), longer], "rows")}
+    config, out = make_config({**SETTINGS, "too_long": "skip"}), tmp_path / "run"
+    train(load_tiny(), replace(task, data=data), config, out, quiet=True, keep_worse=True)
+    assert record_of(out)["task"]["num_too_long"] == 2
+    listed = (out / "too_long.csv").read_text().splitlines()
+    assert [line.split(",")[:2] for line in listed[1:]] == [
+        [f'"{identity}"', f'"{name}"'] for identity in ("train-1", "validation-4") for name in ("one", "two", "three")
+    ]
+    assert "2 rows were skipped" in (out / "adapter" / "README.md").read_text(encoding="utf-8")
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     out = tmp_path_factory.mktemp("open") / "run"

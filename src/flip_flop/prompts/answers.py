@@ -1,5 +1,6 @@
 """Answers in generated texts: the key by which equal open answers are grouped, and the label among answer choices."""
 
+import logging
 import re
 import unicodedata
 from collections import Counter
@@ -11,6 +12,8 @@ import regex
 
 from flip_flop.errors import InputError
 from flip_flop.prompts.latex import expression_key, latex_key, require_math_verify
+
+log = logging.getLogger("flip_flop")
 
 KINDS = ("text", "number", "latex")
 LAST_NUMBER, AFTER = "last_number", "after "
@@ -99,10 +102,8 @@ class AnswerFormat:
     def key(self, text: str, prompt: str = "") -> str | None:
         """Return the key of a generated text. Equal keys are equal answers. None: the answer cannot be read.
 
-        A ``prompt`` may have begun the reasoning.
-
-        Raises:
-            InputError: ``E-TASK-KEY`` if the regular expression takes too long.
+        A ``prompt`` may have begun the reasoning. A text is unreadable if its regular expression takes more than five
+        seconds.
         """
         text, extract = self.answer(text, prompt), self.extract
         if extract is not None and extract.startswith(AFTER):
@@ -113,7 +114,8 @@ class AnswerFormat:
                 match = regex.search(extract, text, timeout=MAX_SECONDS)
             except TimeoutError:
                 what = f"the regular expression {extract!r} takes more than {MAX_SECONDS} s for {text[:60]!r}"
-                raise InputError("E-TASK-KEY", f"{what}.", "Remove repetitions within repetitions.") from None
+                log.warning("W-ANSWER-SLOW: %s. Remove repetitions within repetitions.", what)
+                return None
             text = match[min(len(match.groups()), 1)] or "" if match else ""
         elif self.kind == "number":
             return (numbers(text) or [None])[-1]

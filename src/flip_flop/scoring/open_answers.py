@@ -77,9 +77,6 @@ def generate(
     for written in distributed.all_results(write_part) if shared else [write_part()]:
         answers |= written  # of the last process, if all have written all: they may round differently
     num_cut = sum(is_cut for _, is_cut in answers.values())
-    if num_cut:
-        hint = "Raise max_tokens of the answer, or add stop texts."
-        log.warning("W-ANSWER-CUT: %d of %d answers end at max_tokens. %s", num_cut, len(prompts), hint)
     settings = {
         "chat_template": encoder.uses_chat_template,
         "prompt_date": encoder.date,
@@ -202,6 +199,10 @@ def group_answers(
     The labels have the order of the templates and not of the references, so that ties of a vote do not depend on the
     references. An answer that cannot be read has no label.
     """
+    if settings.get("num_cut"):
+        num_cut, number = settings["num_cut"], sum(map(len, texts))
+        hint = "Raise max_tokens of the answer, or add stop texts."
+        log.warning("W-ANSWER-CUT: %d of %d answers end at max_tokens. %s", num_cut, number, hint)
     rows, labels, answered = [], [], []
     for instance, generated in zip(read, texts, strict=True):
         form, references = instance.answer, instance.references

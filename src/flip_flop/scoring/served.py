@@ -272,8 +272,9 @@ def _scores_of(
     shape = (len(read), len(read[0].choices), len(read[0].choices[0]))
     if settings["by"] == "generation":
         texts = np.array([answer["text"] for answer in answers], dtype=object).reshape(shape[:2]).tolist()
-        if read[0].answer is not None:
-            return group_answers(read, texts, settings)
+        if (form := read[0].answer) is not None:
+            cut = [form.before_stop(answer["text"]) == answer["text"] for answer in answers if answer.get("cut")]
+            return group_answers(read, texts, {**settings, "num_cut": sum(cut)})
         read = [replace(instance, written=tuple(written)) for instance, written in zip(read, texts, strict=True)]
     meanings = [_meaning(question, answer) for question, answer in zip(questions, answers, strict=True)]
     if settings["by"] == "generation":

@@ -159,6 +159,7 @@ class Choice(Reply):
     text: str | None = None
     message: Message | None = None
     logprobs: Any = None
+    finish_reason: Any = None
     error: None = None
 
 
@@ -496,7 +497,7 @@ def ask_generation(server: Server, question: Question) -> Answer:
     text = choice.message.content if question.in_chat and choice.message else choice.text
     if text is None:
         raise ValueError("no text")
-    return {"text": text.strip(), "read": read, "written": written}
+    return {"text": text.strip(), "cut": choice.finish_reason == "length", "read": read, "written": written}
 
 
 def _check_end(context: Sequence[str], tokens: Sequence[str], answer: str) -> None:

@@ -238,9 +238,8 @@ def _write_start(out: Path, plan: dict[str, Any], survey: dict[str, Any], traine
     write_json(out / PLAN, plan)
     write_json(out / SURVEY, survey)
     (out / TOO_LONG_FILE).unlink(missing_ok=True)  # of a run that has restarted
-    too_long = [prompt for dataset in trainer.datasets for prompt in dataset.too_long]
-    if too_long:
-        write_too_long(out / TOO_LONG_FILE, too_long, trainer.template_names)
+    if trainer.too_long:
+        write_too_long(out / TOO_LONG_FILE, trainer.too_long, trainer.template_names)
     if trainer.is_frozen:
         trainer.first_votes.write(out / VOTES)
 

@@ -37,6 +37,7 @@ from flip_flop.scoring.open_answers import as_choices, generate
 from flip_flop.scoring.options import ScoringOptions
 from flip_flop.scoring.packed import AnswerStates, answer_states, packed_attention, pass_sizes, training_row_tokens
 from flip_flop.scoring.scores import check_backend, choose_backend, join_scores, score_instances
+from flip_flop.scoring.too_long import TooLong, count_instances
 from flip_flop.tasks import RenderedRows, Task, template_name
 from flip_flop.training.adapter import (
     check_optimizer,
@@ -102,6 +103,7 @@ class F2CTrainer(Trainer):
     args: F2CConfig
     record: RunRecord | None = None  # of the run that this trainer is part of
     open_validation: Sequence[RenderedInstance] = ()  # rows that ask for open answers
+    unanswered: Sequence[TooLong] = ()  # their prompts that leave no room for an answer
     evaluation_seconds: float = 0.0
     _has_gradient: bool = False  # in this step, of an instance with a loss
 
@@ -136,13 +138,15 @@ class F2CTrainer(Trainer):
             args = F2CConfig(output_dir=f"{self.loaded.record.name.rstrip('/').split('/')[-1]}-F2C")
         args = self._prepare_args(args, evaluates=eval_dataset is not None)
         self._encode(args, train_dataset, eval_dataset)
-        self.task_record = self._describe_rows(record)
         # The default LoRA starts at zero, so that its first scores equal the base model's.
         is_zero = peft_config is None and not isinstance(self.loaded.model, PeftModel)
         self.adapted = prepare_model(self.loaded.model, args, peft_config)
         check_optimizer(optimizers[0], self.adapted)
         with self.adapted.disable_adapter():  # before training, because a row may be too long
             self._base_answers = self._validation_answers(args, "base") if self.open_validation else None
+        too_long = self._base_answers.too_long if self._base_answers else ()
+        self.unanswered = [*self.unanswered, *(replace(prompt, split="validation") for prompt in too_long)]
+        self.task_record = self._describe_rows(record)
         self._zero_adapter = weights_digest(self.adapted) if is_zero else ""
         self._validation_scores: dict[str, Scores] = {}
         self._prepare_votes(args, content_free)
@@ -236,6 +240,7 @@ class F2CTrainer(Trainer):
             raise InputError("E-OPEN-ANSWER", message, "Use --votes frozen.")
         args.vote_calibration = "none"
         answered = self._generate(self.loaded, args, rows, f"answers, {split}", args.num_samples)
+        self.unanswered = [*self.unanswered, *(replace(prompt, split=split) for prompt in answered.too_long)]
         return as_choices(answered, args.seed, args.num_samples)
 
     def _generate(
@@ -266,6 +271,11 @@ class F2CTrainer(Trainer):
         return [self.train_instances, *([] if self.eval_instances is None else [self.eval_instances])]
 
     @property
+    def too_long(self) -> list[TooLong]:
+        """The prompts of skipped rows that exceed the model's context."""
+        return [*self.unanswered, *(prompt for dataset in self.datasets for prompt in dataset.too_long)]
+
+    @property
     def template_names(self) -> list[str]:
         """The names of the templates; rows without a task number them."""
         return [template.name for template in self.task_record.templates]
@@ -284,7 +294,7 @@ class F2CTrainer(Trainer):
         )
         counts: dict[str, Any] = {
             "num_validation": sum(map(len, self.datasets[1:])),
-            "num_too_long": sum(dataset.num_rows - len(dataset) for dataset in self.datasets),
+            "num_too_long": count_instances(self.too_long),
         }
         return replace(record, num_instances=len(instances), **counts)
 
