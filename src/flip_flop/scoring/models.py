@@ -419,8 +419,8 @@ def load_tokenizer(name: str, revision: str | None = None) -> PreTrainedTokenize
     check_model_name(name, revision)
     source = _find_source(name, revision, "tokenizer")
     tokenizer: PreTrainedTokenizerBase = load_pretrained(AutoTokenizer, source)
-    # For a folder without a tokenizer, transformers creates one that reads every text as empty or unknown.
-    if set(tokenizer("No, yes", add_special_tokens=False)["input_ids"]) <= {tokenizer.unk_token_id}:
+    # For a folder without a tokenizer, transformers creates one with special tokens alone.
+    if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
         raise InputError(
             "E-MODEL-FILE",
             f"{name} has no tokenizer, or one without a vocabulary.",
