@@ -237,6 +237,25 @@ def test_the_python_of_the_readme_runs(tmp_path, monkeypatch, capsys):
     assert float(after[5]) > float(before[5])  # mean F1
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["judges", "open-answers"])
+def test_the_python_of_judges_and_of_open_answers_runs(name, tmp_path, monkeypatch, capsys, flip_flop):
+    monkeypatch.chdir(tmp_path)
+    page = read(f"docs/how-to/{name}.md")
+    command = re.search("    flip-flop (init .*)", page)[1].partition(" #")[0]
+    lines = [f"question {row},answer {row}" for row in range(40)]
+    (tmp_path / "verdicts.csv").write_text("\n".join(["question,answer", *lines]))
+    assert flip_flop(*shlex.split(command.replace("svamp.jsonl", "verdicts.csv"))).code == 0
+    (task,) = tmp_path.glob("*.yaml")
+    short = "max_tokens: 8, extract: '[ae]'"  # whole answers of the toy model all differ
+    task.write_text(task.read_text().replace("max_tokens: 64", short))
+    small = "max_steps=1, per_device_train_batch_size=8, use_cpu=True"
+    exec(blocks(page, "python")[0].replace("MODEL", "demo").replace("max_steps=30", small), {})
+    printed = capsys.readouterr().out
+    assert "P_o" in printed
+    assert ("changed_by" in printed) == (name == "judges")
+
+
 @pytest.mark.parametrize(("name", "value"), OPTIONS)
 def test_every_option_of_the_release_page_is_a_setting_that_takes_the_value(name, value):
     setting = getattr(make_config({name: value}), name)

@@ -23,7 +23,8 @@ class Template:
     Attributes:
         name: Unique within a task.
         jinja: The text of the prompt. A text after ``|||`` is the target, which a prompt does not render.
-        answer_choices: A Jinja text with ``|||`` between the answers, in the order of the task's labels.
+        answer_choices: A Jinja text with ``|||`` between the answers, in the order of the task's labels. None for
+            open answers.
         wording, order: Names of the wording and of the order of the options, for flip rates by each
             (docs/how-to/judges.md). They do not change the prompt.
 
@@ -38,7 +39,7 @@ class Template:
 
     name: str
     jinja: str
-    answer_choices: str | None
+    answer_choices: str | None = None
     wording: str | None = None
     order: str | None = None
 
