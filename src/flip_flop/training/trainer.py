@@ -173,7 +173,7 @@ class F2CTrainer(Trainer):
             message = (
                 "--shard fsdp trains with the packed back end only, which this model or the length of its rows lacks."
             )
-            raise InputError("E-DISTRIBUTED", message, "Use one device, or another model.")
+            raise InputError("E-DISTRIBUTED", message, "Use --shard tp, one device or another model.")
         self._row_tokens = training_row_tokens(self.adapted, args.batch_tokens)
         self.model_accepts_loss_kwargs = True  # compute_loss divides by the number of instances itself
 
@@ -440,6 +440,16 @@ class F2CTrainer(Trainer):
 
     def _sync_replicated_trainable_parameters(self, model: nn.Module) -> None:
         """Do nothing: the adapter is the same in all processes, and its gradients are summed once a step."""
+
+    def _has_mixed_mesh_grads(self, model: nn.Module) -> bool:
+        """Return whether the adapter is in parts. The library looks at the first gradients only, which may be none."""
+        return distributed.sharding_of(self.adapted) == "tp"
+
+    def _mixed_mesh_grad_norm(self, model: nn.Module, max_norm: float) -> Tensor:
+        """Return 0 for a step without gradients, for which the library fails."""
+        if all(parameter.grad is None for parameter in model.parameters()):
+            return torch.zeros(())
+        return super()._mixed_mesh_grad_norm(model, max_norm)
 
     @cached_property
     def _spare_row(self) -> EncodedInstance:
