@@ -252,6 +252,7 @@ def test_commands_read_open_answers_from_a_task_file(tmp_path, flip_flop):
     task.write_text(text)
     command = ("audit", "--model", "demo", "--task", str(task), "--out", str(tmp_path / "run"))
     code, out, _ = flip_flop(*command)
+    assert "most frequent texts, unreadable: " in out
     assert (code, "unreadable" in out, "vote accuracy" in out, "F1:" in out) == (0, True, True, False)
     predicting = ("--input", str(tmp_path / "rows.jsonl"), "--out", str(tmp_path / "out.jsonl"))
     code, out, _ = flip_flop("predict", "--model", "demo", "--task", str(task), *predicting, "--quiet")

@@ -178,6 +178,7 @@ def _show(runs: "Sequence[Audit]", run: AuditOptions, checks: gates.Checks) -> i
     echo(render_text(blocks))
     for result in runs:
         place = f"{result.path}: " if run.compare_chat else ""
+        kind = "unreadable" if result.data.answered else "no label"
         if "formats" in result.metrics:
             from flip_flop.drafting.spread import render_formats
 
@@ -185,12 +186,11 @@ def _show(runs: "Sequence[Audit]", run: AuditOptions, checks: gates.Checks) -> i
         if result.value("unmapped_share"):
             listed = (f"{name} {percent(part)}" for name, part in result.metrics["unmapped_share_per_template"].items())
             share = percent(result.value("unmapped_share"))
-            kind = "unreadable" if result.data.answered else "no label"
             echo(f"\n{place}{kind}, in percent of the answers: {share} ({', '.join(listed)})")
         if inside := result.metrics.get("label_inside_share"):
             echo(f"\n{place}label inside the text, not at its beginning: {percent(inside)} % of the answers")
         if result.unparsed:
-            echo(f"{place}most frequent without a label: {result.unparsed}")
+            echo(f"{place}most frequent texts, {kind}: {result.unparsed}")
     if not run.quiet:
         for result in runs:
             for advice in filter(None, (result.decision.text, result.abstention_advice)):
