@@ -45,7 +45,8 @@ log = logging.getLogger("flip_flop")
 RENDERERS = {"md": Table.markdown, "csv": Table.csv, "tex": Table.latex}
 FORMATS = ("pdf", "svg", "png")
 ALL = "all"
-AVERAGE, COUNTS = "\0average", "\0counts"  # next to tasks, and no name of a task
+# Next to tasks, and no name of a task. To pandas 2, all texts that begin with \0 are equal.
+AVERAGE, COUNTS = "\naverage", "\ncounts"
 WIDE_RANGE = 0.15  # the paper counts the datasets with a larger interquartile range
 QUANTILES = {"min": 0.0, "Q1": 0.25, "median": 0.5, "Q3": 0.75, "max": 1.0}
 STATED_RANGES = ("mean interquartile range", "tasks with interquartile range above 15")
