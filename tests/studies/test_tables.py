@@ -405,7 +405,7 @@ def test_tables_without_matplotlib(tmp_path, monkeypatch, caplog):
     with caplog.at_level(logging.WARNING, "flip_flop"):
         files = write(base_alone(Maker(tmp_path / "runs")), tmp_path / "out")
     assert (names(files, "tables"), names(files, "figures")) == (["base_spread"], [])
-    assert "-m pip install 'matplotlib>=3.9'" in caplog.text
+    assert "-m pip install 'matplotlib>=" in caplog.text
 
 
 def test_the_text_of_the_paper_agrees_with_its_tables():
