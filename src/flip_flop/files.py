@@ -128,6 +128,19 @@ def lock(file: Path, out: Path, *, wait: bool = False) -> Iterator[int]:
 
 
 @contextlib.contextmanager
+def make_folder(folder: Path) -> Iterator[None]:
+    """Make a folder and its parents, and afterwards remove those of them that are empty."""
+    new = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):  # not empty
+            for path in new:
+                path.rmdir()
+
+
+@contextlib.contextmanager
 def lock_output(path: Path, *, wait: bool = False) -> Iterator[None]:
     """Lock a file or folder before it is written, and remove the leftovers of killed processes.
 
@@ -138,8 +151,7 @@ def lock_output(path: Path, *, wait: bool = False) -> Iterator[None]:
     check_output(path, is_folder=path.is_dir())
     typed, path = path, path.resolve()
     file = path.parent / f".{path.name}.lock"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with lock(file, typed, wait=wait) as number:
+    with make_folder(path.parent), lock(file, typed, wait=wait) as number:
         try:
             _remove_leftovers(path)
             yield

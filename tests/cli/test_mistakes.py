@@ -58,7 +58,9 @@ MISTAKES = {
     "leak": (task("{{ text }}. Is", "{{ text }} {{ urgent }}. Is"), AUDIT, "E-TPL-LABEL-LEAK", ["'urgent'"]),
     "split": (None, (*AUDIT, "--split", "tset"), "E-TASK-UNKNOWN", ["'test'"]),
     "held out": (None, (*AUDIT, "--templates", "held_out"), "E-TASK-UNKNOWN", ["held_out_templates"]),
-    "chat template": (None, (*AUDIT, "--quiet", "--chat-template", "on"), "E-CHAT-TEMPLATE", ["off"]),
+    "chat template": (
+        None, (*AUDIT, "--out", "deep/out", "--quiet", "--chat-template", "on"), "E-CHAT-TEMPLATE", ["off"],
+    ),
     "asked again": (None, (*AUDIT, "--ask-again"), "E-ENDPOINT", ["--ask-again applies only to served"]),
     "threshold": (None, (*AUDIT, "--fail-under", "agreement"), "E-FAIL-UNDER", ["METRIC=VALUE"]),
     "threshold in percent": (None, (*AUDIT, "--fail-under", "agreement=90"), "E-FAIL-UNDER", ["0 to 1"]),
@@ -99,6 +101,9 @@ MISTAKES = {
     ),
     "no train split": (task("train: train.jsonl, ", ""), TRAIN, "E-TASK-UNKNOWN", ["'train'"]),
     "no such input": (None, (*PREDICT, "--input", "tset.csv", "--out", "out.csv"), "E-DATA-FILE", ["'test.csv'"]),
+    "chat template in predict": (
+        None, (*PREDICT, "--out", "deep/out.csv", "--quiet", "--chat-template", "on"), "E-CHAT-TEMPLATE", ["off"],
+    ),
     "spreadsheet": (None, (*PREDICT, "--out", "out.ods"), "E-OUT-PATH", [".csv or .xlsx"]),
     "predict onto its input": (None, (*PREDICT, "--out", "test.csv"), "E-OUT-PATH", ["the input itself"]),
     "predict a label": (
@@ -192,10 +197,11 @@ def test_a_mistake_is_one_line_with_its_code_and_leaves_nothing(run, project, mi
     change, command, code, words = MISTAKES[mistake]
     if change is not None:
         change(project)
-    before = files(project)
+    before = sorted(project.rglob("*"))
+    contents = files(project)
     one_line(run(command), code, *words)
-    assert files(project) == before
-    assert not (project / "out").exists()
+    assert files(project) == contents
+    assert sorted(project.rglob("*")) == before
 
 
 REVERSED = """\
@@ -216,12 +222,12 @@ def test_training_without_any_consensus_is_refused(run, project):
     (project / "train.jsonl").write_text("".join(lines[:6]))
     (project / "other.jsonl").write_text("".join(lines[6:]))
     (project / "tickets.yaml").write_text(REVERSED.replace("validation: train", "validation: other"))
-    result = run(TRAIN)
+    result = run(TRAIN, "--out", "deep/out")
     assert result.code == 2
     *notes, last = result.err.splitlines()
     assert last.startswith("E-NO-CONSENSUS: none of the 6 instances ")
     assert all(note.startswith(("first votes: ", "W-")) for note in notes)
-    assert files(project / "out") == {".lock": b""}
+    assert not (project / "deep").exists()
 
 
 @pytest.mark.parametrize("command", [AUDIT, TRAIN])
@@ -235,7 +241,7 @@ def test_what_is_in_the_place_of_the_output_is_refused_and_kept(run, project, co
     (project / "tickets.yaml").write_text("")
     for more in ([], ["--overwrite" if command is AUDIT else "--resume"]):
         one_line(run(command, *more), "E-OUT-USED", "out is not empty")
-    assert [name for name in os.listdir(project / "out") if name != ".lock"] == ["thesis.txt"]
+    assert os.listdir(project / "out") == ["thesis.txt"]
 
 
 @contextlib.contextmanager

@@ -54,6 +54,8 @@ MAY_CHANGE_PREFIXES = (
 def lock(out: Path) -> Iterator[None]:
     """Lock the folder as long as this process lives. Rank 0 holds the lock for all processes.
 
+    If nothing has been written, the folder is left as it was.
+
     Raises:
         InputError: ``E-OUT-BUSY`` if another process holds it, ``E-OUT-PATH`` if it cannot be written.
     """
@@ -61,11 +63,14 @@ def lock(out: Path) -> Iterator[None]:
         yield
         return
     files.check_output(out, is_folder=True)
-    out.resolve().mkdir(parents=True, exist_ok=True)
-    with files.lock(out / LOCK, out):
+    with files.make_folder((out / "checkpoints").resolve()), files.lock(out / LOCK, out):
         for leftover in leftovers(out):
             files.remove(leftover)
-        yield
+        try:
+            yield
+        finally:
+            if not (out / PLAN).exists():
+                (out / LOCK).unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
