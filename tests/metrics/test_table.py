@@ -127,7 +127,7 @@ def test_what_is_no_labels_index_and_binary_f1_of_three_labels_are_refused(predi
 
 OF_GENERATED = {"token_f1", "unmapped_share", "distinct_answers", "answer_length"}
 AGAINST_GOLD = [
-    "mean_f1", "f1_std", "macro_f1", "accuracy", "f1_per_template", "accuracy_per_template",
+    "mean_f1", "f1_std", "macro_f1", "accuracy", "f1_per_template", "accuracy_per_template", "cohen_kappa_per_template",
     "vote_f1", "vote_accuracy", "f1_spread", "ensemble_f1", "ece", "cohen_kappa", "vote_kappa",
 ]  # fmt: skip
 KEYS = {
@@ -171,6 +171,8 @@ def test_every_number_equals_the_loop(num_labels):
     assert {name: found[name] for name in expected} == pytest.approx(expected)
     assert found["f1_per_template"] == pytest.approx(dict(zip(NAMES, f1, strict=True)))
     assert found["accuracy_per_template"] == pytest.approx(dict(zip(NAMES, accuracies, strict=True)))
+    kappas = [oracle.cohen_kappa(column, gold.tolist(), num_labels) for column in columns]
+    assert found["cohen_kappa_per_template"] == pytest.approx(dict(zip(NAMES, kappas, strict=True)))
     assert found["label_shares"] == pytest.approx([oracle.share(predictions.tolist(), c) for c in range(num_labels)])
     shares = [columns[1].count(label) / 40 for label in range(num_labels)]
     assert found["label_shares_per_template"]["formal"] == pytest.approx(shares)

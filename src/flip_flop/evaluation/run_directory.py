@@ -107,6 +107,7 @@ class StoredMetrics(pydantic.BaseModel):
     label_shares_per_template: dict[str, list[Number]]
     constant_templates: list[str]
     f1_per_template: dict[str, Number] | None = None
+    cohen_kappa_per_template: dict[str, Number | None] | None = None
     own_label_mass_per_template: dict[str, Number] | None = None
     preferred_tokens_per_template: dict[str, list[str]] = {}
     prompt_tokens_per_template: dict[str, Number] | None = None

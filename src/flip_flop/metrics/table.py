@@ -326,6 +326,7 @@ def summarise(
         return None if values is None else dict(zip(names, values.tolist(), strict=True))
 
     with_interval = [metric for metric in METRICS.values() if intervals and metric.has_interval]
+    kappas = [METRICS["cohen_kappa"].value(data.single(template)) for template in range(num_templates)]
     ends_of = {metric.name: metric.interval(data, seed=seed) for metric in with_interval}
     return {
         **{name: metric.value(data) for name, metric in METRICS.items()},
@@ -333,6 +334,7 @@ def summarise(
             None if data.answered else f1_per_template(predictions, gold, num_labels=num_labels, average=f1)
         ),
         "accuracy_per_template": by_template(accuracy_per_template(data)),
+        "cohen_kappa_per_template": dict(zip(names, kappas, strict=True)) if kappas != [None] * num_templates else None,
         "label_shares": label_shares(predictions, num_labels).tolist(),
         "label_shares_per_template": by_template(label_shares_per_template(predictions, num_labels)),
         "collapsed": is_collapsed(answers, data.num_answers, reference),
