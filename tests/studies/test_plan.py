@@ -256,8 +256,9 @@ def no_rows(monkeypatch, tmp_path):
         monkeypatch.delenv(variable, raising=False)
 
 
-def test_a_plan_lists_cells_and_writes_nothing(tmp_path):
-    lines = [line.split() for line in cli.plan_lines(small(), DEMO, StudyFolder(tmp_path / "out"))]
+def test_a_plan_lists_cells_and_writes_nothing(tmp_path, capsys):
+    assert here("plan", write_study(tmp_path), "--out", tmp_path / "out") == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert lines[2:] == [
         ["audit", "base-clear_hotel_reviews", "5", "open"],
         ["train", "cce-clear_hotel_reviews-seed0", "5", "open"],

@@ -18,7 +18,7 @@ import yaml
 from safetensors.torch import load_file
 
 from flip_flop.paper import run
-from flip_flop.paper.cli import PROGRAM, plan_lines
+from flip_flop.paper.cli import PROGRAM
 from flip_flop.paper.folder import StudyFolder, load_plan
 from flip_flop.paper.plan import Setup
 from flip_flop.paper.run import (
@@ -33,7 +33,6 @@ from flip_flop.report import load_run
 from tests.processes import command, end, launch, start, wait_for
 from tests.refused import refused
 from tests.studies.small_studies import (
-    DEMO,
     LONG,
     SHORT,
     attempts,
@@ -170,8 +169,7 @@ def test_a_failure_is_one_line_and_is_retried(tmp_path, capsys, monkeypatch):
         f"failed: {unit.cells[0].kind} {unit.cells[0].label}: RuntimeError: out of memory Log: {folder.log(unit)}"
         for unit in made.units
     ]
-    shown = [line.split() for line in plan_lines(small(), DEMO, folder) if line.startswith(("train", "audit"))]
-    assert [line[-1] for line in shown] == ["failed", "failed", "open"]
+    assert [state.partition(":")[0] for state in folder.states(made).values()] == ["failed", "failed", "open"]
     monkeypatch.setattr(run, "load_model", real)
     assert codes(made, folder) == [DONE, DONE]
     assert failed(folder, made) == []

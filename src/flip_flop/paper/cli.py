@@ -3,10 +3,10 @@
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Literal, get_args
 
 import click
 
@@ -15,30 +15,41 @@ from flip_flop.console import align_columns, echo
 from flip_flop.errors import InputError
 from flip_flop.hub import check_shard
 from flip_flop.method.settings import Protocol, TrainingProtocol
-
-if TYPE_CHECKING:
-    from flip_flop.paper.data.catalog import CatalogData, CatalogEntry, Comparison
-    from flip_flop.paper.folder import StudyFolder
-    from flip_flop.paper.plan import Plan, Setup, Unit
-    from flip_flop.paper.study import Study
+from flip_flop.metrics import resolve_average
+from flip_flop.paper.data.catalog import (
+    ROW_PROTOCOLS,
+    CatalogData,
+    CatalogEntry,
+    Comparison,
+    catalog_data,
+    catalog_entry,
+    catalog_names,
+    compare,
+)
+from flip_flop.paper.data.promptsource import fetch, promptsource_names
+from flip_flop.paper.folder import StudyFolder, load_plan
+from flip_flop.paper.plan import Plan, Setup, Unit, make_plan
+from flip_flop.paper.slurm import export_commands, sbatch_options, submit
+from flip_flop.paper.study import Study, load_study, narrow, study_names
+from flip_flop.tasks import TaskRequest
+from flip_flop.tasks.loading import VALUE_LIMITS
+from flip_flop.training.settings import check_settings
 
 # Other processes run this installation, and not the first one on the path.
 PROGRAM = [sys.executable, "-m", "flip_flop", "study"]
 STATES = ("done", "failed", "open")
+NAMES = "NAME,NAME,..."
 
 
-class _List(click.ParamType):
-    def __init__(self, kind: Callable[[str], Any], name: str):
-        self.kind, self.name = kind, name
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[Any, ...]:
-        try:
-            return tuple(self.kind(part.strip()) for part in str(value).split(",") if part.strip())
-        except ValueError:
-            self.fail(f"{value!r} is not {self.name}.")
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
-NAMES, NUMBERS = _List(str, "NAME,NAME,..."), _List(int, "N,N,...")
+def _numbers(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(map(int, _names(text)))
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is not N,N,....") from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,24 +60,20 @@ class GridOptions(DataOptions):
     revision: str | None = option(None, help="The model's commit, branch or tag on the hub.")
     dtype: str = option("auto", help="float32, bfloat16 or float16; auto: bfloat16 on a GPU.")
     device: Literal["auto", "cpu", "cuda"] = option("auto", help="CUDA_VISIBLE_DEVICES selects the GPUs.")
-    tasks: tuple[str, ...] | None = option(None, type=NAMES, help="Of the study's, these only.")
+    tasks: tuple[str, ...] | None = option(None, type=_names, metavar=NAMES, help="Of the study's, these only.")
     methods: tuple[str, ...] | None = option(
-        None, type=NAMES, help="base, swarm, cce, f2c, the study's variants, package.module:name."
+        None, type=_names, metavar=NAMES, help="base, swarm, cce, f2c, the study's variants, package.module:name."
     )
-    seeds: tuple[int, ...] | None = option(None, type=NUMBERS, help="The trainings' seeds.")
+    seeds: tuple[int, ...] | None = option(None, type=_numbers, metavar="N,N,...", help="The trainings' seeds.")
     limit: int | None = option(None, min=1, help="A uniform sample of this size per split.")
     protocol: str | None = option(None, help="recommended, paper or release: whose settings (docs/release.md).")
     settings: tuple[str, ...] = option((), flag="set", metavar="FIELD=VALUE", help="Any field of F2CConfig.")
 
     def __post_init__(self) -> None:
-        from flip_flop.training.settings import check_settings
-
         check_settings(dict(map(_setting, self.settings)), "--set")  # before seconds of imports
 
-    def study(self, name: str) -> tuple["Study", "Setup"]:
+    def study(self, name: str) -> tuple[Study, Setup]:
         """Return the study and its setup."""
-        from flip_flop.paper.study import load_study, narrow
-
         selection = {key: getattr(self, key) for key in ("tasks", "methods", "seeds", "limit", "protocol")}
         study = narrow(load_study(name), **selection, settings=dict(map(_setting, self.settings)))
         model = self.model or study.model
@@ -74,8 +81,6 @@ class GridOptions(DataOptions):
             raise InputError("E-STUDY", f"study {study.name} names no model.", "Give --model.")
         study = study.model_copy(update={"model": study.model and model_path(study.model)})
         folders = (self.hub_mirror, self.story_cloze_dir)
-        from flip_flop.paper.plan import Setup  # torch: names are checked before
-
         mirror, stories = (None if folder is None else str(folder.resolve()) for folder in folders)
         return study, Setup(model_path(model), self.revision, self.dtype, self.device, mirror, stories)
 
@@ -159,30 +164,16 @@ def study_command() -> None:
 @out_option
 def plan_command(grid: GridOptions, name: str, out: Path) -> int:
     """List a study's cells, and whether each is done. No model is loaded, and the hub is not contacted."""
-    os.environ["HF_HUB_OFFLINE"] = "1"  # read when the library is imported, below
+    os.environ["HF_HUB_OFFLINE"] = "1"  # read when huggingface_hub is imported
     echo(f"reading study {name}", err=True)
     study, setup = grid.study(name)
-    from flip_flop.paper.folder import StudyFolder
-
-    for line in plan_lines(study, setup.with_dtype(on_gpu=_on_gpu(setup.device)), StudyFolder(out)):
-        echo(line)
-    return 0
-
-
-def plan_lines(study: "Study", setup: "Setup", folder: "StudyFolder") -> Iterator[str]:
-    """List the cells of a study, and whether each is done.
-
-    Raises:
-        InputError: An error in a task, in its rows or in a setting.
-    """
-    from flip_flop.paper.plan import make_plan
-
-    plan = make_plan(study, setup)
-    states = folder.states(plan)
-    yield f"{study.name}: {study.description}".rstrip(": ")
+    plan = make_plan(study, setup.with_dtype(on_gpu=_on_gpu(setup.device)))
+    states = StudyFolder(out).states(plan)
     rows = [(cell.kind, cell.label, str(len(cell.templates)), states[cell].partition(":")[0]) for cell in plan.cells]
-    yield from align_columns([("", "cell", "templates", "state"), *rows], num_left=2).splitlines()
-    yield f"{len(plan.trainings)} trainings, {len(plan.audits)} audits; protocol {study.protocol}"
+    echo(f"{study.name}: {study.description}".rstrip(": "))
+    echo(align_columns([("", "cell", "templates", "state"), *rows], num_left=2))
+    echo(f"{len(plan.trainings)} trainings, {len(plan.audits)} audits; protocol {study.protocol}")
+    return 0
 
 
 @study_command.command("run", short_help="Run all open units, then write tables and figures.")
@@ -202,11 +193,7 @@ def run_command(grid: GridOptions, how: RunOptions, name: str, out: Path, quiet:
         echo(f"reading study {name}", err=True)
     launcher = how.launcher()
     study, setup = grid.study(name)
-    from flip_flop.paper.folder import StudyFolder
-    from flip_flop.paper.plan import make_plan
     from flip_flop.paper.run import num_processes, unit_commands, worker_devices
-    from flip_flop.paper.slurm import export_commands, sbatch_options, submit
-    from flip_flop.paper.study import study_names
 
     if num_processes() > 1:
         raise InputError(
@@ -257,7 +244,7 @@ def run_command(grid: GridOptions, how: RunOptions, name: str, out: Path, quiet:
 
 
 def _run_here(
-    folder: "StudyFolder", plan: "Plan", commands: Mapping["Unit", str], devices: Sequence[str], quiet: bool
+    folder: StudyFolder, plan: Plan, commands: Mapping[Unit, str], devices: Sequence[str], quiet: bool
 ) -> int:
     from flip_flop.paper.run import run_units
 
@@ -283,7 +270,6 @@ def work_command(plan: Path, unit: str) -> int:
 
     The exit code is 1 if a cell failed or another process runs the unit, and 143 if a signal stopped it.
     """
-    from flip_flop.paper.folder import StudyFolder, load_plan
     from flip_flop.paper.run import run_unit
 
     loaded = load_plan(plan)
@@ -323,13 +309,9 @@ def tables_command(name: str, model: str | None, protocol: str | None, out: Path
     return 0
 
 
-def _last_run(out: Path, name: str, model: str | None, protocol: str | None) -> tuple["StudyFolder", "Plan"]:
-    from flip_flop.paper.study import load_study, narrow
-
+def _last_run(out: Path, name: str, model: str | None, protocol: str | None) -> tuple[StudyFolder, Plan]:
     echo(f"reading study {name}", err=True)
     study = narrow(load_study(name), protocol=protocol)
-    from flip_flop.paper.folder import StudyFolder
-
     folder = StudyFolder(out)
     return folder, folder.read_study(study, model_path(model) if model else None)
 
@@ -340,7 +322,7 @@ def _on_gpu(device: str) -> bool:
     return device == "cuda" or (device == "auto" and torch.cuda.is_available())
 
 
-def _write_outputs(folder: "StudyFolder", plan: "Plan", quiet: bool) -> None:
+def _write_outputs(folder: StudyFolder, plan: Plan, quiet: bool) -> None:
     from flip_flop.paper.frame import make_frame
     from flip_flop.paper.tables import make_tables, write_outputs
 
@@ -370,8 +352,6 @@ def tasks_command() -> None:
 @tasks_command.command("list", short_help="Names and sizes, as in the paper.")
 def list_command() -> int:
     """List names, labels, templates and sizes of the paper's table without reading data."""
-    from flip_flop.paper.data.catalog import catalog_entry, catalog_names
-
     entries = [catalog_entry(name) for name in catalog_names()]
     rows = [[entry.name, *map(str, entry.paper.values()), entry.source_name] for entry in entries]
     echo(align_columns([["task", *entries[0].paper, "from"], *rows]))
@@ -384,9 +364,6 @@ def list_command() -> int:
 @options(RowOptions)
 def show_command(data: RowOptions, task: str) -> int:
     """Show the source, fields, labels and splits of a dataset, and its templates if the rows are available."""
-    from flip_flop.metrics import resolve_average
-    from flip_flop.paper.data.catalog import catalog_entry
-
     entry = catalog_entry(task)
     train, test = entry.train_from, entry.test_from
     labels = ", ".join(f"{label!r} {name}" for label, name in zip(entry.labels, entry.label_names, strict=True))
@@ -419,8 +396,6 @@ def check_command(data: DataOptions, tasks: Sequence[str], protocol: str | None)
     Without a name, all datasets are compared, under both protocols. Exit code 1: a number differs without a known
     reason, or rows are not available. StoryCloze, which its owners give to each user, may be missing.
     """
-    from flip_flop.paper.data.catalog import ROW_PROTOCOLS, catalog_entry, catalog_names, compare
-
     entries = [catalog_entry(name) for name in tasks or catalog_names()]
     protocols = [name for name in ROW_PROTOCOLS if protocol in (None, name)]
     comparisons_of: dict[str, list[Comparison]] = {}
@@ -444,11 +419,7 @@ def check_command(data: DataOptions, tasks: Sequence[str], protocol: str | None)
     return 0 if is_complete and is_explained else 1
 
 
-def _open(data: DataOptions, name: str, protocol: str) -> "CatalogData":
-    from flip_flop.paper.data.catalog import catalog_data
-    from flip_flop.tasks import TaskRequest
-    from flip_flop.tasks.loading import VALUE_LIMITS
-
+def _open(data: DataOptions, name: str, protocol: str) -> CatalogData:
     request = TaskRequest(
         name=name,
         hub_mirror=data.hub_mirror,
@@ -459,7 +430,7 @@ def _open(data: DataOptions, name: str, protocol: str) -> "CatalogData":
     return catalog_data(request)
 
 
-def _cells(entry: "CatalogEntry", comparison: "Comparison | None", splits: str) -> list[str]:
+def _cells(entry: CatalogEntry, comparison: Comparison | None, splits: str) -> list[str]:
     """Return the found numbers, each with the published number in parentheses if it differs."""
     cells = [entry.name]
     for column, published in entry.published(splits).items():
@@ -468,7 +439,7 @@ def _cells(entry: "CatalogEntry", comparison: "Comparison | None", splits: str) 
     return cells
 
 
-def _notes(comparisons: Sequence["Comparison"]) -> list[str]:
+def _notes(comparisons: Sequence[Comparison]) -> list[str]:
     """Return the reasons for differences, one line per dataset."""
     same = [comparison.name for comparison in comparisons if comparison.found == comparison.published]
     lines = [f"as published: {', '.join(same)}"] if same else []
@@ -479,7 +450,7 @@ def _notes(comparisons: Sequence["Comparison"]) -> list[str]:
     return lines
 
 
-def _details(data: "CatalogData") -> str:
+def _details(data: CatalogData) -> str:
     """Describe the rows: sizes, labels per split, and kept templates."""
     lines = ["", "rows:"]
     for split in ("train", "validation", "test"):
@@ -501,8 +472,6 @@ def fetch_command() -> int:
     pip downloads promptsource 0.2.3 (Apache-2.0) from the package index. pip checks its SHA-256, and
     the program reads only its YAML files.
     """
-    from flip_flop.paper.data.promptsource import fetch, promptsource_names
-
     folder = fetch()
     echo(f"{folder}: the templates of {len(promptsource_names(folder))} datasets")
     return 0
