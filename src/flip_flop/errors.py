@@ -20,6 +20,11 @@ OTHER_ENDED = (
 )
 
 
+def is_of_communication(error: BaseException) -> bool:
+    """Return whether processes could not communicate: by gloo on CPUs, or by a class of torch on GPUs."""
+    return isinstance(error, RuntimeError) and ("gloo" in str(error) or type(error).__name__.startswith("Dist"))
+
+
 @functools.cache
 def error_table() -> dict[str, dict[str, str]]:
     """Return ``what`` and ``fix`` of each code, from ``errors.yaml``."""

@@ -18,7 +18,7 @@ from transformers.models.llama.modeling_llama import LlamaMLP
 from flip_flop.cli import main
 from flip_flop.errors import InputError
 from flip_flop.prompts import AnswerFormat, RenderedInstance
-from flip_flop.scoring import CausalLMScorer, load_model, score
+from flip_flop.scoring import CausalLMScorer, load_model, models, score
 from flip_flop.scoring.causal_lm import unwrap
 from flip_flop.scoring.distributed import rank, wait_for_all
 from flip_flop.scoring.options import ScoringOptions
@@ -238,8 +238,19 @@ def test_two_processes_with_half_of_the_weights_compute_what_one_computes(tmp_pa
         )
 
 
+def load_with_failure(folder):
+    if os.environ["RANK"] == "1":
+        models.check_model = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+    with pytest.raises(InputError) as failed:
+        load_model(folder, device="cpu", shard="fsdp")
+    print(failed.value, flush=True)
+
+
 def fail(folder, how, answer):
-    """Score or answer, until the last process fails in the middle of a pass that both compute."""
+    """Score or answer, until the last process fails in the middle of a pass that both compute, or of loading."""
+    if how == "load":
+        load_with_failure(folder)
+        return
     loaded = load_model(folder, device="cpu", shard="fsdp")
     if rank() == 1:
         failure = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
@@ -256,6 +267,7 @@ def fail(folder, how, answer):
     [
         ("memory", None, [0, 0], ["E-MEMORY: process 1: CUDA out of memory. Lower --batch-tokens"]),
         ("kill", None, [0, -signal.SIGKILL], []),
+        ("load", None, [0, -signal.SIGKILL], []),
         ("kill", AnswerFormat(max_tokens=4), [0, -signal.SIGKILL], []),
     ],
 )

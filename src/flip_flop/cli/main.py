@@ -18,7 +18,7 @@ import click
 
 from flip_flop.cli.lazy import LazyGroup
 from flip_flop.console import LogLines, align_columns, echo, hardware, is_first_process, versions
-from flip_flop.errors import OTHER_ENDED, InputError
+from flip_flop.errors import OTHER_ENDED, InputError, is_of_communication
 
 COMMANDS = {
     "demo": ("flip_flop.cli.demo:demo_command", "Audit, train, audit and report on the embedded task; no network."),
@@ -89,7 +89,7 @@ def main() -> None:
         if kind == "OutOfMemoryError":
             hint = "See docs/memory.md. --resume continues a training run from its last checkpoint."
             _refuse(str(InputError("E-MEMORY", f"{reason}.", hint)))
-        if "gloo" not in reason and not kind.startswith("Dist"):  # of communication on CPUs, or on GPUs
+        if not is_of_communication(error):
             raise
         code, message, hint = OTHER_ENDED
         _refuse(str(InputError(code, f"{message}: {reason}.", hint)))

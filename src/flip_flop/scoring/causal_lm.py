@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from flip_flop.errors import InputError
+from flip_flop.errors import OTHER_ENDED, InputError, is_of_communication
 from flip_flop.method.divergences import at_least_float32
 
 HALF = (torch.bfloat16, torch.float16)
@@ -43,13 +43,16 @@ def as_input_error(
     """Convert a library's exception of this kind to an InputError, unless memory has run out.
 
     Raises:
-        InputError: With this ``code``; its message is ``what`` and the reason.
+        InputError: With this ``code``; its message is ``what`` and the reason. ``E-DISTRIBUTED`` if another process has
+            ended.
     """
     try:
         yield
     except (InputError, torch.OutOfMemoryError):
         raise
     except kind as error:
+        if is_of_communication(error):
+            code, what, hint = OTHER_ENDED
         reason = " ".join(str(error).split())[:200].rstrip(".")
         raise InputError(code, f"{what}: {reason}.", hint) from error
 
