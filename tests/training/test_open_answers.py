@@ -125,12 +125,15 @@ def test_a_validation_row_that_is_too_long_is_refused_before_training(tmp_path):
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 
-def test_rows_without_room_for_an_answer_are_skipped_counted_and_listed(tmp_path):
+def test_rows_without_room_for_an_answer_are_skipped_counted_and_listed(tmp_path, caplog):
     task, (long, longer) = open_task(), ({"text": word * 5000} for word in ("long ", "longer "))
     data = {"train": RowsSource([long, *rows(12)], "rows"), "validation": RowsSource([*rows(3, 100), longer], "rows")}
     config, out = make_config({**SETTINGS, "too_long": "skip"}), tmp_path / "run"
     train(load_tiny(), replace(task, data=data), config, out, quiet=True, keep_worse=True)
     assert record_of(out)["task"]["num_too_long"] == 2
+    assert all(f"W-TOO-LONG: skipped: 1 of {number} instances" in caplog.text for number in (13, 4))
+    assert "under 'three'" in caplog.text
+    assert "template number" not in caplog.text
     listed = (out / "too_long.csv").read_text().splitlines()
     assert [line.split(",")[:2] for line in listed[1:]] == [
         [f'"{identity}"', f'"{name}"'] for identity in ("train-1", "validation-4") for name in ("one", "two", "three")

@@ -222,9 +222,15 @@ class InstanceDataset(Dataset[EncodedInstance]):
 
 
 def encode_rows(
-    encoder: PromptEncoder, policy: TooLongPolicy, *splits: tuple[str, RenderedRows | None], quiet: bool = True
+    encoder: PromptEncoder,
+    policy: TooLongPolicy,
+    *splits: tuple[str, RenderedRows | None],
+    names: Sequence[str] = (),
+    quiet: bool = True,
 ) -> list[InstanceDataset]:
     """Encode splits, given by name and rows; refuse or skip the long rows of all of them together.
+
+    ``names`` are those of the templates, for messages.
 
     Raises:
         InputError: ``E-TOO-LONG``, also if a split would be empty.
@@ -233,7 +239,7 @@ def encode_rows(
     too_long = [prompt for dataset in datasets for prompt in dataset.too_long]
     if any(dataset.too_long and not len(dataset) for dataset in datasets):
         policy = "refuse"
-    refuse_or_skip(too_long, sum(dataset.num_rows for dataset in datasets), policy)
+    refuse_or_skip(too_long, sum(dataset.num_rows for dataset in datasets), policy, names)
     return datasets
 
 

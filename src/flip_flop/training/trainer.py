@@ -126,13 +126,14 @@ class F2CTrainer(Trainer):
         is_default = args is None
         args = F2CConfig() if args is None else args if isinstance(args, F2CConfig) else F2CConfig.of(args)
         args.check_metric(has_metrics=compute_metrics is not None)
-        record = None
+        record, self._names = None, list[str]()
         if task is not None:
             data = rows_for_task(task, args, train_dataset, eval_dataset)
             train_dataset, eval_dataset, content_free = data.train, data.validation, data.content_free
             if data.record.answer:  # measured once, at the end, because answers have to be generated
                 self.open_validation, eval_dataset = eval_dataset[:OPEN_ROWS], None
             record = data.record
+            self._names = [template.name for template in record.templates]
         self.loaded = load_trained(model, processing_class, args, quantization_config)
         if is_default:
             args = F2CConfig(output_dir=f"{self.loaded.record.name.rstrip('/').split('/')[-1]}-F2C")
@@ -217,8 +218,8 @@ class F2CTrainer(Trainer):
         by_name = eval_dataset if isinstance(eval_dataset, Mapping) else {"validation": eval_dataset}
         rows_of = {"train": train_dataset, **by_name}
         splits = [(split, self._with_answers(args, split, rows)) for split, rows in rows_of.items()]
-        quiet = bool(args.disable_tqdm)
-        self.train_instances, *evaluated = encode_rows(self.encoder, args.too_long, *splits, quiet=quiet)
+        how: dict[str, Any] = {"names": self._names, "quiet": bool(args.disable_tqdm)}
+        self.train_instances, *evaluated = encode_rows(self.encoder, args.too_long, *splits, **how)
         self.eval_instances = None if eval_dataset is None else evaluated[0]
         self.eval_by_name = dict(zip(by_name, evaluated, strict=True)) if by_name is eval_dataset else {}
         require_data(self.train_instances.instances, args)
@@ -254,7 +255,7 @@ class F2CTrainer(Trainer):
         names = ("chat_template", "batch_tokens", "too_long", "prompt_date")
         options = ScoringOptions(**{name: getattr(args, name) for name in names})
         how: dict[str, Any] = {"label": label, "quiet": bool(args.disable_tqdm), "shared": True}
-        return generate(loaded, rows, options, names=(), sampling=(num_samples, args.seed), **how)
+        return generate(loaded, rows, options, names=self._names, sampling=(num_samples, args.seed), **how)
 
     def _validation_answers(self, args: F2CConfig, name: str) -> ScoredRows:
         adapted = replace(self.loaded, model=self.adapted, store=None)
@@ -536,7 +537,7 @@ class F2CTrainer(Trainer):
             if rows not in self.eval_by_name:
                 raise InputError("E-DATA-ROWS", f"There is no eval_dataset {rows!r}.", nearest(rows, self.eval_by_name))
             return self.eval_by_name[rows]
-        (dataset,) = encode_rows(self.encoder, self.args.too_long, ("validation", rows))
+        (dataset,) = encode_rows(self.encoder, self.args.too_long, ("validation", rows), names=self._names)
         return dataset
 
     def _metrics_on(self, dataset: InstanceDataset) -> dict[str, float]:
