@@ -111,12 +111,15 @@ def test_answer_is_read_from_the_text(form, text, key):
     assert form.key(text) == key
 
 
-def test_a_regular_expression_that_takes_too_long_costs_one_answer(monkeypatch, caplog):
+def test_a_regular_expression_that_takes_too_long_costs_one_answer_and_is_refused_after_five(monkeypatch, caplog):
     monkeypatch.setattr("flip_flop.prompts.answers.MAX_SECONDS", 0.1)
     form = AnswerFormat("text", r"(a|aa)+$")
     assert form.key(1000 * "a" + "b") is None
     assert "W-ANSWER-SLOW: the regular expression '(a|aa)+$' takes more than 0.1 s for 'aaaa" in caplog.text
     assert form.key("ba") == "a"
+    for _ in range(3):
+        assert form.key(1000 * "a" + "b") is None
+    refused("E-TASK-KEY: .* takes more than 0.1 s for 5 texts. Remove repetitions", form.key, 1000 * "a" + "b")
 
 
 def test_text_key_is_that_of_squad_with_the_punctuation_of_all_languages():

@@ -18,6 +18,9 @@ log = logging.getLogger("flip_flop")
 KINDS = ("text", "number", "latex")
 LAST_NUMBER, AFTER = "last_number", "after "
 MAX_SECONDS = 5  # to find an answer in a generated text
+MAX_SLOW = 5  # texts that take longer
+SLOW_HINT = "Remove repetitions within repetitions."
+_num_slow = Counter[str]()  # by regular expression, in this process
 # A sign is not the hyphen of "10-12" or "(1)-2". A number does not continue a word, as in "x2", or another number. The
 # words of Thai, Chinese, Japanese and Korean have no spaces around them.
 NO_WORD = r"(?<![^\W_\u0e00-\u0e4f\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af])"
@@ -104,6 +107,9 @@ class AnswerFormat:
 
         A ``prompt`` may have begun the reasoning. A text is unreadable if its regular expression takes more than five
         seconds.
+
+        Raises:
+            InputError: ``E-TASK-KEY`` if it takes that long for five texts of this process.
         """
         text, extract = self.answer(text, prompt), self.extract
         if extract is not None and extract.startswith(AFTER):
@@ -113,8 +119,11 @@ class AnswerFormat:
             try:
                 match = regex.search(extract, text, timeout=MAX_SECONDS)
             except TimeoutError:
-                what = f"the regular expression {extract!r} takes more than {MAX_SECONDS} s for {text[:60]!r}"
-                log.warning("W-ANSWER-SLOW: %s. Remove repetitions within repetitions.", what)
+                what = f"the regular expression {extract!r} takes more than {MAX_SECONDS} s for"
+                _num_slow[extract] += 1
+                if _num_slow[extract] >= MAX_SLOW:
+                    raise InputError("E-TASK-KEY", f"{what} {MAX_SLOW} texts.", SLOW_HINT) from None
+                log.warning("W-ANSWER-SLOW: %s %r. %s", what, text[:60], SLOW_HINT)
                 return None
             text = match[min(len(match.groups()), 1)] or "" if match else ""
         elif self.kind == "number":
