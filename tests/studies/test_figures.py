@@ -5,9 +5,15 @@ import functools
 import numpy as np
 import pytest
 
-from flip_flop.paper.figures import SCALE, draw_boxes, draw_curves, draw_heatmaps, luminance
+from flip_flop.paper.figures import SCALE, draw_boxes, draw_curves, draw_heatmaps
 from flip_flop.paper.frame import template_f1
 from tests.studies.made_results import Maker, made_frame, paper_audits, study2, study3, transfer_audits
+
+
+def luminance(colour):
+    """Relative luminance of an sRGB colour, 0 to 1 (WCAG 2)."""
+    linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in colour]
+    return np.dot([0.2126, 0.7152, 0.0722], linear)
 
 
 def with_f1(count=5, task=None):

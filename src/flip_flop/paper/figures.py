@@ -11,12 +11,11 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import matplotlib as mpl
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
@@ -46,6 +45,7 @@ from flip_flop.paper.published import PAPER_METRICS
 COLUMN, PAGE = 3.35, 6.9  # widths in inches of one column and of both, in a two-column paper
 GREY, FAINT = "#4d4d4d", "#d9d9d9"
 SCALE = LinearSegmentedColormap.from_list("worse_better", ["#f08a4b", "#fbfbf7", "#005a46"])
+WHITE_FROM = 220 / 256  # the place on the scale from which white text is easier to read than black
 MIN_SPAN = 4.0  # points of an axis, so that a curve that does not move looks like one
 _STYLE = mpl.rc_params_from_file(Path(__file__).with_name("paper.mplstyle"), use_default_template=True)
 # None removes the entry: the same numbers give the same bytes.
@@ -78,9 +78,7 @@ class Plot:
 def _page(width: float, height: float) -> Iterator[Figure]:
     """An empty figure of this size in inches, at most as wide as the page."""
     with mpl.rc_context(_STYLE):
-        figure = Figure(figsize=(min(PAGE, width), height), layout="constrained")
-        FigureCanvasAgg(figure)
-        yield figure
+        yield Figure(figsize=(min(PAGE, width), height), layout="constrained")
 
 
 def symbol(metric: str) -> str:
@@ -108,11 +106,6 @@ def _slant(labels: Iterable[Text], degrees: int) -> None:
     """Turn an axis's long names, so that they end below their tick."""
     for label in labels:
         label.set(rotation=degrees, horizontalalignment="right", rotation_mode="anchor")
-
-
-def _faint_grid(axes: Axes, axis: Literal["x", "y"]) -> None:
-    axes.grid(axis=axis, color=FAINT, linewidth=0.5)
-    axes.set_axisbelow(True)
 
 
 def draw_boxes(f1: pd.DataFrame) -> Plot:
@@ -146,7 +139,7 @@ def draw_boxes(f1: pd.DataFrame) -> Plot:
             of_box: dict[str, Any] = {"edgecolor": GREY, "linewidth": 0.6}
             handles = [Patch(facecolor=colours[method], label=titles[method], **of_box) for method in methods]
             figure.legend(handles=handles, ncols=min(len(methods), 4), **_ABOVE)
-        _faint_grid(axes, "x" if is_base else "y")
+        axes.grid(axis="x" if is_base else "y")
         axes.tick_params(axis="y" if is_base else "x", length=0)
     if is_base:
         alt = f"Box plots of F1 over templates of {BASE.title}, one for each of {len(tasks)} tasks."
@@ -203,10 +196,10 @@ def _heatmap(changes: Mapping[Any, float], pairs: Sequence[tuple[str, str]], met
                 if (source, target) in pairs:
                     axes.add_patch(Rectangle((column, row), 1, 1, **_HATCHED))
                 continue
-            colour = SCALE((direction(metric) * change / bound + 1) / 2)
-            axes.add_patch(Rectangle((column, row), 1, 1, facecolor=colour, edgecolor="white", linewidth=0.8))
-            ink, text = "white" if luminance(colour[:3]) < 0.2 else "black", points(change / 100)
-            axes.text(column + 0.5, row + 0.53, text, color=ink, ha="center", va="center", fontsize=6.5)
+            place = (direction(metric) * change / bound + 1) / 2
+            axes.add_patch(Rectangle((column, row), 1, 1, facecolor=SCALE(place), edgecolor="white", linewidth=0.8))
+            ink = "white" if place >= WHITE_FROM else "black"
+            axes.text(column + 0.5, row + 0.53, points(change / 100), color=ink, ha="center", va="center", fontsize=6.5)
         axes.set_xticks([column + 0.5 for column in range(len(targets))], [*map(axis_name, targets)])
         _slant(axes.get_xticklabels() if longest > 9 else [], 30)
         axes.set_yticks([row + 0.5 for row in range(len(sources))], [*map(axis_name, sources)])
@@ -235,17 +228,6 @@ def _colour_bar(figure: Figure, axes: Axes, bound: float, metric: str) -> None:
     bar.outline.set_visible(False)
     bar.ax.tick_params(length=0)
     axes.set_title(f"Δ {symbol(metric)}, points{', lower is better' if is_reversed else ''}", loc="left")
-
-
-def luminance(colour: Sequence[float]) -> float:
-    """Relative luminance of an sRGB colour, 0 to 1 (WCAG 2).
-
-    Example:
-        >>> luminance((1.0, 1.0, 1.0)), luminance((0.0, 0.0, 0.0))
-        (1.0, 0.0)
-    """
-    linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in colour]
-    return round(0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2], 12)
 
 
 def draw_curves(frame: pd.DataFrame) -> list[Plot]:
@@ -285,7 +267,7 @@ def draw_curves(frame: pd.DataFrame) -> list[Plot]:
 def _panel(axes: Axes, cells: pd.DataFrame, colours: Mapping[str, str], metric: str) -> None:
     counts = sorted(cells.loc[cells["method"] != BASE.name, "k"].unique())
     known = cells[cells[metric].notna()]
-    _faint_grid(axes, "y")
+    axes.grid(axis="y")
     for base in known[known["method"] == BASE.name].to_dict("records"):
         level, band = base[metric], base["f1_std"]
         axes.axhline(level, **_DASHED)

@@ -15,7 +15,6 @@ import subprocess
 import time
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 
 import torch
@@ -186,11 +185,9 @@ def _audit(plan: Plan, folder: StudyFolder, unit: Unit, cell: Cell) -> None:
     out, is_first = folder.run(cell), is_first_process()
     with lock_output(out) if is_first else contextlib.nullcontext():  # refused before the work, not after it
         split = _open(plan, cell).render(plan.study.split, limit=plan.study.limit)
-        known = {item.name for item in fields(ScoringOptions)}
-        scoring = ScoringOptions(**{name: value for name, value in cell.settings.items() if name in known})
         adapter = folder.run(unit.training) / "adapter" if unit.training else None
         scorer = CausalLMScorer(_load(plan, adapter), shared=plan.study.shard is not None)
-        result = audit(scorer, split, scoring=scoring, name=cell.method, quiet=not is_first)
+        result = audit(scorer, split, scoring=ScoringOptions(**cell.settings), name=cell.method, quiet=not is_first)
         if is_first:
             remove(out)  # a damaged audit
             result.write(out)

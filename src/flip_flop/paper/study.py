@@ -2,12 +2,13 @@
 
 import csv
 import functools
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, StrictBool, StrictInt, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, StrictBool, StrictInt, model_validator
 
 from flip_flop.errors import InputError, nearest
 from flip_flop.method import BASE, METHODS, find_method
@@ -77,10 +78,8 @@ _FirstOrAll = Annotated[_First | None, BeforeValidator(lambda first: None if fir
 SettingFields = Annotated[dict[str, Any], AfterValidator(_setting_names)]
 
 
-class _Block(StrictModel):
+class _Block(StrictModel, strict=False):
     """A part of a study's file. A key without a value has its default."""
-
-    model_config = ConfigDict(strict=False)
 
     @model_validator(mode="before")
     @classmethod
@@ -410,8 +409,6 @@ def _audits(study: Study) -> Iterator[GridCell]:
 
 
 def _trainings(study: Study, task: str, firsts: tuple[int | None, ...]) -> Iterator[GridCell]:
-    for method in study.methods:
-        for seed in study.seeds:
-            for first in firsts:
-                if method != BASE.name:
-                    yield GridCell("train", method, task, first, seed)
+    methods = [method for method in study.methods if method != BASE.name]
+    for method, seed, first in itertools.product(methods, study.seeds, firsts):
+        yield GridCell("train", method, task, first, seed)

@@ -98,14 +98,9 @@ def held_out(line: Any) -> str:
     return " (held out)" if line.setting == "held_out" else ""
 
 
-def task_head(line: Any) -> TableCell:
-    """Return the cell of the audited task."""
-    return TableCell(task_title(line.task), "name")
-
-
-def source_head(line: Any) -> TableCell:
-    """Return the cell of the task trained on."""
-    return TableCell(task_title(line.source), "name")
+def task_head(line: Any, column: str = "task") -> TableCell:
+    """Return the cell of the audited task, or of the task trained on if ``column`` is ``"source"``."""
+    return TableCell(task_title(getattr(line, column)), "name")
 
 
 def method_head(frame: pd.DataFrame) -> Write:
@@ -172,11 +167,6 @@ def mark_extremes(values: pd.Series) -> pd.Series:
     return printed.map(lambda value: marks.get(value, "")).astype(object)
 
 
-def printed_size(task: str) -> int:
-    """Return the number of test instances of a dataset in the paper."""
-    return catalog_entry(task).paper["test"]
-
-
 def make_notes(frame: pd.DataFrame, asked: pd.DataFrame, rows: Iterable[Row], *more: str | bool) -> list[str]:
     """Return the notes below a table of the ``asked`` audits. False values are left out."""
     audits, done = asked[asked["metric"] == KEPT[0]], frame[frame["is_done"]].sort_values("position", kind="stable")
@@ -198,7 +188,8 @@ def make_notes(frame: pd.DataFrame, asked: pd.DataFrame, rows: Iterable[Row], *m
     other = [
         f"{task_title(line.task)} {line.instances:,} of {line.split}"
         for line in complete.drop_duplicates(["task", "instances", "split"]).itertuples()
-        if line.task in dataset_names() and (line.instances, line.split) != (printed_size(line.task), "test")
+        if line.task in dataset_names()
+        and (line.split != "test" or line.instances != catalog_entry(line.task).paper["test"])
     ]
     notes = [
         f"Model: {', '.join(done['model'].unique())}{seed_words}.",
@@ -333,7 +324,7 @@ def transfer_table(frame: pd.DataFrame, method: str) -> Table:
             "paper P/N": lambda line: TableCell(win_loss(line.paper_better, line.paper_worse), "paper"),
         }
     columns, cells = metric_columns(parts)
-    heads: list[Write] = [lambda line: every if line.source == ALL else source_head(line)]
+    heads: list[Write] = [lambda line: every if line.source == ALL else task_head(line, "source")]
     rows = make_rows(lines, ["source"], "metric", heads, cells)
     notes = make_notes(
         frame,
@@ -355,7 +346,8 @@ def pairs_table(frame: pd.DataFrame, method: str) -> Table:
     asked, has_paper = _transfer(frame, method)
     lines = fill(average_seeds(asked), ["source", "task"], pairs_of(asked)).assign(method=method)
     columns, cells = metric_columns(CHANGE)
-    rows = make_rows(lines, ["source", "task"], "metric", [source_head, task_head], cells)
+    heads: list[Write] = [lambda line: task_head(line, "source"), task_head]
+    rows = make_rows(lines, ["source", "task"], "metric", heads, cells)
     notes = make_notes(
         frame,
         asked,
@@ -496,13 +488,11 @@ def write_outputs(frame: pd.DataFrame, study: Study, out: Path) -> list[Path]:
     """Write the tables and figures of complete audits, and ``index.md`` with all of them.
 
     Outdated tables and figures are removed. Notes below the tables name incomplete audits. Returns the written files,
-    ``index.md`` first, or none if no audit is complete.
+    ``index.md`` first.
 
     Raises:
         InputError: ``E-RUN-MISSING`` or ``E-RUN-BROKEN`` for a run that cannot be read.
     """
-    if not frame["is_done"].any():
-        return []
     contents, plots = list(make_tables(frame)), make_plots(frame)
     files = {
         out / "tables" / f"{table.name}.{kind}": utf8(f"{render(table).rstrip()}\n")

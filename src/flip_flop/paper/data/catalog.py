@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import Field
 
 from flip_flop.console import is_blank, track
 from flip_flop.errors import InputError, nearest
@@ -26,7 +26,7 @@ from flip_flop.paper.data.promptsource import (
 )
 from flip_flop.paper.data.splits import Duplicates, SplitPolicy, divide, find_duplicates, name_rows
 from flip_flop.prompts import Template, TemplateSet
-from flip_flop.strict_yaml import read_yaml
+from flip_flop.strict_yaml import StrictModel, read_yaml
 from flip_flop.tasks import FileSource, HubSource, Rows, Source, Task, TaskRequest
 from flip_flop.tasks.task import Label
 
@@ -55,18 +55,14 @@ STORY_CLOZE_FIELDS = {
 }
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class OfficialSplit(_Model):
+class OfficialSplit(StrictModel):
     """A published split: its name and number of rows."""
 
     split: str
     rows: int
 
 
-class CatalogEntry(_Model):
+class CatalogEntry(StrictModel, strict=False):
     """The data file of a dataset.
 
     Attributes:
@@ -86,7 +82,7 @@ class CatalogEntry(_Model):
     description: str
     repo: str | None = None
     config: str | None = None
-    files: dict[str, str] = {}
+    files: dict[str, str] = Field(default={})
     train_from: OfficialSplit
     test_from: OfficialSplit
     templates: str

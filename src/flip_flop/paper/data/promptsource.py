@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from flip_flop.errors import InputError, nearest
 from flip_flop.files import new_folder, sha256_file, user_cache, write_json
@@ -25,7 +25,6 @@ from flip_flop.prompts import Template, TemplateSet
 from flip_flop.prompts.template import check_rendering
 from flip_flop.strict_yaml import StrictLoader, StrictModel, read_yaml, validate
 from flip_flop.tasks import HubSource, Rows, Task, TaskRequest
-from flip_flop.tasks.readers import NumberedRow
 from flip_flop.tasks.task import Label
 
 log = logging.getLogger("flip_flop")
@@ -161,12 +160,9 @@ class _Entry(StrictModel):
 class _PromptSourceLoader(StrictLoader):
     """The strict loader with PromptSource's two tags."""
 
-    def construct_tagged(self, node: Any) -> dict[Any, Any]:
-        return self.construct_mapping(node, deep=True)
-
 
 for tag in ("!Template", "!TemplateMetadata"):
-    _PromptSourceLoader.add_constructor(tag, _PromptSourceLoader.construct_tagged)
+    _PromptSourceLoader.add_constructor(tag, lambda loader, node: loader.construct_mapping(cast(Any, node), deep=True))
 
 
 def read_promptsource(folder: Path, name: str) -> list[SourceTemplate]:
@@ -338,12 +334,13 @@ def _hub_rows(name: str, mirror: Path | None) -> dict[str, Rows]:
 
 def _without_hub_label(rows: Rows, field: str, labels: Sequence[Label]) -> Rows:
     """Replace the hub's label of unlabelled rows by None."""
-
-    def unlabelled(row: NumberedRow) -> NumberedRow:
-        is_missing = str(row.fields.get(field)) == UNLABELLED and UNLABELLED not in map(str, labels)
-        return row._replace(fields={**row.fields, field: None}) if is_missing else row
-
-    return replace(rows, rows=tuple(map(unlabelled, rows.rows)))
+    if UNLABELLED in map(str, labels):
+        return rows
+    found = (
+        row._replace(fields={**row.fields, field: None}) if str(row.fields.get(field)) == UNLABELLED else row
+        for row in rows.rows
+    )
+    return replace(rows, rows=tuple(found))
 
 
 def _labelled_test(splits: dict[str, Rows], field: str | None) -> dict[str, Rows]:

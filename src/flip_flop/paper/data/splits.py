@@ -6,7 +6,7 @@ depend on the order.
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -164,9 +164,7 @@ def divide(
     Raises:
         InputError: ``E-DATA-ROWS``.
     """
-    assert train.ids is not None
-    assert test.ids is not None
-    ids, released = train.ids, splits == "release"
+    ids, released = train.ids or (), splits == "release"
     left_out = duplicates.repeated if released else duplicates.in_test
     unused = {*left_out, *duplicates.unanswerable}
     pool = {index: labels[index] for index in range(len(train)) if index not in unused}
@@ -188,7 +186,7 @@ def divide(
         selection = {
             "train": _sample(ids, [index for index in pool if ids[index] not in held_out], policy.max_train, seed),
             "validation": [index for index in pool if ids[index] in held_out],
-            "test": _sample(test.ids, tested, policy.max_test, seed),
+            "test": _sample(test.ids or (), tested, policy.max_test, seed),
         }
     rows_of = {split: _take(test if split == "test" else train, indices) for split, indices in selection.items()}
     record = {
@@ -235,9 +233,8 @@ def _choice(generator: np.random.RandomState, indices: Sequence[int], size: int)
     return sorted(map(int, generator.choice(indices, size, replace=False)))
 
 
-def _take(rows: Rows, indices: Iterable[int]) -> Rows:
-    assert rows.ids is not None
-    ids, indices = rows.ids, list(indices)
+def _take(rows: Rows, indices: Sequence[int]) -> Rows:
+    ids = rows.ids or ()
     return replace(rows, rows=tuple(rows.rows[index] for index in indices), ids=tuple(ids[index] for index in indices))
 
 
