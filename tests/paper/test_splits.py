@@ -26,11 +26,6 @@ def rows_of(made: list[dict], split: str, id_field: str | None = None, named_by:
 @pytest.mark.parametrize(
     ("policy", "train", "test", "size"),
     [
-        (SplitPolicy(1000), 2490, 277, 1000),
-        (SplitPolicy(None), 554, 104, 104),
-        (SplitPolicy(None), 400, 100, 100),
-        (SplitPolicy(600, max_test=600), 39905, 10042, 600),
-        (SplitPolicy(1000), 1871, 1871, 1000),
         (SplitPolicy(None), 40_000, 5000, 1000),
         # Parts of a split: a tenth, so that there is something to train on.
         (SplitPolicy(1000), 1000, 1000, 100),

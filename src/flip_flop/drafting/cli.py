@@ -14,12 +14,15 @@ from flip_flop.cli.options import BaseModelOptions, DataOptions, TemplateOptions
 from flip_flop.cli.templates import sample_rows
 from flip_flop.console import align_columns, count, echo, percent
 from flip_flop.drafting import NUM_TEMPLATES, TaskKind
+from flip_flop.drafting.draft import Draft, draft_task, split_labels
 from flip_flop.errors import InputError
+from flip_flop.files import lock_output, write_text
+from flip_flop.tasks import Task
+from flip_flop.tasks.readers import DELIMITERS
+from flip_flop.tasks.sources import FileSource, load_file
 
 if TYPE_CHECKING:
-    from flip_flop.drafting.draft import Draft
     from flip_flop.drafting.vary import VariedTemplate
-    from flip_flop.tasks import Task
 
 TASK_FILE = functools.partial(out_file, suffixes=(".yaml", ".yml"))
 
@@ -57,11 +60,6 @@ def data_command(init: InitOptions, data: Path) -> int:
 
     `flip-flop init method NAME` and `flip-flop init metric NAME` write a plug-in.
     """
-    from flip_flop.drafting.draft import draft_task, split_labels
-    from flip_flop.files import write_text
-    from flip_flop.tasks.readers import DELIMITERS
-    from flip_flop.tasks.sources import FileSource, load_file
-
     click.get_current_context().with_resource(check_task_out(init.out, overwrite=init.overwrite))
     if init.delimiter is None:
         rows = load_file(data, DELIMITERS, [init.encoding])
@@ -82,7 +80,7 @@ def data_command(init: InitOptions, data: Path) -> int:
     return 0
 
 
-def _show(draft: "Draft", out: Path) -> None:
+def _show(draft: Draft, out: Path) -> None:
     columns = draft.columns
     meant = [
         f"{value} ({word})" if value != word else value for value, word in zip(draft.labels, draft.words, strict=True)
@@ -122,8 +120,6 @@ def _ask(question: str, proposed: str, choices: Sequence[str]) -> str:
 @contextlib.contextmanager
 def check_task_out(out: Path, *, overwrite: bool) -> Iterator[None]:
     """Hold the lock of a new task file (``E-OUT-BUSY``, ``E-OUT-USED``)."""
-    from flip_flop.files import lock_output
-
     with lock_output(out):
         if out.exists() and not overwrite:
             raise InputError("E-OUT-USED", f"{out} exists already.", "Give another --out, or add --overwrite.")
@@ -158,8 +154,6 @@ def vary_command(vary: VaryOptions, data: DataOptions, task: Path) -> int:
     Review paraphrases, because their meaning may differ. --model shows the share of instances on which a template
     agrees with the vote of the original templates, and the probability of its labels.
     """
-    from flip_flop.files import write_text
-
     if task.suffix not in (".yaml", ".yml"):
         raise InputError("E-TASK-FILE", f"{task} is not a task file.", "Give a .yaml file: the new file has its data.")
     click.get_current_context().with_resource(check_task_out(vary.out, overwrite=vary.overwrite))
@@ -199,7 +193,7 @@ def vary_command(vary: VaryOptions, data: DataOptions, task: Path) -> int:
 
 
 def _show_variants(
-    task: "Task", variants: "Sequence[VariedTemplate]", shown: dict[str, tuple[float, float]], vary: VaryOptions
+    task: Task, variants: "Sequence[VariedTemplate]", shown: dict[str, tuple[float, float]], vary: VaryOptions
 ) -> None:
     own = task.training_templates.names
     lines = [(name, "original", "") for name in own]
