@@ -72,7 +72,9 @@ def test_short_run_has_votes_only_for_the_instances_that_it_sees(out):
     run(out, votes="frozen", max_steps=2)
     ids = [instance.id for instance in make_task().with_templates(["plain"]).instances("train")]
     order = list(KeyedSampler(ids, seed=3))  # 2 steps of 4 instances
-    table = VoteTable.read(out / "votes.npz", [ids[index] for index in sorted(order[:8])])
+    seen, prompts = [ids[index] for index in sorted(order[:8])], record_of(out)["scoring"]["prompts_digest"]
+    table = VoteTable.read(out / "votes.npz", seen, prompts)
+    assert VoteTable.read(out / "votes.npz", seen, "of other answers") is None
     assert table.scores.shape == (8, 4, 2)
     assert record_of(out)["training"]["votes_digest"] == table.digest
 

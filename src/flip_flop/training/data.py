@@ -434,20 +434,21 @@ class VoteTable:
         """SHA-256 of ids and scores."""
         return sha256_json([self.ids, self.scores.tolist()])
 
-    def write(self, path: Path) -> None:
-        """Write ``ids``, ``scores`` and ``offsets`` as arrays."""
+    def write(self, path: Path, prompts: str) -> None:
+        """Write ``ids``, ``scores``, ``offsets`` and the digest of the ``prompts`` and their answers as arrays."""
         more = {} if self.offsets is None else {"offsets": self.offsets}
-        write_arrays(path, ids=np.array(self.ids), scores=self.scores, **more)
+        write_arrays(path, ids=np.array(self.ids), scores=self.scores, prompts=np.array(prompts), **more)
 
     @classmethod
-    def read(cls, path: Path, ids: Sequence[str]) -> "VoteTable | None":
-        """Read a table of these instances; ``None`` if the file is damaged or has other instances."""
+    def read(cls, path: Path, ids: Sequence[str], prompts: str) -> "VoteTable | None":
+        """Read a table of these instances; ``None`` if the file is damaged, or has other instances or answers."""
         try:
             arrays = read_arrays(path)
             table = cls(tuple(map(str, arrays["ids"].tolist())), arrays["scores"], arrays.get("offsets"))
+            is_same = table.ids == tuple(ids) and str(arrays["prompts"]) == prompts
         except (OSError, ValueError, KeyError):
             return None
-        return table if table.ids == tuple(ids) else None
+        return table if is_same else None
 
 
 def check_frozen_votes(instances: Sequence[EncodedInstance], config: F2CConfig, *, has_content_free: bool) -> None:

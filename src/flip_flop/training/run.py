@@ -146,9 +146,9 @@ def train(
             trainer = F2CTrainer(loaded, config, callbacks=callbacks, task=data)
         _check_steps(trainer)
         checkpoint = checkpoint_to_resume(Path(config.output_dir)) if has_begun else None
-        # Open answers may have been written again, and may differ on a GPU.
-        if trainer.is_frozen and checkpoint and not plan["allowed_changes"] and not data.record.answer:
-            stored = VoteTable.read(out / VOTES, [instance.id for instance in trainer.voters]) if rank() == 0 else None
+        if trainer.is_frozen and checkpoint and not plan["allowed_changes"]:
+            ids, prompts = [instance.id for instance in trainer.voters], trainer.train_instances.digest
+            stored = VoteTable.read(out / VOTES, ids, prompts) if rank() == 0 else None
             trainer.first_votes = all_gather(stored)[0] or trainer.first_votes
         design = data.record.design(trainer.template_names)
         survey = initial_vote_stats(trainer.first_votes, config, design, trainer.voters)
@@ -241,7 +241,7 @@ def _write_start(out: Path, plan: dict[str, Any], survey: dict[str, Any], traine
     if trainer.too_long:
         write_too_long(out / TOO_LONG_FILE, trainer.too_long, trainer.template_names)
     if trainer.is_frozen:
-        trainer.first_votes.write(out / VOTES)
+        trainer.first_votes.write(out / VOTES, trainer.train_instances.digest)
 
 
 def _calibration_scores(trainer: F2CTrainer) -> Scores | None:
