@@ -279,6 +279,7 @@ def test_a_plan_lists_cells_and_writes_nothing(tmp_path, capsys):
         (("plan", "study2", "-m", "m", "--tasks", "rte"), "E-STUDY"),
         (("status", "study1", "--out", "nowhere"), "E-STUDY"),
         (("run", "nothing"), "E-STUDY"),
+        (("run", "smoke", "-m", "./nothing"), "E-MODEL-FILE"),
     ],
 )
 def test_a_mistake_is_one_line(flip_flop, no_rows, arguments, code):

@@ -334,7 +334,7 @@ def identify_model(setup: Setup) -> dict[str, Any]:
     if gguf and is_local_name(setup.model):
         return {"gguf": sha256_file(Path(*gguf))}
     folder = EMBEDDED_MODEL if setup.model == "demo" else Path(setup.model)
-    if not folder.is_dir():
+    if not folder.is_dir() and not is_local_name(setup.model):
         repository = gguf.place if gguf else setup.model
         return {"name": setup.model, "revision": _commit(repository, setup.revision or "main") or setup.revision}
     kinds = ("*.safetensors", "*.json", "*.model", "*.txt", "*.jinja")
