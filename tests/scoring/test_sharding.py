@@ -152,6 +152,10 @@ def stop_and_resume(folder, shard=None):
         for kind in ("None", "fsdp") if shard == "tp" else ("None",):
             line = f"E-RESUME-CHANGED: .*shard .'?{kind}'?, now '{shard}'"
             refused(line, run, folder / f"run-{kind}", model=loaded, resume=True, **changes)
+        if shard == "tp":
+            line = "E-CONFIG: optim adafactor does not update what --shard tp divides"
+            fresh = load_model(folder / "qwen2", device="cpu", shard=shard)
+            refused(line, run, folder / "adafactor", model=fresh, optim="adafactor", **changes)
         # The adapter of the run, on the model in parts.
         again = load_model(folder / "qwen2", adapter=folder / f"run-{shard}" / "adapter", device="cpu", shard=shard)
         scores = score(again, ROWS, shared=True).scores

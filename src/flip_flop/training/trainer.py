@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from transformers import EvalPrediction, PreTrainedTokenizerBase, Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_utils import PredictionOutput
+from transformers.training_args import OptimizerNames
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from flip_flop.errors import InputError, nearest
@@ -662,9 +663,17 @@ class F2CTrainer(Trainer):
         super()._save(output_dir, sharded_state(self.adapted) if state_dict is None else state_dict)
 
     def create_optimizer(self, *args: Any) -> Any:
-        """Create the optimizer, which saves the state of an adapter in parts whole."""
+        """Create the optimizer, which saves the state of an adapter in parts whole.
+
+        Raises:
+            InputError: ``E-CONFIG`` for an optimizer of another library than torch and an adapter in parts.
+        """
         if self.optimizer is None and distributed.sharding_of(self.adapted) == "tp":
-            save_whole(super().create_optimizer(*args))
+            optimizer = super().create_optimizer(*args)
+            if not type(optimizer).__module__.startswith("torch.optim"):
+                message = f"optim {OptimizerNames(self.args.optim).value} does not update what --shard tp divides."
+                raise InputError("E-CONFIG", message, "Use adamw_torch, sgd, adagrad or rmsprop, or --shard fsdp.")
+            save_whole(optimizer)
         return super().create_optimizer(*args)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
