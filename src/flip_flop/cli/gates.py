@@ -4,14 +4,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from flip_flop.console import count, markdown_cell, percent, visible
 from flip_flop.errors import InputError, nearest
-
-if TYPE_CHECKING:
-    from flip_flop.evaluation.run_directory import Audit
-    from flip_flop.tasks import RenderedSplit
+from flip_flop.evaluation.run_directory import Audit, load_run
+from flip_flop.metrics import METRICS, ScoredRows
+from flip_flop.record import ModelRecord, RunRecord, TaskRecord
+from flip_flop.tasks import RenderedSplit
 
 ALIASES = {"agreement": "observed_agreement"}
 OF_PAIRS = ("observed_agreement", "fleiss_kappa")  # of two or more templates
@@ -36,14 +37,12 @@ class Checks:
     """
 
     thresholds: Sequence[tuple[str, float]]
-    stored: "Audit | None"
+    stored: Audit | None
     metric: str | None = None
 
     @classmethod
     def of(cls, fail_under: Sequence[str], fail_if_worse_than: str | None) -> "Checks":
         """Parse the options (``E-FAIL-UNDER``), and load the stored run."""
-        from flip_flop.evaluation.run_directory import load_run
-
         thresholds = [parse_threshold(text) for text in fail_under]
         if fail_if_worse_than is None:
             return cls(thresholds, None)
@@ -52,7 +51,7 @@ class Checks:
             return cls(thresholds, load_run(fail_if_worse_than))
         return cls(thresholds, load_run(run), known_metric("--fail-if-worse-than", metric))
 
-    def require_values(self, split: "RenderedSplit", *, skips_rows: bool) -> None:
+    def require_values(self, split: RenderedSplit, *, skips_rows: bool) -> None:
         """Refuse gates without a value on this split, before it is scored. Skipped rows are known after scoring."""
         for name, _ in self.thresholds:
             check_threshold(name, split)
@@ -88,32 +87,22 @@ def parse_threshold(text: str) -> tuple[str, float]:
 
 def known_metric(option: str, name: str) -> str:
     """Return the name in :data:`~flip_flop.metrics.METRICS` of a metric of which more is better (``E-FAIL-UNDER``)."""
-    from flip_flop.metrics import METRICS
-
     known = [*ALIASES, *(metric.name for metric in METRICS.values() if metric.higher_is_better)]
     if name not in known:
         raise InputError("E-FAIL-UNDER", f"{option} takes no metric {name!r}.", nearest(name, known))
     return ALIASES.get(name, name)
 
 
-def unscored_audit(split: "RenderedSplit") -> "Audit":
+def unscored_audit(split: RenderedSplit) -> Audit:
     """Return an audit of this split without scores, to compare its data with those of a stored run."""
-    import numpy as np
-
-    from flip_flop.evaluation.run_directory import Audit
-    from flip_flop.metrics import ScoredRows
-    from flip_flop.record import ModelRecord, RunRecord, TaskRecord
-
     names, instances = tuple(split.task.templates.names), split.instances
     shape = (len(instances), len(names), len(instances[0].choices[0]))
     scores = ScoredRows(np.zeros(shape, np.float32), split.gold, ids=tuple(instance.id for instance in instances))
     return Audit(RunRecord(kind="audit", task=TaskRecord(**split.record), model=ModelRecord()), {}, scores, names)
 
 
-def check_threshold(name: str, split: "RenderedSplit") -> None:
+def check_threshold(name: str, split: RenderedSplit) -> None:
     """Refuse a threshold whose metric has no value on this split (``E-FAIL-UNDER``)."""
-    from flip_flop.metrics import METRICS
-
     metric = METRICS[ALIASES.get(name, name)]
     if split.task.answer and (metric.needs_labels or metric.needs_probabilities):
         raise _no_value(name, "the answers are open", "Use agreement or accuracy.")
@@ -123,14 +112,14 @@ def check_threshold(name: str, split: "RenderedSplit") -> None:
         raise _no_value(name, why)
 
 
-def compared(stored: "Audit", metric: str | None) -> str:
+def compared(stored: Audit, metric: str | None) -> str:
     """Return the metric that compares the runs."""
     from flip_flop.report.compare import quality
 
     return metric or ("observed_agreement" if stored.value(quality(stored)) is None else quality(stored))
 
 
-def check_stored(stored: "Audit", run: "Audit", metric: str | None) -> None:
+def check_stored(stored: Audit, run: Audit, metric: str | None) -> None:
     """Refuse a stored run on other data, or without a metric to compare (``E-RUN-MISMATCH``)."""
     from flip_flop.report import data_differences
 
@@ -148,7 +137,7 @@ def check_stored(stored: "Audit", run: "Audit", metric: str | None) -> None:
         )
 
 
-def threshold_gate(run: "Audit", name: str, minimum: float) -> Gate:
+def threshold_gate(run: Audit, name: str, minimum: float) -> Gate:
     """Compare a metric with its minimum."""
     value = run.metrics[ALIASES.get(name, name)]
     if value is None:
@@ -160,14 +149,13 @@ def threshold_gate(run: "Audit", name: str, minimum: float) -> Gate:
     return Gate(str(run.path), f"{name} >= {minimum:g}", value >= minimum, message)
 
 
-def comparison_gate(stored: "Audit", run: "Audit", metric: str | None) -> Gate:
+def comparison_gate(stored: Audit, run: Audit, metric: str | None) -> Gate:
     """Compare a metric. A run is worse if the paired interval is below 0, or if a template has become constant.
 
     Raises:
         InputError: ``E-RUN-MISMATCH``, or ``E-FAIL-UNDER`` for a metric that has no value any more, or is lower and has
             no interval.
     """
-    from flip_flop.metrics import METRICS
     from flip_flop.report import group_runs, mean_difference
 
     check_stored(stored, run, metric)

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -11,10 +10,10 @@ from flip_flop.cli.lazy import LazyGroup
 from flip_flop.cli.options import DataOptions, TemplateOptions, option, options
 from flip_flop.console import align_columns, count, echo, visible
 from flip_flop.errors import InputError
-
-if TYPE_CHECKING:
-    from flip_flop.prompts.lint import Encode, LintRow
-    from flip_flop.tasks import Task
+from flip_flop.files import derive_seed
+from flip_flop.prompts import RenderedInstance
+from flip_flop.prompts.lint import Encode, LintRow, lines_of, lint_templates
+from flip_flop.tasks import Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,10 +119,8 @@ def lint_command(lint: LintOptions, data: DataOptions, tasks: tuple[str, ...]) -
     return 2 if failed else 0
 
 
-def _lint(name: str, task: "Task", lint: LintOptions, encode: "Encode | None") -> bool:
+def _lint(name: str, task: Task, lint: LintOptions, encode: Encode | None) -> bool:
     """Print the findings of one task; return whether one is an error."""
-    from flip_flop.prompts.lint import lines_of, lint_templates
-
     rows = [row for split in task.data for row in sample_rows(task, split, lint.limit, lint.seed)]
     findings = lint_templates(
         task.templates,
@@ -141,11 +138,8 @@ def _lint(name: str, task: "Task", lint: LintOptions, encode: "Encode | None") -
     return errors > 0
 
 
-def sample_rows(task: "Task", split: str, limit: int, seed: int) -> "Iterator[LintRow]":
+def sample_rows(task: Task, split: str, limit: int, seed: int) -> Iterator[LintRow]:
     """Yield a seeded uniform sample of the rows of a split."""
-    from flip_flop.files import derive_seed
-    from flip_flop.prompts.lint import LintRow
-
     rows = task.rows(split)
     gold = task.gold_labels(rows, need_labels=split != "train")
     by_chance = sorted(range(len(rows)), key=lambda index: derive_seed(seed, "lint", index))
@@ -154,9 +148,8 @@ def sample_rows(task: "Task", split: str, limit: int, seed: int) -> "Iterator[Li
         yield LintRow(f"{split} {rows.unit} {row.number}", row.fields, gold[index])
 
 
-def _encoder(model: str, revision: str | None) -> "Encode":
+def _encoder(model: str, revision: str | None) -> Encode:
     """Return the encoding of prompts and answers for scoring, which raises the tokenizer's errors."""
-    from flip_flop.prompts import RenderedInstance
     from flip_flop.scoring import PromptEncoder, load_tokenizer
 
     tokenizer = load_tokenizer(model, revision)
