@@ -101,6 +101,8 @@ def test_model_no_better_than_constant_predictions_is_saved_only_with_keep_worse
 
 def test_folder_stays_free_after_a_mistake_and_leftovers_are_removed(out):
     refused("E-CHAT-TEMPLATE", run, out, chat_template="on")
+    assert not out.exists()
+    out.mkdir()
     (out / ".plan.json.1234.tmp").write_text("{")
     (out / ".adapter.1234.tmp").mkdir()
     run(out, num_train_epochs=1)

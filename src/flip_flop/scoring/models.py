@@ -209,7 +209,7 @@ class LoadedModel:
     def keep_answers(self) -> "LoadedModel":
         """Return the model with a file of its generated answers, which is right as long as its weights do not change.
 
-        The file is in the user's cache, so that a run continues where an earlier one ended.
+        The file is in the user's cache. If a run ends early, the same command continues it.
         """
         model, adapter = unwrap(self.model), self.adapter
         trained = [adapter.digest, (Path(adapter.path) / ADAPTER_CONFIG).read_text("utf-8")] if adapter else []
@@ -419,8 +419,9 @@ def load_tokenizer(name: str, revision: str | None = None) -> PreTrainedTokenize
     check_model_name(name, revision)
     source = _find_source(name, revision, "tokenizer")
     tokenizer: PreTrainedTokenizerBase = load_pretrained(AutoTokenizer, source)
-    # For a folder without a tokenizer, transformers creates one with special tokens alone.
-    if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
+    # For a folder without a tokenizer, transformers creates one that has only special tokens.
+    ids = tokenizer("No, yes", add_special_tokens=False)["input_ids"]
+    if not ids or set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
         raise InputError(
             "E-MODEL-FILE",
             f"{name} has no tokenizer, or one without a vocabulary.",
