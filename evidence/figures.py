@@ -197,6 +197,15 @@ def of_open_answers() -> Iterator[str]:
     yield f"its vote of the eight has {ssd:.1f}, F2C's {f2c:.1f}."
 
 
+def of_word_problems() -> Iterator[str]:
+    """Yield the rows of the table of base models on SVAMP."""
+    for name, model in (("svamp-direct", "SmolLM2"), ("qwen-svamp-direct", "Qwen"), ("qwen-svamp", "Qwen, in steps")):
+        result = read_json(FOLDER / "open" / f"{name}.json")
+        audit = result["runs"]["base"]
+        values = [*open_answers.numbers(audit, list(audit["answers"])).values(), 100 * result["vote_accuracy"]["base"]]
+        yield f"| {model} | {' | '.join(f'{value:.1f}' for value in values)} |"
+
+
 def of_the_judge() -> Iterator[str]:
     """Yield the flips by wording, the only difference of the templates of facts."""
     for part, words in (("trained", "from {} % to {} %"), ("held_out", "not seen from {} % to {} %")):
@@ -209,6 +218,7 @@ PAGES: dict[Callable[[], Iterator[str]], str] = {
     of_the_evidence: "evidence.md",
     of_the_forecast: "evidence.md",
     of_open_answers: "evidence.md",
+    of_word_problems: "evidence.md",
     of_the_judge: "how-to/judges.md",
     of_flickering: "how-to/flickering.md",
 }

@@ -1,6 +1,6 @@
 """Writes the results of audits of open answers without their texts.
 
-Usage: python -m evidence.open_answers BASE TRAINED --training RUN --out FILE.
+Usage: python -m evidence.open_answers BASE [TRAINED --training RUN] --out FILE.
 
 A file has one character per row and template: the number of the answer among the row's different answers, in the order
 of the templates, or `-` if it cannot be read. Another character is 1 for an answer that equals a reference. `numbers`
@@ -48,11 +48,12 @@ def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(prog="python -m evidence.open_answers", description=__doc__)
     parser.add_argument("base", type=Path)
-    parser.add_argument("trained", type=Path)
-    parser.add_argument("--training", type=Path, required=True, help="the folder of the training run")
+    parser.add_argument("trained", type=Path, nargs="?")
+    parser.add_argument("--training", type=Path, help="the folder of the training run")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
-    training, runs = load_training(options.training), [load_run(options.base), load_run(options.trained)]
+    training = load_training(options.training) if options.training else None
+    runs = [load_run(folder) for folder in (options.base, options.trained) if folder]
     record = runs[0].record
     result = {
         "model": Path(record.model.name).name,
