@@ -284,6 +284,11 @@ def test_an_audit_continues_where_an_earlier_one_ended(written_once, new_cache, 
         assert sum(rest) > before, (form, sampling)  # of another limit, another end, another draw
 
 
+def test_an_audit_needs_no_cache(written_once, new_cache):
+    new_cache.write_text("a file, and no folder")
+    assert audit("demo", open_task(), scoring=SMALL, quiet=True).data.instances == written_once.data.instances
+
+
 def test_answers_are_kept_for_one_adapter(trained, new_cache, tmp_path, monkeypatch):
     written, folder = count_answers(monkeypatch), tmp_path / "base"
     adapter = shutil.copytree(trained[0].adapter, tmp_path / "adapter")

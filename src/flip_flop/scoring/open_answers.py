@@ -1,5 +1,6 @@
 """Open answers: written by a local model, grouped by their keys, and as answer choices for training."""
 
+import contextlib
 import hashlib
 import logging
 from collections import Counter
@@ -85,9 +86,8 @@ def generate(
         "batch_tokens": options.batch_tokens,
         "num_cut": num_cut,
     }
-    in_rows = (
-        np.array([answers[place][0] for place in range(len(prompts))], dtype=object).reshape(len(read), -1).tolist()
-    )
+    texts = [answers[place][0] for place in range(len(prompts))]
+    in_rows = np.array(texts, dtype=object).reshape(len(read), -1).tolist()
     lengths = np.array([len(tokens) for tokens in prompts]).reshape(len(read), -1)
     return replace(group_answers(read, in_rows, settings), prompt_tokens=lengths, too_long=tuple(too_long))
 
@@ -138,8 +138,9 @@ def _write_all(
         max_new_tokens=form.max_tokens,
         stop_strings=list(form.stop) or None,
     )
-    stored = read_answers(loaded.store)
-    answers, waiting = {}, list(batches)[::-1]
+    stored, answers, waiting = dict[str, Any](), {}, list(batches)[::-1]
+    with contextlib.suppress(OSError):  # without a cache, answers are not stored
+        stored = read_answers(loaded.store)
     with evaluation_mode(loaded.model):
         while waiting:
             batch = waiting.pop()
@@ -155,7 +156,8 @@ def _write_all(
                     log.warning("W-MEMORY: %d answers do not fit; forwards now have %d", len(batch), middle)
                     waiting += [batch[middle:], batch[:middle]]
                     continue
-                write_answer(loaded.store, key, stored[key])
+                with contextlib.suppress(OSError):
+                    write_answer(loaded.store, key, stored[key])
             for place, tokens in zip(batch, stored[key], strict=True):
                 end = next((number for number, token in enumerate(tokens) if token in ends), len(tokens))
                 text = str(tokenizer.decode(tokens[:end], skip_special_tokens=True))

@@ -407,8 +407,7 @@ class CausalLMScorer(Scorer):
     ) -> Scores:
         """:func:`~flip_flop.score`, or open answers by :func:`~flip_flop.scoring.open_answers.generate`."""
         if instances[0].answer is not None:
-            how: dict[str, Any] = {"names": names, "label": label, "quiet": quiet, "shared": self.shared}
-            return generate(self.loaded, instances, options, **how)
+            return generate(self.loaded, instances, options, names=names, label=label, quiet=quiet, shared=self.shared)
         if options.by == "generation":
             raise InputError(
                 "E-ENDPOINT",

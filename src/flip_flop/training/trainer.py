@@ -241,9 +241,15 @@ class F2CTrainer(Trainer):
             message = "votes are online, but answers are generated once, by the base model."
             raise InputError("E-OPEN-ANSWER", message, "Use --votes frozen.")
         args.vote_calibration = "none"
-        answered = self._generate(self.loaded, args, rows, f"answers, {split}", args.num_samples)
-        self.unanswered = [*self.unanswered, *(replace(prompt, split=split) for prompt in answered.too_long)]
-        return as_choices(answered, args.seed, args.num_samples)
+
+        def answer() -> tuple[tuple[TooLong, ...], list[RenderedInstance]]:
+            answered = self._generate(self.loaded, args, rows, f"answers, {split}", args.num_samples)
+            return answered.too_long, as_choices(answered, args.seed, args.num_samples)
+
+        # An answer may take longer to read than its time limit in some of the processes only.
+        too_long, answers = distributed.all_results(answer)[0]
+        self.unanswered = [*self.unanswered, *(replace(prompt, split=split) for prompt in too_long)]
+        return answers
 
     def _generate(
         self,

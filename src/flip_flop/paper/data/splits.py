@@ -164,7 +164,9 @@ def divide(
     Raises:
         InputError: ``E-DATA-ROWS``.
     """
-    ids, released = train.ids or (), splits == "release"
+    assert train.ids is not None
+    assert test.ids is not None
+    ids, released = train.ids, splits == "release"
     left_out = duplicates.repeated if released else duplicates.in_test
     unused = {*left_out, *duplicates.unanswerable}
     pool = {index: labels[index] for index in range(len(train)) if index not in unused}
@@ -186,7 +188,7 @@ def divide(
         selection = {
             "train": _sample(ids, [index for index in pool if ids[index] not in held_out], policy.max_train, seed),
             "validation": [index for index in pool if ids[index] in held_out],
-            "test": _sample(test.ids or (), tested, policy.max_test, seed),
+            "test": _sample(test.ids, tested, policy.max_test, seed),
         }
     rows_of = {split: _take(test if split == "test" else train, indices) for split, indices in selection.items()}
     record = {
@@ -234,7 +236,8 @@ def _choice(generator: np.random.RandomState, indices: Sequence[int], size: int)
 
 
 def _take(rows: Rows, indices: Sequence[int]) -> Rows:
-    ids = rows.ids or ()
+    assert rows.ids is not None
+    ids = rows.ids
     return replace(rows, rows=tuple(rows.rows[index] for index in indices), ids=tuple(ids[index] for index in indices))
 
 
