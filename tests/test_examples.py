@@ -141,21 +141,23 @@ PROBLEMS = [{"ID": f"{n}", "Body": f"Ann has {n} figs ", "Question": "How many?"
 
 
 @pytest.mark.parametrize(
-    ("name", "source", "prompt", "reference"),
+    ("name", "source", "task", "prompt", "reference"),
     [
-        ("capitals", "\n".join(map(json.dumps, CAPITALS)), "The capital of place {} is", "town {}"),
-        ("svamp", json.dumps(PROBLEMS), "Ann has {} figs. How many?", "{:g}"),
+        ("capitals", "\n".join(map(json.dumps, CAPITALS)), "capitals", "The capital of place {} is", "town {}"),
+        ("svamp", json.dumps(PROBLEMS), "svamp", "Ann has {} figs. How many?", "{:g}"),
+        ("svamp", json.dumps(PROBLEMS), "svamp_direct", "{} figs. How many? Reply with the number only.", "{:g}"),
+        ("svamp", json.dumps(PROBLEMS), "svamp_equation", "Problem: Ann has {} figs. How many?\nCalculation:", "{:g}"),
     ],
 )
-def test_the_examples_of_open_answers_are_read(name, source, prompt, reference, tmp_path):
+def test_the_examples_of_open_answers_are_read(name, source, task, prompt, reference, tmp_path):
     script = runpy.run_path(str(EXAMPLES / "open_answers" / "fetch.py"))
     script["write_splits"](name, source.encode(), tmp_path / name)
-    shutil.copy(EXAMPLES / "open_answers" / f"{name}.yaml", tmp_path)
-    task = load_task(tmp_path / f"{name}.yaml", templates="all")
+    shutil.copy(EXAMPLES / "open_answers" / f"{task}.yaml", tmp_path)
+    task = load_task(tmp_path / f"{task}.yaml", templates="all")
     rows = {split: task.render(split).instances for split in ("train", "validation", "test")}
     assert {split: len(part) for split, part in rows.items()} == {"train": 10, "validation": 60, "test": 150}
     assert len({row.id for part in rows.values() for row in part}) == 220
     for row in rows["test"]:
-        assert row.prompts[0] == prompt.format(row.id)
+        assert row.prompts[0].endswith(prompt.format(row.id))
         assert row.references == (reference.format(row.id if name == "capitals" else int(row.id) / 2),)
     assert not any(row.references for row in rows["train"])
