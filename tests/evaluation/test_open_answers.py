@@ -215,6 +215,35 @@ def test_stop_texts_end_local_answers(loaded):
     assert next(iter(short.instances)).written[0] == written.partition(stop)[0].strip()
 
 
+@pytest.mark.parametrize(
+    ("prompt", "text", "written"),
+    [
+        ("Where?", "<think>\nIn. France\n</think>\n\nParis\nQ", "<think>\nIn. France\n</think>\n\nParis"),
+        ("Where? <think>\n", "In. France\n</think>\nParis\nQ", "In. France\n</think>\nParis"),
+        ("Where?", "\n\nParis\nQ", "Paris"),
+        ("Where?", "\nQ: Rome?", ""),
+    ],
+)
+def test_stop_text_ends_a_local_answer_but_neither_its_reasoning_nor_line_breaks_before_it(
+    loaded, prompt, text, written
+):
+    tokens = iter([*loaded.tokenizer(text)["input_ids"], *[loaded.tokenizer.eos_token_id] * 60])
+
+    def write_next(head, given, logits):
+        logits[..., next(tokens)] = 1e6
+        return logits
+
+    form = AnswerFormat("text", stop=("\n", "\nQ"), max_tokens=60)
+    task = Task("places", (Template("one", prompt, None),), {"test": [{"question": "x"}]}, answer=form)
+    hook = loaded.model.lm_head.register_forward_hook(write_next)
+    try:
+        run = audit(loaded, task, quiet=True)
+    finally:
+        hook.remove()
+    assert next(iter(run.instances)).written == (written,)
+    assert run.value("unmapped_share") == (0.0 if written else 1.0)
+
+
 def test_what_does_not_support_open_answers_is_refused_in_one_line():
     task = open_task()
     for use in (

@@ -83,12 +83,20 @@ class AnswerFormat:
             hint = "Use a regular expression, last_number, or after TEXT."
             raise InputError("E-TASK-KEY", f"extract is {self.extract!r}: {error}.", hint) from None
 
-    def before_stop(self, text: str) -> str:
-        """Return a text up to the first of the stop texts after its reasoning."""
-        begin = len(text) - len(ANSWER_BEGINS.split(text)[-1])
+    def before_stop(self, text: str, prompt: str = "") -> str:
+        """Return a text up to the first of the stop texts after its reasoning, which a ``prompt`` may have begun.
+
+        A stop text of white space does not end an answer that has not begun.
+        """
+        *reasoning, answer = ANSWER_BEGINS.split(text)
+        before = text.removesuffix(answer)
+        if re.match(rf"\s*{REASONING}", answer) or (not reasoning and re.search(rf"{REASONING}\s*\Z", prompt)):
+            return text
         for stop in self.stop:
-            text = text[:begin] + text[begin:].partition(stop)[0]
-        return text
+            begin = len(answer) - len(answer.lstrip()) if stop.isspace() else 0
+            end = answer.find(stop, begin)
+            answer = answer if end < 0 else answer[:end]
+        return before + answer
 
     def answer(self, text: str, prompt: str = "") -> str:
         """Return a generated text without its reasoning, up to a stop text. Reasoning without an end has no answer.
@@ -98,7 +106,7 @@ class AnswerFormat:
             >>> form.answer("<think>In. France</think>Paris. It"), form.answer("<think>I"), form.answer("I", "<think>")
             ('Paris', '', '')
         """
-        *reasoning, answer = ANSWER_BEGINS.split(self.before_stop(text))
+        *reasoning, answer = ANSWER_BEGINS.split(self.before_stop(text, prompt))
         has_begun = re.search(REASONING, answer) or (not reasoning and re.search(rf"{REASONING}\s*\Z", prompt))
         return "" if has_begun else TURN_ENDS.sub("", answer).strip()
 

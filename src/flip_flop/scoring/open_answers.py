@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
+from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
 
 from flip_flop.console import track
 from flip_flop.errors import InputError
@@ -27,6 +27,7 @@ from flip_flop.scoring.too_long import TooLong, refuse_or_skip
 
 log = logging.getLogger("flip_flop")
 RandomKey = tuple[int, str, str, int]  # of the random numbers of an answer: the arguments of generator()
+MARK_TOKENS = 16  # more than a mark of reasoning has
 TEMPERATURE = 0.7  # of sampled answers, as in self-consistency (Wang et al., ICLR 2023)
 
 
@@ -77,7 +78,10 @@ def generate(
     answers: dict[int, tuple[str, bool]] = {}
     for written in distributed.all_results(write_part) if shared else [write_part()]:
         answers |= written  # of the last process, if all have written all: they may round differently
-    num_cut = sum(is_cut for _, is_cut in answers.values())
+    asked = [prompt for instance in read for prompt in instance.prompts]
+    texts = [answers[place][0] for place in range(len(prompts))]
+    cut = [place for place, (_, is_cut) in answers.items() if is_cut]
+    num_cut = sum(form.before_stop(texts[place], asked[place]) == texts[place] for place in cut)
     settings = {
         "chat_template": encoder.uses_chat_template,
         "prompt_date": encoder.date,
@@ -86,7 +90,6 @@ def generate(
         "batch_tokens": options.batch_tokens,
         "num_cut": num_cut,
     }
-    texts = [answers[place][0] for place in range(len(prompts))]
     in_rows = np.array(texts, dtype=object).reshape(len(read), -1).tolist()
     lengths = np.array([len(tokens) for tokens in prompts]).reshape(len(read), -1)
     return replace(group_answers(read, in_rows, settings), prompt_tokens=lengths, too_long=tuple(too_long))
@@ -108,6 +111,20 @@ class _Sampling(LogitsProcessor):
                 exponential = random.standard_exponential(len(row))  # a float32 is 0 once in 8 million
                 row -= torch.from_numpy(np.log(exponential).astype(np.float32)).to(row.device)
         return noisy
+
+
+class _Stops(StoppingCriteria):
+    """Ends answers at their stop texts. Those of the library would also end the reasoning before an answer."""
+
+    def __init__(self, tokenizer: Any, form: AnswerFormat, prompts: torch.Tensor) -> None:
+        self.tokenizer, self.form, self.width = tokenizer, form, prompts.shape[1]
+        self.prompts = tokenizer.batch_decode(prompts[:, -MARK_TOKENS:])  # their ends, which may begin reasoning
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+        texts = self.tokenizer.batch_decode(input_ids[:, self.width :], skip_special_tokens=True)
+        pairs = zip(texts, self.prompts, strict=True)
+        is_ended = [self.form.before_stop(text, prompt) != text for text, prompt in pairs]
+        return torch.tensor(is_ended, device=input_ids.device)
 
 
 def _batches(prompts: Sequence[Sequence[int]], max_tokens: int, batch_tokens: int) -> list[list[int]]:
@@ -136,7 +153,6 @@ def _write_all(
         eos_token_id=sorted(ends) or None,
         pad_token_id=min(ends, default=0),
         max_new_tokens=form.max_tokens,
-        stop_strings=list(form.stop) or None,
     )
     stored, answers, waiting = dict[str, Any](), {}, list(batches)[::-1]
     with contextlib.suppress(OSError):  # without a cache, answers are not stored
@@ -145,10 +161,10 @@ def _write_all(
         while waiting:
             batch = waiting.pop()
             read, keys = [prompts[place] for place in batch], [random_keys[place] for place in batch]
-            key = sha256_json([read, keys, settings.to_dict()])
+            key = sha256_json([read, keys, settings.to_dict(), *form.stop])
             if key not in stored:
                 try:
-                    stored[key] = _write(loaded, read, settings, keys)
+                    stored[key] = _write(loaded, read, settings, form, keys)
                 except torch.OutOfMemoryError:
                     if len(batch) == 1:
                         raise
@@ -161,8 +177,7 @@ def _write_all(
             for place, tokens in zip(batch, stored[key], strict=True):
                 end = next((number for number, token in enumerate(tokens) if token in ends), len(tokens))
                 text = str(tokenizer.decode(tokens[:end], skip_special_tokens=True))
-                answer = form.before_stop(text)
-                answers[place] = (answer.strip(), end == form.max_tokens and answer == text)
+                answers[place] = (text, end == form.max_tokens)
             advance(len(batch))
     return answers
 
@@ -172,6 +187,7 @@ def _write(
     loaded: LoadedModel,
     prompts: Sequence[Sequence[int]],
     settings: GenerationConfig,
+    form: AnswerFormat,
     random_keys: Sequence[RandomKey | None],
 ) -> list[list[int]]:
     """Return the tokens of the answers to a batch. An answer without random numbers is greedy."""
@@ -179,7 +195,9 @@ def _write(
     width = max(map(len, prompts))
     padded = torch.tensor([[0] * (width - len(tokens)) + list(tokens) for tokens in prompts], device=model.device)
     mask = torch.tensor([[0] * (width - len(tokens)) + [1] * len(tokens) for tokens in prompts], device=model.device)
-    more: dict[str, Any] = {"tokenizer": loaded.tokenizer} if settings.stop_strings else {}
+    more: dict[str, Any] = {}
+    if form.stop:
+        more["stopping_criteria"] = StoppingCriteriaList([_Stops(loaded.tokenizer, form, padded)])
     if any(random_keys):
         random = [generator(*key) if key else None for key in random_keys]
         more["logits_processor"] = LogitsProcessorList([_Sampling(random)])
@@ -209,7 +227,7 @@ def group_answers(
     for instance, generated in zip(read, texts, strict=True):
         form, references = instance.answer, instance.references
         assert form is not None
-        written = [form.before_stop(text).strip() for text in generated]  # a server does not know the stop texts
+        written = [form.before_stop(*answer).strip() for answer in zip(generated, instance.prompts, strict=True)]
         keys = [form.key(text, prompt) for text, prompt in zip(written, instance.prompts, strict=True)]
         distinct = list(dict.fromkeys(key for key in keys if key is not None))
         matches = [place for place, key in enumerate(distinct) if key in references]

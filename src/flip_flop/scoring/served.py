@@ -273,8 +273,9 @@ def _scores_of(
     if settings["by"] == "generation":
         texts = np.array([answer["text"] for answer in answers], dtype=object).reshape(shape[:2]).tolist()
         if (form := read[0].answer) is not None:
-            cut = [form.before_stop(answer["text"]) == answer["text"] for answer in answers if answer.get("cut")]
-            return group_answers(read, texts, {**settings, "num_cut": sum(cut)})
+            cut = [(asked.prompt, got["text"]) for asked, got in zip(questions, answers, strict=True) if got.get("cut")]
+            num_cut = sum(form.before_stop(text, prompt) == text for prompt, text in cut)
+            return group_answers(read, texts, {**settings, "num_cut": num_cut})
         read = [replace(instance, written=tuple(written)) for instance, written in zip(read, texts, strict=True)]
     meanings = [_meaning(question, answer) for question, answer in zip(questions, answers, strict=True)]
     if settings["by"] == "generation":
