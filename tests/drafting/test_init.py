@@ -345,6 +345,26 @@ JUDGES = {
         ("--labels", "first,second"),
         *([1, 2], {"label_names": ["first", "second"]}, ["A ||| B", "B ||| A"]),
     ),
+    "all verdicts equal, beside another column of few values": (
+        csv("question,answer,verdict,language", lambda n: f"{text(n)},rain {n},pass,{'ab'[n % 2]}"),
+        (),
+        *(["fail", "pass"], {}, ["no ||| yes", "fail ||| pass"]),
+    ),
+    "all verdicts equal, and other labels": (
+        judged("question,answer,verdict", ("good", "good"), "rain"),
+        ("--labels", "bad,good"),
+        *(["bad", "good"], {}, ["no ||| yes", "fail ||| pass"]),
+    ),
+    "another verdict in each row": (
+        "question,answer,verdict\nWhy?,rain,1\nWhen?,rain,3\nWhere?,rain,2\n",
+        (),
+        *([1, 2, 3], {"scale": True}, ["1 ||| 2 ||| 3"] * 2),
+    ),
+    "the second answer first": (
+        judged("question,answer_b,Answer_A,verdict", ("second", "first"), "snow", "rain"),
+        (),
+        *(["first", "second"], {}, ["A ||| B", "B ||| A"]),
+    ),
     "no verdicts": (
         csv("question,answer_a,answer_b", lambda n: f"{text(n)},rain {n},snow {n}"),
         (),
@@ -543,6 +563,21 @@ MISTAKES = {
         "E-INIT",
         ["are numbers: 1, 2", "--labels"],
     ),
+    **{
+        f"a judge of {name}": (
+            csv(
+                "question,answer,verdict,model", lambda n, row=row: f"{text(n)},rain {n},{row.format(n)},{'ab'[n % 2]}"
+            ),
+            ("--kind", "judge"),
+            "E-INIT",
+            words,
+        )
+        for name, row, words in (
+            ("texts", "It is {}.", ["'verdict' holds 'It is 0.'", "perhaps no verdicts", "--label none"]),
+            ("one text", "fine", ["'verdict' has 1 different", "--labels"]),
+            ("models", "", ["'model' holds 'a', 'b'", "perhaps no verdicts", "--label none"]),
+        )
+    },
     "no options": (PLAIN, ("--kind", "choice"), "E-INIT", ["choice1"]),
     "options from 0 or from 1": (
         csv("question,choice1,choice2,choice3,label", lambda n: f"{text(n)}?,it {n},he {n},she {n},{n % 2 + 1}"),

@@ -53,8 +53,9 @@ _ID_WORDS = frozenset(
 )
 _QUESTION_NAMES = ("question", "instruction", "prompt", "query", "input")
 _CONTEXT_NAMES = ("context", "passage", "body", "story")
+_VERDICT_NAMES = ("verdict", "winner")
 _REFERENCE_NAMES = ("answer", "answers", "reference", "references", "target", "gold", "solution", "output", "response")
-_ANSWER_NAME = re.compile("(?i)(answer|response|output|completion|reply)(_?[ab12])?")
+_ANSWER_NAME = re.compile(r"(?i)\s*(answer|response|output|completion|reply)_?([ab12])?\s*")
 _OPTION_NAME = re.compile(r"((?i:choice|option|ending|alternative|candidate|answer))_?([0-9A-Za-z])|[A-E]")
 
 
@@ -117,16 +118,25 @@ def find_columns(
 def judged_columns(rows: Rows) -> tuple[str, ...]:
     """Return the column of questions and one or two columns of answers, for the kind ``judge``.
 
+    The answers have the order of their numbers or letters.
+
     Raises:
         InputError: ``E-INIT`` without them.
     """
     question = _named(rows, _QUESTION_NAMES)
-    answers = [name for name in rows.columns() if _ANSWER_NAME.fullmatch(name.strip())]
+    found = [(match[2] or "", match.string) for match in map(_ANSWER_NAME.fullmatch, rows.columns()) if match]
+    answers = [name for _, name in sorted(found, key=lambda pair: pair[0].lower())]
     if question is None or not 1 <= len(answers) <= 2:
         what = "no column of questions" if question is None else f"{len(answers)} columns of answers"
         hint = "Give --text QUESTION --text ANSWER, and for pairs another --text ANSWER."
         raise InputError("E-INIT", f"{rows.source}: {what} by name.", hint)
     return question, *answers
+
+
+def verdict_column(rows: Rows, texts: Sequence[str]) -> str | None:
+    """Return the column of human verdicts by name, unless it is blank, for the kind ``judge``."""
+    name = _named(rows, _VERDICT_NAMES)
+    return name if name and name not in texts and _cells(rows, name) else None
 
 
 def asked_columns(rows: Rows, texts: Sequence[str], label: str | None) -> tuple[Sequence[str], str | None]:
@@ -201,11 +211,12 @@ def _label_column(rows: Rows, names: Sequence[str], labels: Sequence[str], ask: 
 
 def _label_values(rows: Rows, label: str, labels: Sequence[str]) -> dict[str, int]:
     counts = Counter(map(cell_text, _cells(rows, label, labels)))
-    if not 2 <= len(counts) <= _MAX_NAMED_LABELS:
+    least = 1 if labels else 2  # all rows may have one of the given labels
+    if not least <= len(counts) <= _MAX_NAMED_LABELS:
         raise InputError(
             "E-INIT",
             f"{rows.source}: the column {label!r} has {len(counts):,} different values.",
-            f"A label column has 2 to {_MAX_NAMED_LABELS}.",
+            f"A label column has 2 to {_MAX_NAMED_LABELS}. Name labels of no row with --labels.",
         )
     as_numbers = all(re.fullmatch(r"-?\d{1,9}", value) for value in counts)
     return {value: counts[value] for value in sorted(counts, key=int if as_numbers else None)}

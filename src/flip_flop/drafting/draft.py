@@ -16,6 +16,7 @@ from flip_flop.console import count, visible
 from flip_flop.drafting import NUM_TEMPLATES
 from flip_flop.drafting.columns import (
     LABEL_NAMES,
+    MAX_LABELS,
     PAIR_NAMES,
     SENTIMENT_NAMES,
     Ask,
@@ -23,6 +24,7 @@ from flip_flop.drafting.columns import (
     asked_columns,
     find_columns,
     judged_columns,
+    verdict_column,
 )
 from flip_flop.drafting.library import (
     KINDS,
@@ -182,13 +184,17 @@ def draft_task(
         kind = entries[0].kind
     if kind == "judge" and not texts:
         texts = judged_columns(rows)
+    usual = ("first", "second") if len(texts) > 2 else ("fail", "pass")
+    is_named = label is not None or bool(labels)
+    if kind == "judge" and not is_named and (label := verdict_column(rows, texts)) is not None:
+        labels = usual if {label_text(row.fields.get(label)) for row in rows.rows} <= {"", *usual} else ()
     is_open = kind == "open"
     if is_open and labels:
         raise InputError("E-INIT", "--labels are of answer choices, and open answers have none.", "Leave it out.")
     if is_open:
         texts, label = asked_columns(rows, texts, label)
     columns = find_columns(rows, texts=texts, label=label, labels=labels, ask=ask, is_open=is_open)
-    values, words = ((), ()) if is_open else _labels(rows, columns, tuple(labels), kind, ask)
+    values, words = ((), ()) if is_open else _labels(rows, columns, tuple(labels), kind, ask, usual)
     has_options, has_question = bool(columns.options), [*map(str.lower, columns.texts[1:])] == ["question"]
     of_a_pair = kind in ("entailment", "yes_no") or "entail" in " ".join(words).lower()
     is_known_pair = tuple(name.strip().lower() for name in columns.texts) in PAIR_NAMES
@@ -221,6 +227,8 @@ def draft_task(
     printed = [str(row.fields.get(name)) for row in rows.rows[:LINTED_ROWS] for name in columns.texts]
     phrasings, order = choose_phrasings(kind, words, given, by_place=bool(labels), texts=printed, among=entries)
     is_known = prompt or is_open or phrasings.order(words, by_place=False)
+    if kind == "judge" and not is_named and not is_known and columns.label:
+        _refuse_no_verdicts(rows, columns)
     language = phrasings.language + ("" if is_known else " (the language of the labels is unknown)")
     if phrasings.question and (word or kind == "judge"):
         question = question or string.Template(phrasings.question).substitute(word=word)
@@ -250,7 +258,7 @@ def draft_task(
 
 
 def _labels(
-    rows: Rows, columns: Columns, given: tuple[str, ...], kind: str | None, ask: Ask
+    rows: Rows, columns: Columns, given: tuple[str, ...], kind: str | None, ask: Ask, usual: tuple[str, ...]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the values of the label column and their words, in one order."""
     values = tuple(columns.values)
@@ -258,7 +266,7 @@ def _labels(
         return values, values
     if not values:
         if not given and kind == "judge":
-            given = ("first", "second") if len(columns.texts) > 2 else ("fail", "pass")
+            given = usual
         elif not given and ask is not None:
             given = split_labels(ask("No column holds labels. Which are there, such as no,yes?", "", ()))
         elif not given:
@@ -293,6 +301,16 @@ def _labels(
         f"{rows.source}: {columns.label!r} holds {', '.join(map(repr, values))}, not {', '.join(map(repr, given))}.",
         "Give --labels all of its values, or a word for each number. Add --label none if it has no gold labels.",
     )
+
+
+def _refuse_no_verdicts(rows: Rows, columns: Columns) -> None:
+    """Refuse labels of a judge that the user has not named if they are perhaps no verdicts."""
+    values, is_usual = columns.values, (columns.label or "").strip().lower() in LABEL_NAMES
+    are_texts = len(values) == sum(values.values()) or not is_usual
+    if len(values) > MAX_LABELS or (are_texts and not all(map(str.isdecimal, values))):
+        shown = ", ".join(map(repr, list(values)[:3]))
+        message = f"{rows.source}: {columns.label!r} holds {shown}, which are perhaps no verdicts."
+        raise InputError("E-INIT", message, "Give --label COLUMN, or --label none.")
 
 
 def _answer_format(rows: Rows, label: str | None) -> AnswerFormat:
