@@ -21,17 +21,21 @@ MAX_SECONDS = 5  # to find an answer in a generated text
 MAX_SLOW = 5  # texts that take longer
 SLOW_HINT = "Remove repetitions within repetitions."
 _num_slow = Counter[str]()  # by regular expression, in this process
-# A sign is not the hyphen of "10-12" or "(1)-2". A number does not continue a word, as in "x2", or another number. The
-# words of Thai, Chinese, Japanese and Korean have no spaces around them.
+# A sign is not the hyphen of "10-12" or "(1)-2". A number does not continue a word, as in "x2" or "m^2", or another
+# number. The words of Thai, Chinese, Japanese and Korean have no spaces around them.
 NO_WORD = r"(?<![^\W_\u0e00-\u0e4f\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af])"
-SIGN = r"(?<![)\]%°/])[-+−－﹣]|(?<![^\s:=(\[$])–"
+SIGN = r"(?<![)\]%°/])[-+−－﹣‐‑]|(?<![^\s:=(\[$])–"
 FRACTIONS = "¼-¾⅐-⅞"
 NUMBER = re.compile(
-    rf"(?:{NO_WORD}(?P<sign>{SIGN})|{NO_WORD}(?<!\d[.,:])(?<!/))[$€£¥]?"
-    rf"(?P<digits>(?:(?<!\.)\.)?\d[\d.,/:'’_^{{}}²³¹⁰-⁹⁄٫٬．，{FRACTIONS}]*"
+    rf"(?:{NO_WORD}(?P<sign>{SIGN})|{NO_WORD}(?<!\d[.,:])(?<!/)(?<![^\W_]\^))[$€£¥]?"
+    rf"(?P<digits>(?:(?<!\.)\.)?[\d{FRACTIONS}][\d.,/:'’_^{{}}²³¹⁰-⁹⁄٫٬．，{FRACTIONS}]*"
     rf"(?:(?:[ \u00a0\u2009\u202f]|\\[,;: ])\d{{3}}(?!\d)| ?[{FRACTIONS}])*)"
     r"(?P<exponent>[eE][-+]?\d{1,3}(?![^\W_]))?"
 )
+# The number also has another sign, a root or a scale: minus 5, √2, (x)^2, 1.5 million, 5 and a half.
+BEFORE_NUMBER = re.compile(r"(?i)(?:\b(?:minus|negative)\s|√|\\sqrt\{|\^\{?)\Z")
+SCALE = r"hundred|thousand|million|billion|trillion|dozen|and an? (?:half|quarter|third)|[百千万萬億亿兆π]|\\pi|\\sqrt"
+AFTER_NUMBER = re.compile(rf"[kKMB](?![^\W_])|\s?(?:{SCALE})")
 # Other forms can be read in several ways: 1,5 and 1/2 and 10:30 and 1 000 and 10^3.
 PLAIN = re.compile(r"(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+)?")
 ARTICLES = re.compile(r"\b(?:a|an|the)\b")
@@ -160,8 +164,10 @@ def numbers(text: str) -> list[str | None]:
     keys: list[str | None] = []
     for match in NUMBER.finditer(text):
         digits = match["digits"].rstrip(".,/:'’_{}，．").replace("．", ".")
-        sign = regex.sub("[−－﹣–]", "-", match["sign"] or "")
-        if not PLAIN.fullmatch(digits):
+        sign = regex.sub("[−－﹣–‐‑]", "-", match["sign"] or "")
+        start, end = match.span()
+        has_more = BEFORE_NUMBER.search(text, max(0, start - 10), start) or AFTER_NUMBER.match(text, end)
+        if has_more or not PLAIN.fullmatch(digits):
             keys.append(None)
             continue
         number = Decimal(f"{sign}{digits.replace(',', '')}{match['exponent'] or ''}")
