@@ -27,13 +27,14 @@ def unwrap(model: nn.Module) -> PreTrainedModel:
 
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Switch to evaluation mode, without dropout, and restore the mode afterwards."""
-    was_training = model.training
+    """Switch to evaluation mode, without dropout, and restore the mode of each module afterwards."""
+    in_training = [module for module in model.modules() if module.training]
     model.eval()
     try:
         yield
     finally:
-        model.train(was_training)
+        for module in in_training:
+            module.training = True
 
 
 @contextmanager
