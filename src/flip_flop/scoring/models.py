@@ -340,7 +340,9 @@ def as_loaded(model: ModelGiven, tokenizer: PreTrainedTokenizerBase | None = Non
     if isinstance(model, str | os.PathLike):
         model = load_model(model)
     if isinstance(model, LoadedModel):
-        return model if tokenizer is None else replace(model, tokenizer=tokenizer)
+        # A trainer adds its adapter to the model that it is given.
+        adapter = AdapterRecord() if hasattr(model.model, "peft_config") else None
+        return replace(model, tokenizer=tokenizer or model.tokenizer, adapter=model.adapter or adapter)
     return _describe(model, tokenizer)
 
 

@@ -4,10 +4,13 @@ import copy
 import hashlib
 import logging
 import os
+import random
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, cast
 
+import numpy as np
 import torch
 from peft import LoraConfig, PeftConfig, PeftModel, get_peft_model
 from peft.tuners.tuners_utils import BaseTunerLayer
@@ -45,6 +48,9 @@ def prepare_model(model: nn.Module, args: F2CConfig, peft_config: PeftConfig | N
     """
     if peft_config is not None and peft_config.peft_type not in ADAPTER_KINDS:
         raise InputError("E-ADAPTER", f"{type(peft_config).__name__} is not supported.")
+    if isinstance(model, PeftModel) and model.active_adapters != ["default"]:  # PEFT saves another one as the adapter
+        names = " and ".join(map(repr, model.active_adapters))
+        raise InputError("E-ADAPTER", f"the active adapter is {names}.", "Name the adapter to train 'default'.")
     adapted = prepare_for_saving(model if isinstance(model, PeftModel) else _with_adapter(model, args, peft_config))
     parts = [name for name, value in adapted.named_parameters() if value.requires_grad and isinstance(value, DTensor)]
     if parts and sharding_of(adapted) == "fsdp":  # its gradient would be of the rows of all processes
@@ -54,6 +60,34 @@ def prepare_model(model: nn.Module, args: F2CConfig, peft_config: PeftConfig | N
     if args.gradient_checkpointing:
         _checkpoint_activations(adapted, args.gradient_checkpointing_kwargs)
     return adapted
+
+
+@contextmanager
+def given_back(model: nn.Module) -> Iterator[None]:
+    """Give a model back as it was, without an adapter, hooks and settings that a training adds.
+
+    The states of random number generators, which the library seeds, are restored, too. A model in parts is not.
+    """
+    causal_lm = unwrap(model)
+    objects = [*model.modules(), *filter(None, [causal_lm.config, causal_lm.generation_config])]
+    # Such as a module's attributes, parts and hooks.
+    contents = [each for item in objects for each in (vars(item), *vars(item).values()) if isinstance(each, dict)]
+    before = [(each, dict(each)) for each in contents]
+    trainable = {parameter: parameter.requires_grad for parameter in model.parameters()}
+    of_python, of_numpy = random.getstate(), np.random.get_state()
+    devices = [*range(torch.cuda.device_count())] if torch.cuda.is_initialized() else []
+    try:
+        with torch.random.fork_rng(devices=devices):
+            yield
+    finally:
+        random.setstate(of_python)
+        np.random.set_state(of_numpy)
+        if sharding_of(model) is None:
+            for each, content in before:
+                each.clear()
+                each.update(content)
+            for parameter, is_trainable in trainable.items():
+                parameter.requires_grad_(is_trainable)
 
 
 def check_optimizer(optimizer: Any, adapted: nn.Module) -> None:
@@ -78,12 +112,11 @@ def _with_adapter(model: nn.Module, args: F2CConfig, peft_config: PeftConfig | N
     ):
         warnings.filterwarnings("ignore", message=".*did not match any targeted module.*")  # of fused experts
         warnings.filterwarnings("error", message=UNDIVIDED)
-        of_whole = copy.deepcopy(config)  # get_peft_model changes it
         torch.manual_seed(derive_seed(args.seed, "lora"))
-        adapted = cast(PeftModel, get_peft_model(model, config))
+        adapted = cast(PeftModel, get_peft_model(model, copy.deepcopy(config)))  # which it changes
         if sharding_of(model) == "tp":
             torch.manual_seed(derive_seed(args.seed, "lora"))
-            _initialize_as_whole(adapted, of_whole)
+            _initialize_as_whole(adapted, copy.deepcopy(config))
     if peft_config is None:
         _warn_of_share(adapted)
     return adapted

@@ -44,7 +44,7 @@ from flip_flop.scoring.distributed import all_gather, any_rank, rank, sharding_o
 from flip_flop.scoring.models import ModelGiven
 from flip_flop.scoring.too_long import TOO_LONG_FILE, listed_beside, write_too_long
 from flip_flop.tasks import Task
-from flip_flop.training.adapter import load_trained, sharded_state
+from flip_flop.training.adapter import given_back, load_trained, sharded_state
 from flip_flop.training.card import CARD, base_name, change_on_validation, describe, model_card
 from flip_flop.training.checkpoints import (
     FORMAT,
@@ -101,6 +101,7 @@ def train(
 
     Args:
         model: The base model, without an adapter: a name, a folder, or any model that :func:`~flip_flop.audit` takes.
+            The training leaves a model object as it was.
         data: The result of :func:`load_training_data`; all instances of a task, its name or its file.
         config: The settings. Checkpoints go to ``out/checkpoints``; ``output_dir`` is ignored.
         out: An empty or new folder; with ``resume``, the folder of a run with the same settings.
@@ -112,9 +113,13 @@ def train(
         InputError: See ``docs/reference/errors.md``.
     """
     out = Path(out)
-    with lock(out), named_write_errors(out):
+    with lock(out), named_write_errors(out), contextlib.ExitStack() as until_end:
         data = rows_for_task(data, config)
         loaded = load_trained(model, None, config)
+        if loaded.adapter is not None:
+            hint = "Give the base model, as PEFT's unload() returns it, or train the adapter further with F2CTrainer."
+            raise InputError("E-ADAPTER", "the model to train has an adapter.", hint)
+        until_end.enter_context(given_back(loaded.model))
         config = copy.copy(config)
         config.output_dir = str((out / "checkpoints").resolve())
         config.model_init_kwargs = None  # the model is loaded
