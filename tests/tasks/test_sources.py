@@ -74,11 +74,22 @@ def test_32_bit_floats_are_read_as_short_decimals(tmp_path, kind):
     types = [pa.float32(), kind(pa.float32())]
     table = pa.table([pa.array(cells, of) for cells, of in zip(numbers.values(), types, strict=True)], [*numbers])
     pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
-    frame = pandas.DataFrame({"one": np.array([0.1, np.nan, 16777216.0], dtype=np.float32)})
+    frames = [pandas.DataFrame({"one": pandas.array(numbers["one"], dtype=of)}) for of in ("Float32", "float[pyarrow]")]
+    frames.append(pandas.DataFrame({"one": np.array([0.1, np.nan, 16777216.0], dtype=np.float32)}))
     expected = [dict(zip(numbers, cells, strict=True)) for cells in zip(*numbers.values(), strict=True)]
-    for data, names in ((tmp_path / "a.parquet", numbers), (datasets.Dataset(table), numbers), (frame, ["one"])):
+    of_frames = [(frame, ["one"]) for frame in frames]
+    for data, names in ((tmp_path / "a.parquet", numbers), (datasets.Dataset(table), numbers), *of_frames):
         read = [row.fields for row in as_source(data).load().rows]
         assert read == [{name: row[name] for name in names} for row in expected]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [pandas.DataFrame([["x", "y"]], columns=["a", "a"]), pandas.DataFrame({1: ["x"], "1": ["y"]}), [{1: 2, "1": 3}]],
+)
+def test_two_columns_of_one_name_are_refused(data):
+    with pytest.raises(InputError, match=r"E-DATA-COLUMN: rows.*: two columns are named '[a1]'"):
+        as_source(data).load()
 
 
 def test_tsv_jsonl_json_and_parquet_give_the_same_rows(tmp_path):

@@ -4,6 +4,7 @@ import re
 from dataclasses import replace
 
 import datasets
+import numpy as np
 import pandas as pd
 import pytest
 from evidence.demo_reviews import SPLIT_SIZES, make_rows
@@ -151,6 +152,12 @@ def test_labels_may_be_numbers_of_a_table_but_no_set():
     assert made.digest() == replace(made, labels=(0, 1)).digest()
     with pytest.raises(InputError, match=r"E-LABEL: .* is a set"):
         replace(made, labels={0, 1})
+    assert replace(made, label_names=np.array(["no", "yes"])).label_names == ("no", "yes")
+    for names in ({"no", "yes"}, {0: "no", 1: "yes"}, "ny"):
+        with pytest.raises(InputError, match=r"E-LABEL: .* label_names is a (set|dict|str)"):
+            replace(made, label_names=names)
+    with pytest.raises(InputError, match="E-TASK-KEY: templates is a set"):
+        replace(made, templates={"{{ text }}", "{{ text }}?"})
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import functools
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -199,6 +199,8 @@ class TemplateSet:
         """
         if isinstance(templates, cls):
             return templates
+        if isinstance(templates, Set):
+            raise InputError("E-TASK-KEY", "templates is a set, which has no order.", "Give a list.")
         listed = templates if isinstance(templates, Iterable) and not isinstance(templates, str) else [templates]
         named = (
             templates

@@ -149,7 +149,7 @@ def guess_encoding(content: bytes) -> str:
     return "latin-1"  # it has every byte
 
 
-def _check_columns(columns: Sequence[str], where: str) -> None:
+def check_columns(columns: Sequence[str], where: str) -> None:
     """Reject two columns of one name (``E-DATA-COLUMN``)."""
     if repeated := [column for column, times in Counter(columns).items() if times > 1]:
         raise InputError("E-DATA-COLUMN", f"{where}: two columns are named {repeated[0]!r}.", "Rename one of them.")
@@ -176,7 +176,7 @@ def read_csv_rows(text: str, delimiter: str | None, where: str, kind: str = ".cs
                 continue
             if header is None:
                 header = cells
-                _check_columns(header, where)
+                check_columns(header, where)
                 if delimiter is None:
                     _check_delimiter(header, where)
             elif len(cells) != len(header):
@@ -290,7 +290,7 @@ def _read_parquet(path: Path) -> list[NumberedRow]:
         rows = [fields for batch in batches for fields, equal in itertools.groupby(batch.to_pylist()) for _ in equal]
     except (pyarrow.ArrowException, OSError, ArithmeticError, LookupError, ValueError) as error:
         raise InputError("E-DATA-PARSE", f"{path}: {_first_line(error)}.", "Write the parquet file again.") from None
-    _check_columns(table.column_names, str(path))
+    check_columns(table.column_names, str(path))
     return [NumberedRow(number, fields) for number, fields in enumerate(rows, start=1)]
 
 
@@ -338,7 +338,7 @@ def _read_excel(path: Path) -> list[NumberedRow]:
         raise InputError(
             "E-DATA-PARSE", f"{path}: {type(error).__name__}: {_first_line(error)}.", "Save it again as .xlsx."
         ) from None
-    _check_columns([name for _, name in named], str(path))
+    check_columns([name for _, name in named], str(path))
     return [
         NumberedRow(number, fields) for number, fields in enumerate(cells, 2) if any(map(cell_text, fields.values()))
     ]

@@ -15,12 +15,21 @@ from flip_flop.errors import InputError, nearest, require_whole
 from flip_flop.files import derive_seed, sha256_file, sha256_text
 from flip_flop.hub import hub_answers, is_offline, unreachable
 from flip_flop.prompts import RenderedInstance
-from flip_flop.tasks.readers import SEPARATED, NumberedRow, cell_text, label_text, read_rows, with_short_floats
+from flip_flop.tasks.readers import (
+    SEPARATED,
+    NumberedRow,
+    cell_text,
+    check_columns,
+    label_text,
+    read_rows,
+    with_short_floats,
+)
 
 log = logging.getLogger("flip_flop")
 
 MIRROR_VARIABLE = "FLIP_FLOP_HUB_MIRROR"
 PARTS = ("train", "test")
+_FLOAT32 = ("float32", "Float32", "float[pyarrow]")  # the types of pandas
 _ROWS = "Give a list of dicts, a datasets.Dataset, a pandas.DataFrame or a file's path."
 
 
@@ -210,10 +219,13 @@ def _rows_of(data: Any) -> Iterable[Any]:
     return ({**row, **cells} for row, cells in zip(data, short, strict=True))
 
 
-def _fields(row: object, name: str, number: int) -> dict[str, Any]:
+def _fields(row: object, source: str, number: int) -> dict[str, Any]:
     if not isinstance(row, Mapping):
-        raise InputError("E-DATA-ROWS", f"{name} row {number} is of type {type(row).__name__}.", _ROWS)
-    return {str(name): value for name, value in row.items()}
+        raise InputError("E-DATA-ROWS", f"{source} row {number} is of type {type(row).__name__}.", _ROWS)
+    fields = {str(name): value for name, value in row.items()}
+    if len(fields) < len(row):
+        check_columns([*map(str, row)], f"{source} row {number}")
+    return fields
 
 
 def as_source(data: Any, name: str = "rows") -> Source:
@@ -230,8 +242,10 @@ def as_source(data: Any, name: str = "rows") -> Source:
         return FileSource(Path(data))
     pandas = sys.modules.get("pandas")  # a table exists only if its user has imported pandas
     if pandas and isinstance(data, pandas.DataFrame):
-        narrow = data.select_dtypes("float32").columns
-        data = data.astype(dict.fromkeys(narrow, str)).astype(dict.fromkeys(narrow, float))
+        check_columns([*map(str, data.columns)], name.rstrip(","))
+        narrow = [column for column, kind in data.dtypes.items() if str(kind) in _FLOAT32]
+        for kind in ("float32", str, float):
+            data = data.astype(dict.fromkeys(narrow, kind))
         data = data.astype(object).where(data.notna(), None).to_dict("records")
     if not isinstance(data, Iterable) or isinstance(data, Mapping):
         raise InputError("E-DATA-ROWS", f"{name} is of type {type(data).__name__}.", _ROWS)

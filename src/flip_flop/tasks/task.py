@@ -84,11 +84,14 @@ class Task:
 
     def __post_init__(self) -> None:
         task = f"task {self.name!r}"
-        if self.labels is not None:
-            if isinstance(self.labels, Set):
-                raise InputError("E-LABEL", f"{task}: labels is a set, which has no order.", "Give a list.")
-            plain = [label.item() if isinstance(label, np.generic) else label for label in self.labels]
-            object.__setattr__(self, "labels", tuple(plain))
+        for name in ("labels", "label_names"):
+            if (given := getattr(self, name)) is not None:
+                if isinstance(given, Set | Mapping | str):
+                    kind = type(given).__name__
+                    hint = "Give a list, in the order of the answer choices."
+                    raise InputError("E-LABEL", f"{task}: {name} is a {kind}.", hint)
+                plain = [label.item() if isinstance(label, np.generic) else label for label in given]
+                object.__setattr__(self, name, tuple(plain))
         templates = TemplateSet.of(self.templates, self.label_names or self.labels or ())
         object.__setattr__(self, "templates", replace(templates, has_choices=self.answer is None))
         data = self.data if isinstance(self.data, Mapping) else {"test": self.data}
