@@ -1,13 +1,15 @@
 """What the library leaves behind in the process of a notebook: in its models, arguments and global settings."""
 
 import copy
+import logging
 
 import numpy as np
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
+from transformers.utils import logging as transformers_logging
 
-from flip_flop import F2CTrainer, audit, predict, train
+from flip_flop import F2CTrainer, audit, load_model, predict, train
 from tests.refused import refused
 from tests.tiny import byte_bpe, tiny_model
 from tests.training.conftest import load_tiny, make_task, make_trainer, settings, training_rows
@@ -89,3 +91,28 @@ def test_an_adapters_configuration_is_for_many_models(tmp_path):
     for model in (tiny_model("gpt_neox"), tiny_model("qwen2")):  # with other names of layers
         F2CTrainer(model, args, train_dataset=training_rows(), processing_class=byte_bpe(), peft_config=given)
     assert vars(given) == vars(LORA)
+
+
+def test_loading_a_model_leaves_the_librarys_messages_as_they_were():
+    before = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
+    try:
+        transformers_logging.set_verbosity_info()
+        transformers_logging.enable_progress_bar()
+        load_model("demo")
+        assert transformers_logging.get_verbosity() == logging.INFO
+        assert transformers_logging.is_progress_bar_enabled()
+    finally:
+        transformers_logging.set_verbosity(before[0])
+        if not before[1]:
+            transformers_logging.disable_progress_bar()
+
+
+def test_compute_metrics_may_change_its_arrays(tmp_path):
+    def change(prediction):
+        prediction.predictions[:, :, 1] = -100.0
+        return {}
+
+    args = settings(output_dir=str(tmp_path))
+    rows = {"train_dataset": training_rows(), "eval_dataset": training_rows(), "processing_class": byte_bpe()}
+    trainer, changing = (F2CTrainer(tiny_model("qwen2"), args, **rows, compute_metrics=of) for of in (None, change))
+    assert changing.evaluate() == trainer.evaluate() == changing.evaluate()

@@ -118,7 +118,8 @@ def _refuse(text: str) -> NoReturn:
 
 def _set_up_logging() -> None:
     """Print our messages as plain lines, and of other libraries only errors."""
-    os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # read when the library is imported, later
+    for library in ("HF_HUB", "TRANSFORMERS"):
+        os.environ.setdefault(f"{library}_VERBOSITY", "error")  # read when the library is imported, later
     handler = logging.StreamHandler()
     handler.setFormatter(LogLines("%(message)s"))
     sys.excepthook = lambda kind, error, trace: echo("".join(traceback.format_exception(error)).rstrip(), err=True)
@@ -126,8 +127,9 @@ def _set_up_logging() -> None:
     log.handlers = [handler]  # replaces the handler of an earlier call
     # Only the first process of a launcher prints messages.
     log.setLevel(logging.INFO if is_first_process() else logging.ERROR)
-    # It warns of missing kernels when it is imported.
-    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
+    # The first warns of missing kernels when it is imported.
+    for library in ("bitsandbytes", "transformers"):
+        logging.getLogger(library).setLevel(logging.ERROR)
     if not sys.warnoptions:
         warnings.simplefilter("ignore")
 

@@ -6,14 +6,15 @@ import logging
 import os
 import re
 import tempfile
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, get_args, runtime_checkable
 
 import torch
 import transformers
-from huggingface_hub.utils import are_progress_bars_disabled, enable_progress_bars
+from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 from safetensors import SafetensorError, safe_open
 from torch import nn
 from transformers import (
@@ -227,6 +228,27 @@ class LoadedModel:
         return replace(encoder, trained_chat=self.adapter.chat or {}) if self.adapter and trained_with else encoder
 
 
+@contextmanager
+def _silent_loading() -> Iterator[None]:
+    """Silence transformers, but keep the progress bars of downloads."""
+    level, has_bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
+    were_disabled = are_progress_bars_disabled()
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it warns of a cast at each product
+    if not were_disabled:
+        enable_progress_bars()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(level)
+        if has_bars:
+            transformers_logging.enable_progress_bar()
+            if were_disabled:
+                disable_progress_bars()
+
+
+@_silent_loading()
 @as_input_error("E-MODEL-FILE", "A file of the model is invalid", kind=Exception)
 def load_model(
     name: str | os.PathLike[str],
@@ -256,7 +278,6 @@ def load_model(
     """
     name = os.fspath(name)
     check_model_name(name, revision, dtype=dtype, device=device)
-    _silence_loading()
     if shard is not None:
         check_shard(name, quantization_config, device_map)
         join_processes(device)
@@ -443,16 +464,6 @@ def _weights_digest(name: str, files: Collection[str], model: PreTrainedModel) -
     if Path(name).is_dir():
         return sha256_json({file: sha256_file(Path(name) / file) for file in files})
     return sha256_json({"name": name, "commit": getattr(model.config, "_commit_hash", None)})
-
-
-def _silence_loading() -> None:
-    """Silence transformers, but keep the progress bars of downloads."""
-    were_disabled = are_progress_bars_disabled()
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
-    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it warns of a cast at each product
-    if not were_disabled:
-        enable_progress_bars()
 
 
 DIGESTS = "digests.json"  # of the other files of its folder
