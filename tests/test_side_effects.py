@@ -1,4 +1,4 @@
-"""What the library leaves behind in the process of a notebook: in its models, arguments and global settings."""
+"""State after a call of the library: of models, arguments and global settings in the process of a notebook."""
 
 import copy
 import logging
@@ -29,7 +29,7 @@ def test_each_module_keeps_its_mode(ask):
 
 
 def state_of(model):
-    """The parts of a model, and all that a training could change in them."""
+    """The parts of a model, and all that a training run could change in them."""
     modules = {
         name: (module, module.training, len(module._forward_hooks), getattr(module, "gradient_checkpointing", None))
         for name, module in model.named_modules()

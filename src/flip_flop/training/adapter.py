@@ -64,7 +64,7 @@ def prepare_model(model: nn.Module, args: F2CConfig, peft_config: PeftConfig | N
 
 @contextmanager
 def given_back(model: nn.Module) -> Iterator[None]:
-    """Give a model back as it was, without an adapter, hooks and settings that a training adds.
+    """Give a model back as it was, without an adapter, hooks and settings that a training run adds.
 
     The states of random number generators, which the library seeds, are restored, too. A model in parts is not.
     """
