@@ -20,6 +20,7 @@ from flip_flop.metrics import (
     find_offsets,
     label_shares_per_template,
     offsets_that_change,
+    peer_votes,
     prior_offsets,
     rank_templates,
     reliability,
@@ -125,6 +126,15 @@ def test_ranking_equals_slow_loops(num_templates, num_labels, with_gold):
         assert difference == pytest.approx(values[at] - values[found.order[0]])
         assert low <= difference <= high
     assert found.differences[found.order[0]] is None
+
+
+def test_the_votes_of_all_other_templates_read_each_score_once(monkeypatch):
+    scores, _ = random_data(40, 30, 5)
+    exponentials, exp = [], np.exp
+    monkeypatch.setattr(np, "exp", lambda values: exponentials.append(values.size) or exp(values))
+    votes = peer_votes(scores)
+    assert sum(exponentials) == scores.size
+    assert votes[:, 7].tolist() == [oracle.majority_vote(rows) for rows in np.delete(scores, 7, axis=1).tolist()]
 
 
 @pytest.mark.slow

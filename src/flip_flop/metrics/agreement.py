@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -207,14 +208,27 @@ def majority_vote(scores: Float[np.ndarray, "instances templates labels"]) -> In
         >>> majority_vote(np.log(probabilities)).tolist()
         [0, 1]
     """
-    counts = vote_counts(predicted(scores), scores.shape[2])
+    return most_votes(predicted(scores), label_probs(scores))
+
+
+def most_votes(
+    predictions: Int[np.ndarray, "instances templates"],
+    probs: Float[np.ndarray, "instances templates labels"],
+    templates: Any = slice(None),
+) -> Int[np.ndarray, " instances"]:
+    """The :func:`majority_vote` of some templates, from predictions and label probabilities, which break the ties."""
+    counts = vote_counts(predictions[:, templates], probs.shape[2])
     most = counts.max(axis=1, keepdims=True)
-    return np.where(most[:, 0] > 0, np.where(counts == most, vote_weights(scores), -1.0).argmax(axis=1), -1)
+    votes = np.where(most[:, 0] > 0, counts.argmax(axis=1), -1)
+    tied = np.flatnonzero((votes >= 0) & ((counts == most).sum(axis=1) > 1))
+    weights = vote_weights(probs[tied][:, templates])
+    votes[tied] = np.where(counts[tied] == most[tied], weights, -1.0).argmax(axis=1)
+    return votes
 
 
-def vote_weights(scores: Float[np.ndarray, "instances templates labels"]) -> Float[np.ndarray, "instances labels"]:
+def vote_weights(probs: Float[np.ndarray, "instances templates labels"]) -> Float[np.ndarray, "instances labels"]:
     """The sum of each label's probabilities over all templates, which breaks a tie of votes."""
-    return np.sort(label_probs(scores), axis=1).sum(axis=1)  # sorted, as in label_probs
+    return np.sort(probs, axis=1).sum(axis=1)  # sorted, as in label_probs
 
 
 def label_shares(predictions: Int[np.ndarray, "instances templates"], num_labels: int) -> Float[np.ndarray, " labels"]:

@@ -10,7 +10,8 @@ from flip_flop.metrics.agreement import (
     constant_templates,
     label_probs,
     label_shares_per_template,
-    majority_vote,
+    most_votes,
+    predicted,
     vote_counts,
     vote_weights,
 )
@@ -50,7 +51,7 @@ def vote_margin(data: Scores) -> Float[np.ndarray, " instances"]:
         >>> vote_margin(Scores(np.log([[[0.9, 0.1], [0.8, 0.2]]]), np.array([0]))).round(4).tolist()
         [0.7]
     """
-    means = vote_weights(data.scores) / data.predictions.shape[1]
+    means = vote_weights(label_probs(data.scores)) / data.predictions.shape[1]
     is_vote = data.votes[:, None] == np.arange(data.num_labels)
     other = np.where(is_vote, -np.inf, means).max(axis=1, initial=0.0)
     return np.where(data.votes >= 0, (means * is_vote).sum(axis=1) - other, -np.inf)
@@ -124,7 +125,9 @@ def peer_votes(scores: Float[np.ndarray, "instances templates labels"]) -> Int[n
     num_templates = scores.shape[1]
     if num_templates < 2:
         return np.full(scores.shape[:2], -1)
-    return np.stack([majority_vote(np.delete(scores, template, axis=1)) for template in range(num_templates)], axis=1)
+    predictions, probs = predicted(scores), label_probs(scores)
+    others = (np.arange(num_templates) != template for template in range(num_templates))
+    return np.stack([most_votes(predictions, probs, kept) for kept in others], axis=1)
 
 
 def label_preference(
