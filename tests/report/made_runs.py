@@ -92,6 +92,13 @@ def write_run(folder, name, scores, gold, templates, *, labels, method=None, **e
     return found.write(folder)
 
 
+def wide_run(folder, name="base", num_templates=50, num_labels=2, pull=0.0):
+    """An audit of many templates or labels."""
+    labels = [f"intent_{label}" for label in range(num_labels)]
+    templates = [(f"template_{index}", "{{ text }}", " ||| ".join(labels)) for index in range(num_templates)]
+    return write_run(folder, name, *make_scores(1, 60, num_templates, num_labels, pull), templates, labels=labels)
+
+
 def demo_runs(root):
     """Four audits of the demo's shape, and two of its held-out templates."""
     labels = ("negative", "positive")

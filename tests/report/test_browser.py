@@ -13,7 +13,7 @@ import pytest
 
 from flip_flop.metrics import f1_per_template
 from flip_flop.report import load_run, write_report
-from tests.report.made_runs import HOSTILE, open_run
+from tests.report.made_runs import HOSTILE, open_run, wide_run
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 PROGRAM = next(filter(None, map(shutil.which, PROGRAMS)), None)
@@ -235,6 +235,17 @@ def test_the_page_fits_its_window_and_one_run_fits_three(browser, request, tmp_p
             assert browser.run("document.documentElement.scrollWidth") <= width
     finally:
         browser.call("Emulation.clearDeviceMetricsOverride")
+
+
+def test_the_answers_of_many_templates_leave_room_for_the_text(browser, tmp_path):
+    runs = [wide_run(tmp_path / name, name, pull=pull) for name, pull in (("base", 0.0), ("f2c", 0.8))]
+    browser.open(write_report(runs, tmp_path / "report.html"))
+    browser.run("document.querySelector('.rows').scrollIntoView()")
+    assert browser.run("document.documentElement.scrollWidth") <= 1280
+    assert browser.run("document.querySelector('.rows .about').getBoundingClientRect().width") > 300
+    browser.run("document.querySelector('[id$=-examples] button.show').click()")
+    found(browser)
+    assert browser.run("document.querySelector('dialog .about').getBoundingClientRect().width") > 200
 
 
 def test_axe_finds_no_violation_in_the_page_and_in_the_dialog(browser, make_run, tmp_path):

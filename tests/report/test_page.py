@@ -15,7 +15,7 @@ from flip_flop.console import percent, points
 from flip_flop.metrics import batch_offsets, calibrated, f1_per_template, observed_agreement, summarise, vote_changes
 from flip_flop.report import load_run, write_report
 from flip_flop.report.instances import answer_counts, find_changes, state_counts, transition_counts
-from tests.report.made_runs import HOSTILE, write_run
+from tests.report.made_runs import HOSTILE, wide_run, write_run
 from tests.report.pages import Page
 
 
@@ -162,6 +162,18 @@ def test_rows_show_calibrated_answers_where_the_decision_advises_them(tmp_path):
     assert "calibrated answers" in Page(text).text
     assert "uncalibrated answers" not in text
     assert text.count('class="interval ') == 4
+
+
+@pytest.mark.parametrize("num_labels", [20, 21])
+def test_of_more_than_20_labels_there_is_no_legend_and_a_row_lists_its_answers_only(tmp_path, num_labels):
+    run = wide_run(tmp_path / "run", num_templates=2, num_labels=num_labels)
+    page = Page(write_report([run], tmp_path / "report.html").read_text(encoding="utf-8"))
+    swatches = [attributes for _, attributes in page.tags if "swatch" in (attributes.get("class") or "")]
+    examples = [attributes for _, attributes in page.tags if attributes.get("class") == "example"]
+    # The gold label of a row, and for each template the choices.
+    choices, legends = (20, 3 * 20) if num_labels == 20 else (2, 0)
+    assert len(swatches) <= len(examples) * (1 + 2 * choices) + legends
+    assert (len(swatches) > len(examples) * 2 * 20) == (num_labels == 20)
 
 
 @pytest.mark.slow

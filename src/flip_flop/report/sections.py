@@ -27,6 +27,7 @@ from flip_flop.report.tables import (
 )
 
 LEAST_COVERAGE = 0.05
+MAX_LEGEND = 20  # labels; colours repeat, so that a longer legend is ambiguous
 
 
 def report_section(group: AuditComparison, number: int, size: int | None) -> dict[str, Any]:
@@ -125,6 +126,7 @@ def chart_section(group: AuditComparison) -> dict[str, Any]:
         "forms": chart_forms(group),
         "base": group.base,
         "open": group.is_open,
+        "legend": group.base.label_names if not group.is_open and group.base.data.num_labels <= MAX_LEGEND else [],
         "order": order,
         "names": names,
         "templates": template_scores(group),

@@ -60,7 +60,8 @@
       const left = document.getElementById(`g${number}-left-out`);
       heldNote.textContent = left ? left.textContent : "";
       const rows = list.parentNode, size = data.templates.length, names = make("span", "side");
-      rows.style.setProperty("--n", size);
+      rows.style.setProperty("--n", Math.min(size, 24));
+      rows.style.setProperty("--lines", Math.ceil(size / 24));
       rows.classList.toggle("worded", size <= 8);
       rows.classList.toggle("pair", pair);
       if (pair) names.append(make("i"));
@@ -231,7 +232,7 @@
         choice.append(make("i", `swatch l${label % 7}`), text);
         if (label === data.gold[at]) marks.push("gold");
         for (const mark of marks) choice.append(" ", make("small", "", mark));
-        if (marks.length || !data.right) choices.append(choice);
+        if (marks.length || (!data.right && data.labels.length <= 20)) choices.append(choice);
       });
       all.append(item);
     }
