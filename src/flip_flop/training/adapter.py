@@ -63,16 +63,17 @@ def prepare_model(model: nn.Module, args: F2CConfig, peft_config: PeftConfig | N
 
 
 @contextmanager
-def given_back(model: nn.Module) -> Iterator[None]:
-    """Give a model back as it was, without an adapter, hooks and settings that a training run adds.
+def restored(model: nn.Module) -> Iterator[None]:
+    """Take what a training run adds to a model away after it: the adapter, hooks and settings.
 
-    The states of random number generators, which the library seeds, are restored, too. A model in parts is not.
+    The states of random number generators, which the library seeds, are restored, too. Weights and buffers stay on the
+    device of the training, and a model in parts stays as it is.
     """
     causal_lm = unwrap(model)
-    objects = [*model.modules(), *filter(None, [causal_lm.config, causal_lm.generation_config])]
-    # Such as a module's attributes, parts and hooks.
-    contents = [each for item in objects for each in (vars(item), *vars(item).values()) if isinstance(each, dict)]
-    before = [(each, dict(each)) for each in contents]
+    owners = [*model.modules(), *filter(None, [causal_lm.config, causal_lm.generation_config])]
+    dicts = [vars(owner) for owner in owners]  # and those within, such as a module's parts and hooks
+    dicts += [part for parts in dicts for name, part in parts.items() if isinstance(part, dict) and name != "_buffers"]
+    before = [(part, dict(part)) for part in dicts]
     trainable = {parameter: parameter.requires_grad for parameter in model.parameters()}
     of_python, of_numpy = random.getstate(), np.random.get_state()
     devices = [*range(torch.cuda.device_count())] if torch.cuda.is_initialized() else []
@@ -83,9 +84,9 @@ def given_back(model: nn.Module) -> Iterator[None]:
         random.setstate(of_python)
         np.random.set_state(of_numpy)
         if sharding_of(model) is None:
-            for each, content in before:
-                each.clear()
-                each.update(content)
+            for part, content in before:
+                part.clear()
+                part.update(content)
             for parameter, is_trainable in trainable.items():
                 parameter.requires_grad_(is_trainable)
 

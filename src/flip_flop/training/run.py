@@ -44,7 +44,7 @@ from flip_flop.scoring.distributed import all_gather, any_rank, rank, sharding_o
 from flip_flop.scoring.models import ModelGiven
 from flip_flop.scoring.too_long import TOO_LONG_FILE, listed_beside, write_too_long
 from flip_flop.tasks import Task
-from flip_flop.training.adapter import given_back, load_trained, sharded_state
+from flip_flop.training.adapter import load_trained, restored, sharded_state
 from flip_flop.training.card import CARD, base_name, change_on_validation, describe, model_card
 from flip_flop.training.checkpoints import (
     FORMAT,
@@ -119,7 +119,7 @@ def train(
         if loaded.adapter is not None:
             hint = "Give the base model, as PEFT's unload() returns it, or train the adapter further with F2CTrainer."
             raise InputError("E-ADAPTER", "the model to train has an adapter.", hint)
-        until_end.enter_context(given_back(loaded.model))
+        until_end.enter_context(restored(loaded.model))
         config = copy.copy(config)
         config.output_dir = str((out / "checkpoints").resolve())
         config.model_init_kwargs = None  # the model is loaded
