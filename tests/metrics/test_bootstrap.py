@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from benchmarks.coverage import LABELS, coverage
+from benchmarks.coverage import LABELS, contains, coverage, simulate
 from scipy.stats import binomtest
 
 from flip_flop.files import generator
@@ -138,6 +138,16 @@ def test_the_change_of_several_runs_is_that_of_their_mean():
 def test_intervals_contain_the_true_value_from_50_instances_on(shares):
     for share in coverage(50, shares, 60).values():
         assert share >= 0.9  # 54 of 60
+
+
+def test_the_interval_of_a_change_of_f1_grows_little_with_the_number_of_labels():
+    widths = []
+    for num_labels in (4, 40):
+        before, after = simulate(generator(0, "labels", num_labels), 400, (1 / num_labels,) * num_labels, 3)
+        interval = METRICS["macro_f1"].change_interval(before, after)
+        assert contains(interval, 0.05)
+        widths.append(np.ptp(interval))
+    assert widths[1] < 2 * widths[0]  # four times with one side for all labels
 
 
 def test_equal_answers_to_few_instances_leave_a_change_on_others_possible():

@@ -144,7 +144,7 @@ def bootstrap_interval(
         >>> low < observed_agreement(predictions) < high
         True
     """
-    low, high = _resampled(statistic, data, resamples, seed)
+    low, high, *_ = _resampled(statistic, data, resamples, seed)
     return _ends(low, high, confidence)
 
 
@@ -160,8 +160,8 @@ def paired_bootstrap_interval(
 
     Each resample has the same weights on both sides. The difficulty of an instance cancels out, so that the interval
     is narrower than the intervals of the two values suggest. The added instance has the best possible value on one
-    side, drawn at random, and the worst on the other. Equal answers to all instances therefore have an interval around
-    0.
+    side, drawn at random (for F1 at random for each label), and the worst on the other. Equal answers to all instances
+    therefore have an interval around 0.
 
     Arguments and errors are explained in :func:`bootstrap_interval`. ``before`` and ``after`` have the same instances
     in the same order. Their templates may differ. With several runs ``after``, the change is that of their mean.
@@ -174,11 +174,9 @@ def paired_bootstrap_interval(
         True
     """
     _num_instances([data for run in (before, *after) for data in run])
-    low, high = np.mean([_resampled(statistic, run, resamples, seed) for run in after], axis=0)
-    start_low, start_high = _resampled(statistic, before, resamples, seed)
-    coin = generator(seed, "bootstrap pairs", len(before[0])).integers(2, size=resamples)
-    change = np.where(coin, high - start_low, low - start_high)
-    return _ends(change, change, confidence)
+    *_, mixed, _ = np.mean([_resampled(statistic, run, resamples, seed) for run in after], axis=0)
+    *_, opposite = _resampled(statistic, before, resamples, seed)
+    return _ends(mixed - opposite, mixed - opposite, confidence)
 
 
 def simultaneous_width(
@@ -200,7 +198,7 @@ def simultaneous_width(
         resamples: The number of resamples.
         seed: The seed.
     """
-    low, high = _resampled(statistic, [data], resamples, seed)
+    low, high, *_ = _resampled(statistic, [data], resamples, seed)
     values = np.where(generator(seed, "bootstrap columns", len(data)).integers(2, size=low.shape), high, low)
     return float(np.quantile(np.ptp(values - values.mean(axis=0), axis=1), confidence))
 
@@ -209,14 +207,14 @@ def column_intervals(
     statistic: SumStatistic, data: Any, *, confidence: float = 0.95, resamples: int = RESAMPLES, seed: int = 0
 ) -> list[tuple[float, float]]:
     """Compute the interval of :func:`bootstrap_interval` for each column of a statistic's value."""
-    low, high = _resampled(statistic, [data], resamples, seed)
+    low, high, *_ = _resampled(statistic, [data], resamples, seed)
     return [_ends(*column, confidence) for column in zip(low.T, high.T, strict=True)]
 
 
 def _resampled(
     statistic: Statistic, data: Sequence[Any], resamples: int, seed: int
-) -> Float[np.ndarray, "2 resamples ..."]:
-    """Compute the values of all resamples with the worst, and with the best possible instance added."""
+) -> Float[np.ndarray, "4 resamples ..."]:
+    """Compute the values of all resamples with the instances that :func:`_with_instance` adds."""
     num_instances = _num_instances(data)
     if resamples < 1:
         raise ValueError(f"resamples is {resamples}; a bootstrap takes at least 1, and 1000 to be of use.")
@@ -224,7 +222,7 @@ def _resampled(
         random = generator(seed, "bootstrap", num_instances)
         draws = (random.integers(num_instances, size=num_instances) for _ in range(resamples))
         values = [statistic(*(array[rows] for array in data)) for rows in draws]
-        return np.array([values, values], dtype=np.float64)  # None is NaN
+        return np.array([values] * 4, dtype=np.float64)  # None is NaN
     kept = getattr(data[0], "resampled", {}) if len(data) == 1 else {}
     key = (statistic, resamples, seed)
     if key not in kept:
@@ -233,22 +231,29 @@ def _resampled(
         blocks = _weights(len(features), resamples, seed)
         sums = np.concatenate([block.astype(np.float64) @ features for block in blocks]).reshape(resamples, *shape)
         extremes = statistic.extremes and statistic.extremes(*data)
-        both = [sums, sums] if extremes is None else _with_instance(sums, extremes, num_instances, seed)
-        kept[key] = np.stack([statistic.value(total) for total in both])
+        totals = [sums] * 4 if extremes is None else _with_instance(sums, extremes, num_instances, seed)
+        kept[key] = np.stack([statistic.value(total) for total in totals])
     return kept[key]
 
 
 def _with_instance(
     sums: Float[np.ndarray, "resamples ..."], extremes: tuple[np.ndarray, np.ndarray], num_instances: int, seed: int
 ) -> Iterator[Float[np.ndarray, "resamples ..."]]:
-    """Add the worst instance, and the best. Its share of the Dirichlet weights is independent of the other weights."""
+    """Add the worst instance; the best; the worst or the best, at random for each label; and the opposite of this.
+
+    The share of the instance is independent of the other weights.
+    """
     random, num_kinds = generator(seed, "bootstrap extremes", num_instances), len(extremes[0])
     # Quantiles of Beta(1, n) make the interval of a share exact. For F1, half an instance of each label is added.
     quantiles = 1 - np.linspace(1, 0, len(sums)) ** (max(1, num_kinds / 2) / num_instances)
     share = random.permutation(quantiles).reshape(-1, *(1,) * (sums.ndim - 1))
     parts = random.dirichlet([0.5] * num_kinds, size=len(sums))
-    for kinds in extremes:
-        yield (1 - share) * sums + share * num_instances * np.tensordot(parts, kinds, axes=1)
+    # With one side for all labels, the interval of a change would grow with their number.
+    is_best = generator(seed, "bootstrap pairs", num_instances).integers(2, size=parts.shape)
+    worst, best = extremes
+    for side in (np.zeros_like(is_best), np.ones_like(is_best), is_best, 1 - is_best):
+        added = np.tensordot(parts * (1 - side), worst, axes=1) + np.tensordot(parts * side, best, axes=1)
+        yield (1 - share) * sums + share * num_instances * added
 
 
 def _grouped(contributions: Float[np.ndarray, "instances features"]) -> Float[np.ndarray, "groups features"]:
