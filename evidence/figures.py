@@ -198,12 +198,25 @@ def of_open_answers() -> Iterator[str]:
 
 
 def of_word_problems() -> Iterator[str]:
-    """Yield the rows of the table of base models on SVAMP."""
-    for name, model in (("svamp-direct", "SmolLM2"), ("qwen-svamp-direct", "Qwen"), ("qwen-svamp", "Qwen, in steps")):
+    """Yield the rows of the table of SVAMP, and what training changes under held-out templates."""
+    rows = (
+        ("svamp-direct", "SmolLM2, number"),
+        ("qwen-svamp-direct", "Qwen, number"),
+        ("qwen-svamp", "Qwen, steps"),
+        ("svamp-equation", "SmolLM2, equation"),
+        ("qwen-svamp-equation", "Qwen, equation"),
+    )
+    for name, title in rows:
         result = read_json(FOLDER / "open" / f"{name}.json")
-        audit = result["runs"]["base"]
-        values = [*open_answers.numbers(audit, list(audit["answers"])).values(), 100 * result["vote_accuracy"]["base"]]
-        yield f"| {model} | {' | '.join(f'{value:.1f}' for value in values)} |"
+        for method, audit in result["runs"].items():
+            values = [*open_answers.numbers(audit, list(audit["answers"])).values()]
+            values.append(100 * result["vote_accuracy"][method])
+            trained = "" if method == "base" else f", {tables.TITLES[method]}"
+            yield f"| {title}{trained} | {' | '.join(f'{value:.1f}' for value in values)} |"
+    held_out = [name for name in result["runs"]["base"]["answers"] if name not in result["training"]["templates"]]
+    audits = [open_answers.numbers(audit, held_out) for audit in result["runs"].values()]
+    before, after = (f"{audit['observed_agreement']:.1f} / {audit['accuracy']:.1f}" for audit in audits)
+    yield f"from {before} to {after}"
 
 
 def of_the_judge() -> Iterator[str]:
