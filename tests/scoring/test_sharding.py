@@ -151,6 +151,7 @@ def stop_and_resume(folder, shard=None):
     if shard:
         for kind in ("None", "fsdp") if shard == "tp" else ("None",):
             line = f"E-RESUME-CHANGED: .*shard .'?{kind}'?, now '{shard}'"
+            loaded = load_model(folder / "qwen2", device="cpu", shard=shard)
             refused(line, run, folder / f"run-{kind}", model=loaded, resume=True, **changes)
         if shard == "tp":
             line = "E-CONFIG: optim adafactor does not update what --shard tp divides"
