@@ -124,8 +124,8 @@ def judged_columns(rows: Rows) -> tuple[str, ...]:
         InputError: ``E-INIT`` without them.
     """
     question = _named(rows, _QUESTION_NAMES)
-    found = [(match[2] or "", match.string) for match in map(_ANSWER_NAME.fullmatch, rows.columns()) if match]
-    answers = [name for _, name in sorted(found, key=lambda pair: pair[0].lower())]
+    matches = [match for match in map(_ANSWER_NAME.fullmatch, rows.columns()) if match]
+    answers = [match.string for match in sorted(matches, key=lambda match: (match[2] or "").lower())]
     if question is None or not 1 <= len(answers) <= 2:
         what = "no column of questions" if question is None else f"{len(answers)} columns of answers"
         hint = "Give --text QUESTION --text ANSWER, and for pairs another --text ANSWER."

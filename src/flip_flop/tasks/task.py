@@ -85,12 +85,12 @@ class Task:
     def __post_init__(self) -> None:
         task = f"task {self.name!r}"
         for name in ("labels", "label_names"):
-            if (given := getattr(self, name)) is not None:
-                if isinstance(given, Set | Mapping | str):
-                    kind = type(given).__name__
+            if (values := getattr(self, name)) is not None:
+                if isinstance(values, Set | Mapping | str):
+                    kind = type(values).__name__
                     hint = "Give a list, in the order of the answer choices."
                     raise InputError("E-LABEL", f"{task}: {name} is a {kind}.", hint)
-                plain = [label.item() if isinstance(label, np.generic) else label for label in given]
+                plain = [label.item() if isinstance(label, np.generic) else label for label in values]
                 object.__setattr__(self, name, tuple(plain))
         templates = TemplateSet.of(self.templates, self.label_names or self.labels or ())
         object.__setattr__(self, "templates", replace(templates, has_choices=self.answer is None))

@@ -66,8 +66,8 @@ def prepare_model(model: nn.Module, args: F2CConfig, peft_config: PeftConfig | N
 def restored(model: nn.Module) -> Iterator[None]:
     """Take what a training run adds to a model away after it: the adapter, hooks and settings.
 
-    The states of random number generators, which the library seeds, are restored, too. Weights and buffers stay on the
-    device of the training, and a model in parts stays as it is.
+    The states of random number generators, which the library seeds, are restored, too. Weights and buffers stay on
+    their device, and a model in parts stays as it is.
     """
     causal_lm = unwrap(model)
     owners = [*model.modules(), *filter(None, [causal_lm.config, causal_lm.generation_config])]

@@ -568,8 +568,8 @@ class F2CTrainer(Trainer):
     def _metrics(self, table: Scores, dataset: InstanceDataset) -> dict[str, float]:
         metrics = evaluation_metrics(table, dataset.gold, self.template_names, self.task_record.f1)
         if self.compute_metrics is not None:
-            given = EvalPrediction(predictions=table.scores.copy(), label_ids=dataset.gold)  # which it may change
-            metrics |= self.compute_metrics(given)
+            scores = table.scores.copy()  # which it may change
+            metrics |= self.compute_metrics(EvalPrediction(predictions=scores, label_ids=dataset.gold))
         return metrics
 
     @cached_property
