@@ -105,6 +105,21 @@ def test_a_short_text_is_not_blank(text):
     assert found(Template("t", "{{ a }}", "No ||| Yes"), on=on) == []
 
 
+@pytest.mark.parametrize(
+    ("choices", "swapped", "is_noted"),
+    [
+        ("A ||| B", "A ||| B", True),
+        ("the first ||| the second", "the first ||| the second", True),
+        ("A ||| B", "B ||| A", False),
+        ("no ||| yes", "no ||| yes", False),
+    ],
+)
+def test_answers_that_name_positions_are_exchanged_with_the_order(choices, swapped, is_noted):
+    in_order = Template("ab", "A: {{ x }} B: a film", choices, "plain", "a_b")
+    in_other = Template("ba", "A: a film B: {{ x }}", swapped, "plain", "b_a")
+    assert found(in_order, in_other) == [("W-TPL-LABEL-ORDER", "ba", "", 1)] * is_noted
+
+
 def test_a_reversed_question_is_valid_if_targets_confirm_it():
     reversed_question = Template("odd", "Is {{ x }} bad? ||| {{ answer_choices[y] }}", "Yes ||| No")
     assert found(PLAIN, reversed_question) == []

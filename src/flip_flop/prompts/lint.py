@@ -18,6 +18,7 @@ _ROWS_FOR_DRAWS = 5
 _ROWS_FOR_TOKENS = 200
 _ROWS_FOR_LABEL_TWINS = 20
 _NO = frozenset(["no", "false", "incorrect", "wrong", "never", "negative", "impossible"])
+_POSITIONS = frozenset(["a", "b", "c", "1", "2", "3", "first", "second", "third", "one", "two", "left", "right"])
 _YES = frozenset(["yes", "true", "correct", "right", "always", "positive", "guaranteed"])
 # In the code of a template, a method of a dictionary that is not called.
 UNCALLED = re.compile(
@@ -252,8 +253,11 @@ class _Lint:
                 self.add("E-TPL-DUP", name, "", f"it renders every row as the template {earlier!r} does.")
 
     def check_word_order(self) -> None:
-        """Check whether two templates of one order have reversed answers, and lack targets that confirm theirs."""
-        orders = {template.name: template.order for template in self.templates}
+        """Check whether two templates of one order have reversed answers, and lack targets that confirm theirs.
+
+        Answers that name positions, such as A and B, must differ between two orders of one wording.
+        """
+        orders, wordings = ({t.name: getattr(t, name) for t in self.templates} for name in ("order", "wording"))
         confirmed = {name for name, renderings in self.targets.items() if len(renderings) == self.num_labels}
         seen = {
             name: {rendering[1] for rendering in renderings if rendering}
@@ -263,6 +267,12 @@ class _Lint:
         for name, other in _reversed_words(answers):
             if orders[name] == orders[other] and not {name, other} <= confirmed:
                 message = f"its answers {answers[name]} are in the reverse order of {other!r}, {answers[other]}."
+                self.add("W-TPL-LABEL-ORDER", name, "", message)
+        for other, name in combinations(answers, 2):
+            is_swapped = wordings[name] == wordings[other] and orders[name] != orders[other]
+            names_positions = all(_POSITIONS & {*choice.casefold().split()} for choice in answers[name])
+            if is_swapped and names_positions and answers[name] == answers[other]:
+                message = f"its answers {answers[name]} are also those of {other!r}, which has another order."
                 self.add("W-TPL-LABEL-ORDER", name, "", message)
 
 
