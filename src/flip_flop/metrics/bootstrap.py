@@ -239,9 +239,9 @@ def _resampled(
 def _with_instance(
     sums: Float[np.ndarray, "resamples ..."], extremes: tuple[np.ndarray, np.ndarray], num_instances: int, seed: int
 ) -> Iterator[Float[np.ndarray, "resamples ..."]]:
-    """Add the worst instance; the best; the worst or the best, at random for each label; and the opposite of this.
+    """Add an instance, in four ways, with a share that is independent of the other weights.
 
-    The share of the instance is independent of the other weights.
+    It is the worst for all labels, the best for all, the worst or the best at random for each label, or the opposite.
     """
     random, num_kinds = generator(seed, "bootstrap extremes", num_instances), len(extremes[0])
     # Quantiles of Beta(1, n) make the interval of a share exact. For F1, half an instance of each label is added.

@@ -361,7 +361,7 @@ def as_loaded(model: ModelGiven, tokenizer: PreTrainedTokenizerBase | None = Non
     if isinstance(model, str | os.PathLike):
         model = load_model(model)
     if isinstance(model, LoadedModel):
-        # A trainer adds its adapter to the model that it is given.
+        # A trainer adds its adapter to the model.
         adapter = AdapterRecord() if hasattr(model.model, "peft_config") else None
         return replace(model, tokenizer=tokenizer or model.tokenizer, adapter=model.adapter or adapter)
     return _describe(model, tokenizer)

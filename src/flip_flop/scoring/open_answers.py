@@ -78,21 +78,18 @@ def generate(
     answers: dict[int, tuple[str, bool]] = {}
     for written in distributed.all_results(write_part) if shared else [write_part()]:
         answers |= written  # of the last process, if all have written all: they may round differently
-    asked = [prompt for instance in read for prompt in instance.prompts]
-    texts = [answers[place][0] for place in range(len(prompts))]
-    cut = [place for place, (_, is_cut) in answers.items() if is_cut]
-    num_cut = sum(form.before_stop(texts[place], asked[place]) == texts[place] for place in cut)
     settings = {
         "chat_template": encoder.uses_chat_template,
         "prompt_date": encoder.date,
         "bos": encoder.bos is not None,
         "by": "generation",
         "batch_tokens": options.batch_tokens,
-        "num_cut": num_cut,
     }
-    in_rows = np.array(texts, dtype=object).reshape(len(read), -1).tolist()
+    in_order = [answers[place] for place in range(len(prompts))]
+    texts, is_cut = np.array(in_order, dtype=object).reshape(len(read), -1, 2).transpose(2, 0, 1)
     lengths = np.array([len(tokens) for tokens in prompts]).reshape(len(read), -1)
-    return replace(group_answers(read, in_rows, settings), prompt_tokens=lengths, too_long=tuple(too_long))
+    grouped = group_answers(read, texts.tolist(), settings, is_cut.astype(bool))
+    return replace(grouped, prompt_tokens=lengths, too_long=tuple(too_long))
 
 
 class _Sampling(LogitsProcessor):
@@ -114,7 +111,7 @@ class _Sampling(LogitsProcessor):
 
 
 class _Stops(StoppingCriteria):
-    """Ends answers at their stop texts. Those of the library would also end the reasoning before an answer."""
+    """Ends answers at their stop texts. The library's own criterion would also end the reasoning before an answer."""
 
     def __init__(self, tokenizer: Any, form: AnswerFormat, prompts: torch.Tensor) -> None:
         self.tokenizer, self.form, self.width = tokenizer, form, prompts.shape[1]
@@ -212,22 +209,24 @@ def _write(
 
 
 def group_answers(
-    read: Sequence[RenderedInstance], texts: Sequence[Sequence[str]], settings: Mapping[str, Any]
+    read: Sequence[RenderedInstance],
+    texts: Sequence[Sequence[str]],
+    settings: Mapping[str, Any],
+    is_cut: np.ndarray | bool = False,
 ) -> ScoredRows:
     """Return generated texts as predictions: an instance's different keys are its labels.
 
     The labels have the order of the templates and not of the references, so that ties of a vote do not depend on the
-    references. An answer that cannot be read has no label.
+    references. An answer that cannot be read has no label. ``is_cut`` are the texts that end at ``max_tokens``
+    ``[instances, templates]``; those without a stop text are counted (``W-ANSWER-CUT``).
     """
-    if settings.get("num_cut"):
-        num_cut, number = settings["num_cut"], sum(map(len, texts))
-        hint = "Raise max_tokens of the answer, or add stop texts."
-        log.warning("W-ANSWER-CUT: %d of %d answers end at max_tokens. %s", num_cut, number, hint)
-    rows, labels, answered = [], [], []
+    rows, labels, answered, unstopped = [], [], [], []
     for instance, generated in zip(read, texts, strict=True):
         form, references = instance.answer, instance.references
         assert form is not None
-        written = [form.before_stop(*answer).strip() for answer in zip(generated, instance.prompts, strict=True)]
+        ended = [form.before_stop(*answer) for answer in zip(generated, instance.prompts, strict=True)]
+        unstopped.append(list(map(str.__eq__, ended, generated)))
+        written = [text.strip() for text in ended]
         keys = [form.key(text, prompt) for text, prompt in zip(written, instance.prompts, strict=True)]
         distinct = list(dict.fromkeys(key for key in keys if key is not None))
         matches = [place for place, key in enumerate(distinct) if key in references]
@@ -240,6 +239,11 @@ def group_answers(
         f1 = [max((token_f1(key, reference) for reference in references), default=0.0) for key in keys]
         exact = [key in references for key in keys]
         answered.append((list(map(_number, keys)), exact, f1, list(map(len, written))))
+    num_cut = int((np.array(unstopped) & is_cut).sum())
+    if num_cut:
+        hint = "Raise max_tokens of the answer, or add stop texts."
+        log.warning("W-ANSWER-CUT: %d of %d answers end at max_tokens. %s", num_cut, sum(map(len, texts)), hint)
+    settings = {**settings, "num_cut": num_cut}
     arrays = dict(zip(("key", "exact", "token_f1", "length"), map(np.array, zip(*answered, strict=True)), strict=True))
     is_given = np.array(labels)[:, :, None] == np.arange(len(texts[0]) + 1)
     scores, counts = np.where(is_given, 0.0, -np.inf).astype(np.float32), np.zeros(is_given.shape, dtype=np.int64)

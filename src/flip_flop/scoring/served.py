@@ -272,10 +272,9 @@ def _scores_of(
     shape = (len(read), len(read[0].choices), len(read[0].choices[0]))
     if settings["by"] == "generation":
         texts = np.array([answer["text"] for answer in answers], dtype=object).reshape(shape[:2]).tolist()
-        if (form := read[0].answer) is not None:
-            cut = [(asked.prompt, got["text"]) for asked, got in zip(questions, answers, strict=True) if got.get("cut")]
-            num_cut = sum(form.before_stop(text, prompt) == text for prompt, text in cut)
-            return group_answers(read, texts, {**settings, "num_cut": num_cut})
+        if read[0].answer is not None:
+            is_cut = np.array([bool(answer.get("cut")) for answer in answers]).reshape(shape[:2])
+            return group_answers(read, texts, settings, is_cut)
         read = [replace(instance, written=tuple(written)) for instance, written in zip(read, texts, strict=True)]
     meanings = [_meaning(question, answer) for question, answer in zip(questions, answers, strict=True)]
     if settings["by"] == "generation":

@@ -48,7 +48,7 @@ def prepare_model(model: nn.Module, args: F2CConfig, peft_config: PeftConfig | N
     """
     if peft_config is not None and peft_config.peft_type not in ADAPTER_KINDS:
         raise InputError("E-ADAPTER", f"{type(peft_config).__name__} is not supported.")
-    if isinstance(model, PeftModel) and model.active_adapters != ["default"]:  # PEFT saves another one as the adapter
+    if isinstance(model, PeftModel) and model.active_adapters != ["default"]:  # PEFT would save the default one
         names = " and ".join(map(repr, model.active_adapters))
         raise InputError("E-ADAPTER", f"the active adapter is {names}.", "Name the adapter to train 'default'.")
     adapted = prepare_for_saving(model if isinstance(model, PeftModel) else _with_adapter(model, args, peft_config))
@@ -64,10 +64,10 @@ def prepare_model(model: nn.Module, args: F2CConfig, peft_config: PeftConfig | N
 
 @contextmanager
 def restored(model: nn.Module) -> Iterator[None]:
-    """Take what a training run adds to a model away after it: the adapter, hooks and settings.
+    """Remove the adapter, hooks and settings that training adds to a model, when it ends.
 
     The states of random number generators, which the library seeds, are restored, too. Weights and buffers stay on
-    their device, and a model in parts stays as it is.
+    their device. A model in parts keeps everything.
     """
     causal_lm = unwrap(model)
     owners = [*model.modules(), *filter(None, [causal_lm.config, causal_lm.generation_config])]
