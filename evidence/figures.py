@@ -127,8 +127,8 @@ def of_the_evidence() -> Iterator[str]:
     )
     yield f"the calibrated base ({calibrated_base}) unless calibrated: {raw} and {calibrated}."
     yield f"The raw base has {raw_base}."
-    judge = [shown([f"facts/{cell}"], *PAIR, **small) for cell in ("base-0", "f2c-0")]
-    yield "SmolLM2-135M-Instruct guesses: P_o / accuracy are {} before and {} after".format(*judge)
+    judge = [shown([f"facts/{cell}"], *PAIR, **small) for cell in ("base-0", "f2c-0", "cce-0")]
+    yield "SmolLM2-135M-Instruct guesses: P_o / accuracy are {} before, {} after F2C and {} after CCE.".format(*judge)
 
 
 def of_flickering() -> Iterator[str]:
