@@ -10,8 +10,10 @@ from peft import LoraConfig, get_peft_model
 from flip_flop import audit, load_run, predict
 from flip_flop.metrics import batch_offsets, label_shares_per_template, summarise
 from flip_flop.prompts import Template
+from flip_flop.record import AdapterRecord
 from flip_flop.report import comparison_blocks, render_csv, render_text, write_report
 from flip_flop.scoring import load_model, score, store_calibration
+from flip_flop.scoring.adapters import stored_calibration
 from flip_flop.tasks import prior_from
 from tests.evaluation.conftest import TEMPLATES, change_metrics, make_rows, make_task
 from tests.exact import EXACT
@@ -186,6 +188,8 @@ def test_stored_offsets_of_other_adapters_and_templates_are_rejected(trained, st
     rejected(loaded, "no adapter")
     edited = Template("terse", "{{ text }} So?", "No ||| Yes ||| So")
     rejected(trained, "'terse'", make_task(templates=(*TEMPLATES[:3], edited)))
+    adapter = AdapterRecord(path=str(stored.parent))
+    refused("^E-CALIBRATION: .*3 labels, but the task has 2", stored_calibration, adapter, TASK.templates, 2)
     refused(
         r"E-LABEL-PRIOR: .*--calibrate stored",
         predict,

@@ -16,7 +16,7 @@ from flip_flop.files import generator
 from flip_flop.metrics import METRICS, summarise
 from flip_flop.prompts import AnswerFormat, RenderedInstance, Template
 from flip_flop.scoring.open_answers import group_answers
-from flip_flop.tasks import Task
+from flip_flop.tasks import Task, labelled_file, prior_from
 
 TEMPLATES = tuple(Template(name, f"{name}: {{{{ question }}}}", None) for name in ("one", "two", "three"))
 NUMBER = AnswerFormat("number", max_tokens=6)
@@ -244,11 +244,15 @@ def test_stop_text_ends_a_local_answer_but_neither_its_reasoning_nor_line_breaks
     assert run.value("unmapped_share") == (0.0 if written else 1.0)
 
 
-def test_what_does_not_support_open_answers_is_refused_in_one_line():
+def test_what_does_not_support_open_answers_is_refused_in_one_line(tmp_path):
     task = open_task()
+    few = tmp_path / "few.jsonl"
+    few.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     for use in (
         lambda: predict("demo", task, quiet=True, calibrate="batch"),
         lambda: audit("demo", task, quiet=True, calibrate="contextual"),
+        lambda: prior_from(task, few),
+        lambda: labelled_file(task, few),
     ):
         with pytest.raises(InputError, match=r"does not support tasks with open answers") as error:
             use()

@@ -169,12 +169,14 @@ def stored_calibration(
         raise InputError("E-CALIBRATION", f"{path} is damaged.")
     try:
         stored = read_json(path)
-        prior, uses_chat_template = check_prior(stored["label_prior"], num_labels), bool(stored["chat_template"])
+        prior, uses_chat_template = check_prior(stored["label_prior"]), bool(stored["chat_template"])
         offsets = {entry["digest"]: np.array(entry["offsets"], dtype=np.float64) for entry in stored["templates"]}
-        if not all(values.shape == (num_labels,) and np.isfinite(values).all() for values in offsets.values()):
-            raise ValueError(f"not {num_labels} finite offsets for each template")
+        if not all(values.shape == (len(prior),) and np.isfinite(values).all() for values in offsets.values()):
+            raise ValueError(f"not {len(prior)} finite offsets for each template")
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError("E-CALIBRATION", f"{path} is invalid ({type(error).__name__}).") from error
+    if len(prior) != num_labels:
+        raise InputError("E-CALIBRATION", f"{path} has offsets for {len(prior)} labels, but the task has {num_labels}.")
     if missing := [template.name for template in templates if template.digest() not in offsets]:
         raise InputError("E-CALIBRATION", f"{path} has no offsets for template {missing[0]!r}.")
     return np.stack([offsets[template.digest()] for template in templates]), prior, uses_chat_template

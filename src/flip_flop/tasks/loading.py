@@ -17,6 +17,7 @@ from flip_flop.console import count, warn_once
 from flip_flop.errors import InputError, nearest, nearest_file, require_whole
 from flip_flop.metrics import prior_of_labels
 from flip_flop.prompts import AnswerFormat, RenderedInstance, Template, TemplateSet
+from flip_flop.prompts.answers import unsupported
 from flip_flop.prompts.lint import LintRow, lines_of, lint_templates
 from flip_flop.prompts.sandbox import SEPARATOR
 from flip_flop.prompts.template import MIN_VALUE_LIMIT
@@ -356,7 +357,8 @@ def prior_from(task: Task, path: str | os.PathLike[str]) -> tuple[float, ...]:
     """Compute label shares from the labelled rows of a file, with one added to the count of each label.
 
     Raises:
-        InputError: ``E-LABEL-PRIOR`` if the task has no labels or no row is labelled, or an error of the file.
+        InputError: ``E-LABEL-PRIOR`` if the task has no labels or no row is labelled, ``E-OPEN-ANSWER``, or an error of
+            the file.
     """
     gold = task.gold_labels(_labelled_rows(task, Path(path)))
     return prior_of_labels(np.array(gold, dtype=np.int64), len(task.labels or ()))
@@ -366,12 +368,15 @@ def labelled_file(task: Task, path: str | os.PathLike[str]) -> RenderedSplit:
     """Render the labelled rows of a file as the split ``few_labels``.
 
     Raises:
-        InputError: ``E-LABEL-PRIOR`` if the task has no labels or no row is labelled, or an error of the file.
+        InputError: ``E-LABEL-PRIOR`` if the task has no labels or no row is labelled, ``E-OPEN-ANSWER``, or an error of
+            the file.
     """
     return replace(task, data={"few_labels": _labelled_rows(task, Path(path))}).render("few_labels")
 
 
 def _labelled_rows(task: Task, path: Path) -> Rows:
+    if task.answer is not None:
+        raise unsupported("--few-labels")
     if task.label_field is None:
         raise InputError(
             "E-LABEL-PRIOR",
