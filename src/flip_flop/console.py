@@ -19,7 +19,7 @@ from typing import Any
 from markupsafe import Markup
 from tqdm import tqdm
 
-log = logging.getLogger("flip_flop")
+from flip_flop.errors import log
 
 MISSING = "–"
 DEMO_NOTE = (
@@ -49,7 +49,9 @@ def visible(text: str, *, one_line: bool = False) -> str:
     if (text if one_line else text.replace("\n", "").replace("\t", "")).isprintable():
         return text  # most texts
     return "".join(
-        character if character in kept or unicodedata.category(character) not in _INVISIBLE else _escape(character)
+        character
+        if character in kept or unicodedata.category(character) not in _INVISIBLE
+        else character.encode("unicode_escape").decode("ascii")
         for character in text
     )
 
@@ -68,13 +70,6 @@ def is_blank(value: object) -> bool:
         or character in "\u115f\u1160\u2800\u3164\uffa0"
         for character in str(value)
     )
-
-
-def _escape(character: str) -> str:
-    code = ord(character)
-    short = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
-    form = "\\x{:02x}" if code <= 0xFF else "\\u{:04x}" if code <= 0xFFFF else "\\U{:08x}"
-    return short.get(character) or form.format(code)
 
 
 def align_columns(

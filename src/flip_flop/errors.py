@@ -3,14 +3,20 @@
 import difflib
 import functools
 import importlib.metadata
+import importlib.util
+import logging
 import math
 import numbers
 import re
 import shlex
 import sys
-from collections.abc import Collection, Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+Value = TypeVar("Value")
+log = logging.getLogger("flip_flop")  # of warnings and progress
 
 MANY = 20  # names, above which a hint does not list them all
 OTHER_ENDED = (
@@ -76,6 +82,40 @@ def install_command(name: str, *options: str) -> str:
         declared = [f".[{name}]; extra == {name!r}"]
     packages = [line.split(";")[0] for line in declared if re.search(rf"extra == .{re.escape(name)}\W", line)]
     return shlex.join([sys.executable, "-m", "pip", "install", *options, *(packages or [name])])
+
+
+def require_package(package: str, extra: str, code: str, what: str) -> None:
+    """Refuse to go on without a package of an extra; ``what`` needs it."""
+    if importlib.util.find_spec(package) is None:
+        raise InputError(
+            code,
+            f"{what} needs the package {package}, which is not installed.",
+            f"Install it: {install_command(extra)}.",
+        )
+
+
+def look_up(name: str, known: Mapping[str, Value], code: str, what: str) -> Value:
+    """Return the value of a name, or refuse an unknown one with the nearest known name.
+
+    Example:
+        >>> look_up("tst", {"test": 1}, "E-TASK-UNKNOWN", "there is no split")
+        Traceback (most recent call last):
+            ...
+        flip_flop.errors.InputError: E-TASK-UNKNOWN: there is no split 'tst'. Did you mean 'test'?
+    """
+    if name not in known:
+        raise InputError(code, f"{what} {name!r}.", nearest(name, known))
+    return known[name]
+
+
+def first_repeated(values: Iterable[Value]) -> Value | None:
+    """Return the first value that occurs again, or None.
+
+    Example:
+        >>> first_repeated("abcb")
+        'b'
+    """
+    return next((value for value, times in Counter(values).items() if times > 1), None)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -6,7 +6,6 @@ import glob
 import hashlib
 import io
 import json
-import logging
 import os
 import re
 import shutil
@@ -20,9 +19,7 @@ from typing import Any
 import numpy as np
 from filelock import FileLock, Timeout
 
-from flip_flop.errors import InputError
-
-log = logging.getLogger("flip_flop")
+from flip_flop.errors import InputError, log
 
 # Errors of a full, failing or read-only disk.
 WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
@@ -161,7 +158,7 @@ def lock_output(path: Path, *, wait: bool = False) -> Iterator[None]:
 
 
 def _remove_leftovers(path: Path) -> None:
-    """Remove the temporary files of killed writers, and restore a folder that a writer has moved."""
+    """Remove the temporary files of ended writers, and restore a folder that one has moved and not replaced."""
     name = f".{glob.escape(path.name)}.{'[0-9a-f]' * 8}"  # as in temporary_name
     for previous in path.parent.glob(f"{name}.old"):
         if not path.exists():
@@ -336,21 +333,12 @@ def new_folder(path: Path) -> Iterator[Path]:
         try:
             yield temporary
             flush(temporary)
-            previous = temporary_name(path, "old") if path.exists() else None
-            if previous is not None:
-                path.rename(previous)
-            try:
-                temporary.rename(path)
-            except BaseException:
-                if previous is not None:
-                    previous.rename(path)
-                raise
+            if path.exists():
+                path.rename(temporary_name(path, "old"))
+            temporary.rename(path)
             fsync_folder(path.parent)
-            if previous is not None:
-                shutil.rmtree(previous)
         finally:
-            if temporary.exists():
-                shutil.rmtree(temporary)
+            _remove_leftovers(path)
 
 
 def sha256_text(text: str) -> str:

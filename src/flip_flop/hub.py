@@ -1,13 +1,12 @@
 """The hub's availability, and the kinds of model names."""
 
 import functools
-import importlib.util
 import os
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from flip_flop.errors import InputError, install_command
+from flip_flop.errors import InputError, require_package
 
 DEMO = "demo"  # the embedded model
 SERVED = "openai:"  # begins the name of a model that is served
@@ -97,12 +96,8 @@ def check_model_name(name: str, revision: str | None = None, *, dtype: str = "au
             )
     elif name != DEMO and not is_cached(name, revision) and not hub_answers():
         raise InputError("E-MODEL-FILE", f"cannot download {name}: {unreachable()}.", f"Give a folder, or {WAY_OUT}.")
-    if gguf and importlib.util.find_spec("gguf") is None:
-        raise InputError(
-            "E-MODEL-FILE",
-            f"{name} needs the package gguf, which is not installed.",
-            f"Install it: {install_command('gguf')}.",
-        )
+    if gguf:
+        require_package("gguf", "gguf", "E-MODEL-FILE", name)
 
 
 def check_shard(
@@ -115,8 +110,8 @@ def check_shard(
     if not has_launcher and int(os.environ.get("WORLD_SIZE", "1")) < 2:
         raise InputError(
             "E-DISTRIBUTED",
-            "--shard divides the weights between processes, but there is one.",
-            "Start several: torchrun --nproc-per-node N -m flip_flop ...",
+            "shard divides the weights between processes, but there is one.",
+            "Start several: torchrun --nproc-per-node N -m flip_flop ..., or study run --processes-per-unit N.",
         )
 
 
@@ -156,12 +151,7 @@ def endpoint_of(name: str) -> Endpoint:
             "A key does not belong in an endpoint's address.",
             "Set the variable OPENAI_API_KEY instead. The key is never written.",
         )
-    if importlib.util.find_spec("openai") is None:
-        raise InputError(
-            "E-ENDPOINT",
-            "Served models need the package openai, which is not installed.",
-            f"Install it: {install_command('openai')}.",
-        )
+    require_package("openai", "openai", "E-ENDPOINT", "A served model")
     return Endpoint(url.rstrip("/"), model)
 
 

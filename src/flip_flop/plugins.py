@@ -2,15 +2,13 @@
 
 import functools
 import importlib
-import logging
 from collections import UserDict
 from collections.abc import Mapping
 from importlib.metadata import entry_points
 from typing import TypeVar
 
-from flip_flop.errors import InputError
+from flip_flop.errors import InputError, log
 
-log = logging.getLogger("flip_flop")
 Value = TypeVar("Value")
 
 

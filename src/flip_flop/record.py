@@ -36,7 +36,6 @@ NOT_DECIDING = ("_name_or_path", "base_model_name_or_path", "transformers_versio
 UNREAD = (".", "README.md", "tokenizer", "special_tokens", "added_tokens", "chat_template", "vocab", "merges", MANIFEST)
 READABLE_JSON = f"readable JSON of at most {MAX_JSON // 2**20} MB"
 Kind = Literal["audit", "train"]
-S = TypeVar("S", bound="Section")
 V = TypeVar("V")
 # The errors of damaged files. Deeply nested JSON raises a RecursionError.
 UNREADABLE = (OSError, ValueError, KeyError, TypeError, EOFError, RecursionError, zlib.error)
@@ -51,11 +50,6 @@ OPTIONAL = {
 
 class Section:
     """A JSON object of ``run.json``. Unknown keys are refused."""
-
-    @classmethod
-    def from_json(cls: type[S], value: Any) -> S:
-        """Check a JSON object."""
-        return pydantic.TypeAdapter(cls).validate_python(value)
 
     def to_json(self) -> dict[str, Any]:
         """Return the keys in the order of the fields."""

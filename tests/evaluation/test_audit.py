@@ -92,7 +92,7 @@ def test_gold_labels_are_optional_and_change_no_score(loaded, audited):
 def test_adapter_audit_has_name_of_method_and_training(loaded, folder, tmp_path):
     adapted = get_peft_model(load_model(str(folder)).model, LoraConfig(task_type="CAUSAL_LM", r=2))
     adapted.save_pretrained(tmp_path / "run" / "adapter")
-    task = TaskRecord.from_json(make_task().render("test").record)
+    task = TaskRecord(**make_task().render("test").record)
     settings, more = {"method": "swarm", "lora_r": 2}, {"seconds": 4.5, "command": "flip-flop train"}
     RunRecord(kind="train", task=task, model=loaded.record, training=settings, **more).write(tmp_path / "run")
     with_adapter = load_model(str(folder), adapter=tmp_path / "run" / "adapter")

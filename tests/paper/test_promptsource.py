@@ -108,14 +108,10 @@ def test_pip_downloads_the_pinned_archive_and_only_its_yaml_files_are_unpacked(p
         (["x\nERROR: no route\nhint", 1], "E-TPL-FETCH", "no route"),
         (["", 0], "E-TPL-FETCH", "it wrote no archive"),
         (["ERROR: THESE PACKAGES DO NOT MATCH THE HASHES", 1], "E-TPL-FETCH", "DO NOT MATCH THE HASHES"),
-        (FileNotFoundError("python"), "E-TPL-FETCH", "FileNotFoundError"),
-        (subprocess.TimeoutExpired("pip", 600), "E-TPL-FETCH", "TimeoutExpired"),
     ],
 )
 def test_a_failure_of_pip_is_reported_with_an_alternative(answer, code, words, monkeypatch, cache):
     def fail(command, **more):
-        if isinstance(answer, Exception):
-            raise answer
         return SimpleNamespace(stdout="", stderr=answer[0], returncode=answer[1])
 
     monkeypatch.setattr(subprocess, "run", fail)
@@ -341,7 +337,7 @@ def test_labels_are_those_of_the_task_file(tea, caplog, more, gold):
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ("label_field: label", "E-TASK-KEY: .*label_field is 'label', and labels is missing"),
+        ("label_field: label", "E-TASK-KEY: .*a label_field but no labels"),
         ("label_field: label\nlabels: [0, 1, 2, 3]", "E-TPL-EMPTY: .*no PromptSource template can be used"),
         ("label_field: text\nlabels: [x, y]", "E-TPL-EMPTY: .*E-TPL-LABEL-LEAK"),
     ],

@@ -1,5 +1,6 @@
 """How open answers are read, and the keys that group them, also of mathematical expressions."""
 
+import importlib.util
 import signal
 
 import pytest
@@ -268,8 +269,8 @@ def test_answers_agree_by_expression_and_are_compared_with_references():
 
 
 def test_without_the_library_the_kind_is_refused_in_one_line(monkeypatch):
-    monkeypatch.setattr(latex.importlib.util, "find_spec", lambda name: None)
-    line = refused("E-TASK-KEY: answers of the kind latex need math-verify", AnswerFormat, "latex")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    line = refused("E-TASK-KEY: the kind of answer latex needs the package math_verify", AnswerFormat, "latex")
     assert "-m pip install " in line
 
 

@@ -84,7 +84,7 @@ def write_run(folder, name, scores, gold, templates, *, labels, method=None, **e
         prompts = (jinja.replace("{{ text }}", text).replace("{{ text | lower }}", text) for _, jinja, _ in templates)
         instances.append(RenderedInstance(instance, tuple(prompts), choices, label=None))
     found = Audit(
-        record=RunRecord.from_json(record),
+        record=RunRecord(**record),
         metrics=summarise(scores, gold, names, factors=factors),
         data=ScoredRows(scores, gold, token_counts=np.ones(scores.shape, dtype=np.int64), ids=ids, instances=instances),
         template_names=names,
@@ -150,5 +150,5 @@ def open_run(folder, texts, references, name="base", sha="ab" * 32, **record):
     adapter = {"adapter": {"path": "x", "method": "f2c"}} if name == "f2c" else {}
     content = {"kind": "audit", "name": name, "task": task, "model": {"name": "tiny"}, "scoring": {"by": "generation"}}
     metrics = summarise(data.scores, data.gold, NAMES, answered=data.answered)
-    Audit(RunRecord.from_json(content | adapter | record), metrics, data, NAMES).write(folder)
+    Audit(RunRecord(**(content | adapter | record)), metrics, data, NAMES).write(folder)
     return folder

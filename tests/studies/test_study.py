@@ -92,7 +92,6 @@ def test_later_layers_of_settings_win(tmp_path):
         (GOOD, "name: mine", "name: study1", "another name"),
         (GOOD, "[rte, tasks/mine.yaml]", "[]", "at least 1"),
         (GOOD, "[rte, tasks/mine.yaml]", "rte", "a valid tuple"),
-        (GOOD, "[3, 5]", "[3, 3]", "twice"),
         (GOOD, "[3, 5]", "[3, -5]", "equal to 0"),
         (GOOD, "[3, 5]", "[3, yes]", "a valid integer"),
         (GOOD, "[3, 5]", "[3, 4294967296]", "equal to 4294967295"),

@@ -139,7 +139,7 @@ def test_changed_settings_on_resume_name_the_folder(copy):
     assert codes(made, folder) == [DONE, FAILED]
     (line,) = failed(folder, made)
     assert line.startswith(f"failed: train {TRAINING}: E-RESUME-CHANGED: cannot resume {out}")
-    assert f"remove {out}, and run the study again." in line
+    assert "in a study, remove it." in line
 
 
 def test_a_unit_that_another_process_runs_fails_without_a_record(tmp_path, capsys):
@@ -408,7 +408,7 @@ def test_units_that_divide_the_weights_need_a_launcher(tmp_path):
     study, out = write_study(tmp_path, f"{LONG}shard: tp\n"), tmp_path / "list"
     sharded = ("run", study, "--out", tmp_path / "out", "--device", "cpu", "--export", out)
     for options, expected in (
-        ((), "E-DISTRIBUTED: study small divides .* its units have one. Give --processes-per-unit N"),
+        ((), "E-DISTRIBUTED: shard divides .* there is one. .*study run --processes-per-unit N"),
         (("--processes-per-unit", "2", "--model", "m.gguf"), "E-DISTRIBUTED: --shard does not work with GGUF"),
     ):
         refused(expected, here, *sharded, *options)

@@ -449,7 +449,7 @@ def test_a_mistake_in_a_task_file_is_rejected_with_its_place(tmp_path, old, new,
 def test_an_unreadable_task_file_is_rejected(tmp_path):
     path = tmp_path / "task.yaml"
     path.write_bytes("name: ä".encode("latin-1"))
-    assert "is not UTF-8 at byte 6" in str(refusal(path))
+    assert "byte 0xe4 in position 6: unexpected end of data. Write YAML in UTF-8" in str(refusal(path))
     assert str(refusal(tmp_path / "tsk.yaml")).endswith("tsk.yaml. Did you mean 'task.yaml'?")
     assert refusal(tmp_path / "tsk.yaml").code == "E-TASK-FILE"
     assert refusal(tmp_path).code == "E-TASK-FILE"

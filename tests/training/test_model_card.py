@@ -61,7 +61,7 @@ def test_card_has_no_local_path(finished, base, tmp_path):
     assert str(base) in json.dumps(record.to_json())
     moved = record.to_json()
     moved["task"]["data"] = {"source": str(tmp_path / "rows.jsonl"), "mirror": str(tmp_path)}
-    card = model_card(RunRecord.from_json(moved))
+    card = model_card(RunRecord(**moved))
     assert "`rows.jsonl`" in card
     assert not [line for line in card.splitlines() if str(base.parent) in line or str(tmp_path) in line]
 
@@ -70,7 +70,7 @@ def test_names_and_labels_are_escaped(finished):
     moved = RunRecord.read(finished).to_json()
     moved["task"]["label_names"] = ["<b>no</b>", "![x](y)"]
     moved["model"] |= {"name": '/models/tiny`<b>"\n# now', "revision": 'a"b'}
-    card = model_card(RunRecord.from_json(moved))
+    card = model_card(RunRecord(**moved))
     assert "makes `tiny'<b>\"\\n# now` give the same answer" in card
     assert "<b>no" not in card
     assert "![x]" not in card

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -20,12 +19,10 @@ from flip_flop.cli.options import (
 )
 from flip_flop.console import echo, is_first_process, percent
 from flip_flop.errors import InputError
+from flip_flop.evaluation.run_directory import Audit
 from flip_flop.files import lock_output, write_text
 from flip_flop.hub import is_endpoint
 from flip_flop.scoring.options import ScoringOptions
-
-if TYPE_CHECKING:
-    from flip_flop.evaluation.run_directory import Audit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,7 +167,7 @@ def _variants(run: AuditOptions, scoring: ScoringOptions) -> dict[Path, ScoringO
     return {run.out / f"chat-{choice}": replace(scoring, chat_template=choice) for choice in ("on", "off")}
 
 
-def _show(runs: "Sequence[Audit]", run: AuditOptions, checks: gates.Checks) -> int:
+def _show(runs: Sequence[Audit], run: AuditOptions, checks: gates.Checks) -> int:
     """Print the runs, write the files for CI, and return the exit code of the gates."""
     from flip_flop.report import comparison_blocks, legend, render_markdown, render_text, table_caveats
 

@@ -1,6 +1,5 @@
 """``flip-flop demo``: audit the embedded model, train it without labels, audit it again, report."""
 
-import logging
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,10 +9,8 @@ import click
 
 from flip_flop.cli.options import option, options, out_folder
 from flip_flop.console import DEMO_NOTE, echo
-from flip_flop.errors import InputError
+from flip_flop.errors import InputError, log
 from flip_flop.files import remove
-
-log = logging.getLogger("flip_flop")
 
 # The learning rates and weights were chosen on the validation split with seed 0 (docs/decisions.md).
 COMMON = {

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from flip_flop.console import count, markdown_cell, percent, visible
-from flip_flop.errors import InputError, nearest
+from flip_flop.errors import InputError, look_up
 from flip_flop.evaluation.run_directory import Audit, load_run
 from flip_flop.metrics import METRICS, ScoredRows
 from flip_flop.record import ModelRecord, RunRecord, TaskRecord
@@ -87,10 +87,8 @@ def parse_threshold(text: str) -> tuple[str, float]:
 
 def known_metric(option: str, name: str) -> str:
     """Return the name in :data:`~flip_flop.metrics.METRICS` of a metric of which more is better (``E-FAIL-UNDER``)."""
-    known = [*ALIASES, *(metric.name for metric in METRICS.values() if metric.higher_is_better)]
-    if name not in known:
-        raise InputError("E-FAIL-UNDER", f"{option} takes no metric {name!r}.", nearest(name, known))
-    return ALIASES.get(name, name)
+    known = ALIASES | {metric.name: metric.name for metric in METRICS.values() if metric.higher_is_better}
+    return look_up(name, known, "E-FAIL-UNDER", f"{option} takes no metric")
 
 
 def unscored_audit(split: RenderedSplit) -> Audit:

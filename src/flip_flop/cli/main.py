@@ -18,7 +18,7 @@ import click
 
 from flip_flop.cli.lazy import LazyGroup
 from flip_flop.console import LogLines, align_columns, echo, hardware, is_first_process, versions
-from flip_flop.errors import OTHER_ENDED, InputError, is_of_communication
+from flip_flop.errors import OTHER_ENDED, InputError, is_of_communication, log
 
 COMMANDS = {
     "demo": ("flip_flop.cli.demo:demo_command", "Audit, train, audit and report on the embedded task; no network."),
@@ -123,7 +123,6 @@ def _set_up_logging() -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(LogLines("%(message)s"))
     sys.excepthook = lambda kind, error, trace: echo("".join(traceback.format_exception(error)).rstrip(), err=True)
-    log = logging.getLogger("flip_flop")
     log.handlers = [handler]  # replaces the handler of an earlier call
     # Only the first process of a launcher prints messages.
     log.setLevel(logging.INFO if is_first_process() else logging.ERROR)

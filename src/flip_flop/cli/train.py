@@ -11,6 +11,7 @@ from flip_flop.cli.options import BaseModelOptions, DataOptions, TaskOptions, op
 from flip_flop.console import echo, is_first_process
 from flip_flop.errors import InputError
 from flip_flop.method.settings import TrainingProtocol, row_protocol_of
+from flip_flop.training.settings import ALIASES, TrainingSettings, as_flag, check_settings
 
 # Settings that the command owns, and the flags that set them.
 OWNED = {"output_dir": "--out", "resume_from_checkpoint": "--resume", "use_cpu": "--device", "do_train": "the verb"}
@@ -48,8 +49,6 @@ class TrainCommand(click.Command):
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List every field of F2CConfig that is ours, or has another default than the library's."""
-        from flip_flop.training.settings import ALIASES, TrainingSettings, as_flag
-
         short = {name: f"{alias}, " for alias, name in ALIASES.items()}
         rows = [
             (f"{short.get(item.name, '')}{as_flag(item.name)}", f"{item.metadata['help']}  [default: {_default(item)}]")
@@ -78,7 +77,6 @@ def train_command(
     source = f"{run.config} and the command line" if run.config else "the command line"
     flags = [flag for param in ctx.command.params for flag in param.opts if flag.startswith("--")]
     from flip_flop.training.folder import check_out
-    from flip_flop.training.settings import check_settings
 
     check_settings(settings, source, flags)  # before seconds of imports
     check_out(run.out, resume=run.resume)
@@ -145,9 +143,7 @@ def _read_settings(path: Path | None) -> dict[str, Any]:
         return {}
     from flip_flop.strict_yaml import read_yaml
 
-    if not path.is_file():
-        raise InputError("E-CONFIG", f"No file {path}.", "Give --config an existing YAML file.")
-    settings = read_yaml(path)
+    settings = read_yaml(path, code="E-CONFIG")
     if not isinstance(settings, dict):
         raise InputError("E-CONFIG", f"{path} has no settings.", "Write `name: value` lines.")
     return settings

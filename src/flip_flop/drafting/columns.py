@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flip_flop.errors import InputError, nearest
+from flip_flop.errors import InputError, look_up
 from flip_flop.tasks import Rows
 from flip_flop.tasks.readers import MISSING, cell_text, label_text
 
@@ -100,8 +100,7 @@ def find_columns(
     has_none = label == "none" and label not in names
     label = None if has_none else label
     for name in [*texts, *([] if label is None else [label])]:
-        if name not in names:
-            raise InputError("E-INIT", f"{rows.source} has no column {name!r}.", nearest(name, names))
+        look_up(name, dict.fromkeys(names), "E-INIT", f"{rows.source} has no column")
     if label in texts:
         raise InputError("E-INIT", f"{label!r} cannot be both a text and the label.", "Give one of the two.")
     options = () if is_open or (texts and set(texts) & set(_options(names))) else _options(names)

@@ -1,6 +1,5 @@
 """A commented task file for a data file: columns, labels and four templates, checked on its rows."""
 
-import logging
 import os
 import re
 import string
@@ -35,7 +34,7 @@ from flip_flop.drafting.library import (
     make_templates,
     read_prompt,
 )
-from flip_flop.errors import InputError
+from flip_flop.errors import InputError, log
 from flip_flop.prompts import AnswerFormat, Template, TemplateSet
 from flip_flop.prompts.answers import NUMBER
 from flip_flop.prompts.lint import Finding, LintRow, lint_templates
@@ -43,8 +42,6 @@ from flip_flop.tasks import Rows, Task
 from flip_flop.tasks.readers import cell_text, label_text
 from flip_flop.tasks.sources import PARTS, holdout_size, parts_of
 from flip_flop.tasks.task import are_grades
-
-log = logging.getLogger("flip_flop")
 
 LINTED_ROWS = 1000
 MIN_ROWS_TO_DIVIDE = 20

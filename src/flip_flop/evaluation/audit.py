@@ -1,7 +1,6 @@
 """The audit: consistency and accuracy of a model across the templates of a task, and an estimate of its cost."""
 
 import copy
-import logging
 import tempfile
 import time
 from collections import Counter
@@ -14,7 +13,7 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from flip_flop.console import count, duration, today, versions
-from flip_flop.errors import InputError
+from flip_flop.errors import InputError, log
 from flip_flop.evaluation.result import LOW_MASS
 from flip_flop.evaluation.run_directory import Audit
 from flip_flop.metrics import (
@@ -40,7 +39,6 @@ from flip_flop.scoring.too_long import ids_of
 from flip_flop.tasks import Data, RenderedSplit, as_split, log_findings, log_label_counts
 from flip_flop.tasks.task import instances_digest
 
-log = logging.getLogger("flip_flop")
 NUM_TIMED = {True: 16, False: 4}  # instances of a local or served model that an estimate scores
 NUM_TEXTS, MAX_TEXT = 3, 80  # generated texts to list per template, and their characters
 

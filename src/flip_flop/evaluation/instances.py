@@ -54,13 +54,6 @@ class StoredInstances:
                 if index in wanted:
                     yield index, self._read(line, self.ids[index])
 
-    def sizes(self) -> list[int]:
-        """Return the number of bytes of each instance (``E-RUN-BROKEN``)."""
-        if not self._path.exists():
-            return []
-        with reading(self._path, "readable JSON Lines"):
-            return [len(line) for line in self._lines()]
-
     @property
     def _path(self) -> Path:
         return self.folder / INSTANCES_FILE

@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 import pydantic
 
-from flip_flop.errors import InputError
+from flip_flop.errors import InputError, require_package
 from flip_flop.evaluation.instances import StoredInstances
 from flip_flop.evaluation.result import METRICS_FILE, SCORES_FILE, Audit
 from flip_flop.files import check_output, read_arrays, read_json
 from flip_flop.metrics import METRICS, ScoredRows, resolve_average
 from flip_flop.record import READABLE_JSON, RUN_FILE, RunRecord, broken, reading, validated
-from flip_flop.tasks.readers import import_openpyxl
 
 PREFERRED = "preferred_tokens_per_template"
 Number = pydantic.FiniteFloat
@@ -70,7 +69,7 @@ def check_target(out: Path, source: Path | None = None) -> None:
             "E-OUT-PATH", f"{out.name} is not JSONL, CSV or xlsx.", "End --out with .jsonl, .csv or .xlsx."
         )
     if out.suffix == ".xlsx":
-        import_openpyxl(out)
+        require_package("openpyxl", "xlsx", "E-DATA-FILE", str(out))
 
 
 def _read_scores(path: Path) -> tuple[ScoredRows, tuple[str, ...]]:
@@ -133,10 +132,9 @@ def _check_metrics(
     stored = validated(kind, metrics, path)
     validated(dict[str, Number | None], {name: metrics.get(name) for name in (*METRICS, "repeat_flips")}, path)
     per_template = [value for name, value in stored if name.endswith("_per_template") and name != PREFERRED and value]
-    if isinstance(stored, CalibratedMetrics):
-        per_template.append(stored.offsets)
     per_label = [stored.label_shares, *stored.label_shares_per_template.values()]
     if isinstance(stored, CalibratedMetrics):
+        per_template.append(stored.offsets)
         per_label += [stored.label_prior, *stored.offsets.values()]
     if any(set(value) != set(names) for value in per_template) or not (
         set(names).issuperset(stored.constant_templates) and set(names).issuperset(stored.preferred_tokens_per_template)

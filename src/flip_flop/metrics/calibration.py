@@ -4,14 +4,13 @@ Without labels, a shared label bias cannot be distinguished from class imbalance
 frequencies, the prior.
 """
 
-import logging
 from collections.abc import Callable, Sequence
 from typing import Literal
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from flip_flop.errors import InputError
+from flip_flop.errors import InputError, log
 from flip_flop.metrics.agreement import label_shares, majority_vote, predicted, share_drift
 
 # See the table in docs/calibration.md.
@@ -19,7 +18,6 @@ Calibration = Literal["batch", "contextual", "prior"]
 # auto: batch, if it changes a prediction; stored: the offsets in the adapter's folder.
 CalibrationChoice = Literal["auto", "none", Calibration, "stored"]
 
-log = logging.getLogger("flip_flop")
 
 # Of fewer instances a mean probability says little: with labels at 50 %, 50 of them miss it by 7 points.
 MIN_INSTANCES = 50

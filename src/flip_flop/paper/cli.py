@@ -202,13 +202,7 @@ def run_command(grid: GridOptions, how: RunOptions, name: str, out: Path, quiet:
             "Start the study without it, with --processes-per-unit.",
         )
     if study.shard is not None:
-        if not launcher:
-            raise InputError(
-                "E-DISTRIBUTED",
-                f"study {study.name} divides the weights between processes, but its units have one.",
-                "Give --processes-per-unit N, or remove shard.",
-            )
-        check_shard(setup.model, has_launcher=True)
+        check_shard(setup.model, has_launcher=bool(launcher))
     gpus = how.gpus
     if gpus is None:
         gpus = 0 if setup.device == "cpu" else how.processes_per_unit
@@ -225,7 +219,8 @@ def run_command(grid: GridOptions, how: RunOptions, name: str, out: Path, quiet:
     reference = name if name in study_names() else str(Path(name).resolve())
     tables = [*PROGRAM, "tables", reference, "--model", setup.model, "--protocol", study.protocol]
     tables += ["--out", str(folder.root)]
-    commands = unit_commands(folder, folder.open_units(plan), command, launcher, sharded=study.shard is not None)
+    still_open = (unit for unit in plan.units if not all(map(folder.is_done, unit.cells)))
+    commands = unit_commands(folder, still_open, command, launcher, sharded=study.shard is not None)
     if how.export is not None:
         export_commands(how.export, plan, list(commands.values()), tables)
         echo(f"{how.export}: {len(commands)} commands")

@@ -209,12 +209,7 @@ def _heatmap(changes: Mapping[Any, float], pairs: Sequence[tuple[str, str]], met
         _colour_bar(figure, axes, bound, metric)
         if len(changes) < len(pairs):
             handle = Patch(**_HATCHED, label="not there yet")
-            if width > COLUMN + 1:
-                axes.legend(
-                    handles=[handle], frameon=False, loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0.1
-                )
-            else:
-                figure.legend(handles=[handle], loc="outside lower right", frameon=False)
+            figure.legend(handles=[handle], loc="outside lower right", frameon=False)
     return figure
 
 

@@ -1,19 +1,17 @@
 """The folder of all studies: the states of cells, and the plans of the last runs. Importing it needs no torch."""
 
 import contextlib
-import logging
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from flip_flop.errors import InputError
+from flip_flop.errors import InputError, log
 from flip_flop.files import read_object, sha256_json, sha256_text, write_json, write_text
 from flip_flop.paper.plan import Cell, Plan, Unit
 from flip_flop.paper.study import Study
 from flip_flop.record import RUN_FILE, find_change, loaded_files
 
-log = logging.getLogger("flip_flop")
 CELL = "cell.json"
 _PLAN = TypeAdapter(Plan)
 
@@ -48,10 +46,6 @@ class StudyFolder:
         folder = self.run(cell)
         only = () if cell.kind == "train" else loaded_files(folder)  # prompts of an audit may have been removed
         return find_change(folder, only) if (folder / RUN_FILE).exists() else None
-
-    def open_units(self, plan: Plan) -> list[Unit]:
-        """Return the units with a cell that is not done."""
-        return [unit for unit in plan.units if not all(map(self.is_done, unit.cells))]
 
     def finish(self, cell: Cell, training: Cell | None = None) -> None:
         """Mark a complete run as done: write its digest, and for an audit the adapter's digest, into its folder."""
@@ -136,12 +130,9 @@ class StudyFolder:
         if model in plans:
             return plans[model]
         known = sorted(plans) or sorted(entry.parent.name for entry in self.root.glob("*/study.json"))
-        options = "" if model is None else f" --model {model}"
-        options += "" if study.protocol == "paper" else f" --protocol {study.protocol}"
         raise InputError(
             "E-STUDY",
-            f"{self.root} has {'several runs' if plans and model is None else 'no run'} of study "
-            f"{study.name!r}{options and f' with{options}'}.",
+            f"{self.root} has {'several runs' if plans and model is None else 'no such run'} of study {study.name!r}.",
             f"Name one with --model. There: {', '.join(known)}." if known else "Run the study first.",
         )
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flip_flop.console import echo
-from flip_flop.errors import InputError, nearest
+from flip_flop.errors import InputError, first_repeated, look_up
 from flip_flop.files import sha256_file, sha256_json
 from flip_flop.hub import gguf_name, is_local_name
 from flip_flop.method import BASE
@@ -133,10 +133,7 @@ class Plan:
 
     def unit(self, name: str) -> Unit:
         """Return the unit of this name (``E-STUDY``)."""
-        units = {unit.name: unit for unit in self.units}
-        if name not in units:
-            raise InputError("E-STUDY", f"the plan has no unit {name!r}.", nearest(name, units))
-        return units[name]
+        return look_up(name, {unit.name: unit for unit in self.units}, "E-STUDY", "the plan has no unit")
 
 
 def make_plan(study: Study, setup: Setup) -> Plan:
@@ -158,12 +155,9 @@ def make_plan(study: Study, setup: Setup) -> Plan:
     tasks: dict[str, Task] = {}
     for reference in dict.fromkeys(place.task for place in grid):
         tasks[reference] = _open(reference, study, setup)
-        name = tasks[reference].name
-        other = next(known for known, task in tasks.items() if task.name == name)
-        if other != reference:
-            raise InputError(
-                "E-STUDY", f"{other} and {reference} are both named {name!r}.", "Give one of them another name."
-            )
+    if (twice := first_repeated(task.name for task in tasks.values())) is not None:
+        both = " and ".join(reference for reference, task in tasks.items() if task.name == twice)
+        raise InputError("E-STUDY", f"{both} are both named {twice!r}.", "Give one of them another name.")
     by_place: dict[GridCell, Cell] = {}
     trainings: dict[str, Cell] = {}
     cells: dict[tuple[str, str], Cell] = {}

@@ -1,6 +1,5 @@
 """A study: a grid of tasks, methods, seeds and templates with settings, read from a YAML file."""
 
-import csv
 import functools
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -8,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+import pandas as pd
 from pydantic import AfterValidator, BeforeValidator, Field, StrictBool, StrictInt, model_validator
 
-from flip_flop.errors import InputError, nearest
+from flip_flop.errors import InputError, look_up, nearest
 from flip_flop.method import BASE, METHODS, find_method
 from flip_flop.method.settings import PAPER_METHODS, TrainingProtocol
 from flip_flop.scoring.options import Shard
@@ -39,25 +39,19 @@ HELD_OUT = "held_out"
 def require_known(names: Iterable[str], known: Iterable[str], where: str) -> None:
     """Refuse unknown names (``E-STUDY``)."""
     for name in names:
-        if name not in known:
-            raise InputError("E-STUDY", f"{where}: there is no {name!r}.", nearest(name, known))
+        look_up(name, dict.fromkeys(known), "E-STUDY", f"{where}: there is no")
 
 
-def known_methods(names: Iterable[str], variants: Iterable[str], where: str) -> tuple[str, ...]:
-    """Return the names once each: of the method table, the base, variants, or ``package.module:name``."""
-    names = tuple(dict.fromkeys(names))
+def known_methods(names: Sequence[str], variants: Iterable[str], where: str) -> None:
+    """Refuse other names than those of the method table, the base, variants, and ``package.module:name``."""
     require_known([name for name in names if ":" not in name], (BASE.name, *METHODS, *variants), where)
     for name in names:
         if ":" in name:
             find_method(name)
-    return names
 
 
-def _unique(values: tuple[Any, ...]) -> tuple[Any, ...]:
-    if len(set(values)) < len(values):
-        twice = next(value for value in values if values.count(value) > 1)
-        raise InputError("E-STUDY", f"{twice!r} occurs twice.", "Remove one.")
-    return values
+def _once_each(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(dict.fromkeys(values))
 
 
 def _setting_names(settings: dict[str, Any]) -> dict[str, Any]:
@@ -69,10 +63,10 @@ def _setting_names(settings: dict[str, Any]) -> dict[str, Any]:
     return settings
 
 
-Names = Annotated[tuple[Annotated[str, Field(pattern=r"\S")], ...], Field(min_length=1), AfterValidator(_unique)]
+Names = Annotated[tuple[Annotated[str, Field(pattern=r"\S")], ...], Field(min_length=1), AfterValidator(_once_each)]
 Size = Annotated[StrictInt, Field(ge=1, le=MAX_SEED)]
 Seed = Annotated[StrictInt, Field(ge=0, le=MAX_SEED)]
-Seeds = Annotated[tuple[Seed, ...], Field(min_length=1), AfterValidator(_unique)]
+Seeds = Annotated[tuple[Seed, ...], Field(min_length=1), AfterValidator(_once_each)]
 _First = Annotated[StrictInt, Field(ge=2, le=MAX_SEED)]
 _FirstOrAll = Annotated[_First | None, BeforeValidator(lambda first: None if first == "all" else first)]
 SettingFields = Annotated[dict[str, Any], AfterValidator(_setting_names)]
@@ -95,7 +89,7 @@ class Subsets(_Block):
         held_out: The templates to audit: the last N, or these names.
     """
 
-    train_first: Annotated[tuple[_FirstOrAll, ...], Field(min_length=1), AfterValidator(_unique)]
+    train_first: Annotated[tuple[_FirstOrAll, ...], Field(min_length=1), AfterValidator(_once_each)]
     held_out: Size | Names
 
 
@@ -150,11 +144,11 @@ class Study(_Block):
 
     name: Annotated[str, Field(pattern=r"^[\w-]+$")]
     tasks: Names
-    methods: tuple[str, ...] = ()
+    methods: Annotated[tuple[str, ...], AfterValidator(_once_each)] = ()
     seeds: Seeds = (0,)
     model: str | None = None
     description: str = ""
-    cross: Annotated[tuple[str, ...], AfterValidator(_unique)] | None = None
+    cross: Annotated[tuple[str, ...], AfterValidator(_once_each)] | None = None
     template_subsets: dict[str, Subsets] = Field(default={})
     settings: Settings = Settings()
     limit: Size | None = None
@@ -183,7 +177,8 @@ class Study(_Block):
             if name in (BASE.name, *METHODS):
                 raise InputError("E-STUDY", f"variants: {name!r} is a method.", "Give another name.")
             known_methods([variant.method], (), f"variants, {name}, method")
-        methods = known_methods(self.methods, self.variants, "methods") or (BASE.name, *PAPER_METHODS, *self.variants)
+        known_methods(self.methods, self.variants, "methods")
+        methods = self.methods or (BASE.name, *PAPER_METHODS, *self.variants)
         object.__setattr__(self, "methods", methods)
         trained = [name for name in (*METHODS, *self.variants, *methods) if name != BASE.name]
         require_known(self.settings.methods, trained, "settings, methods")
@@ -271,14 +266,14 @@ def narrow(
     content = study.model_dump()
     for name, values in (("tasks", tasks), ("methods", methods), ("seeds", seeds)):
         if values is not None:
-            content[name] = tuple(dict.fromkeys(values))
+            content[name] = tuple(values)
             if not values:
                 raise InputError("E-STUDY", f"--{name} is empty.", "Name at least one, or leave it out.")
     if tasks is not None:
         # A task file may be named without its folder.
         references = {Path(task).stem: task for task in study.tasks} | {task: task for task in study.tasks}
         require_known(tasks, references, f"--tasks, study {study.name}")
-        content["tasks"] = tuple(dict.fromkeys(references[task] for task in tasks))
+        content["tasks"] = tuple(references[task] for task in tasks)
         if study.cross is not None:
             content["cross"] = tuple(task for task in study.cross if task in content["tasks"])
         by_task = [(content, "template_subsets"), (content["settings"], "tasks")]
@@ -305,13 +300,11 @@ def release_settings(model: str) -> Mapping[tuple[str, str], Mapping[str, Any]]:
     """
     family = "llama" if "llama" in Path(model).name.lower() else "qwen"
     settings: dict[tuple[str, str], dict[str, Any]] = {}
-    with RELEASE_SETTINGS.open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            task, of_family, cce_alone = row.pop("task"), row.pop("model"), float(row.pop("cce_alone"))
-            if of_family in ("", family):
-                settings["cce", task] = {"cce_weight": cce_alone}
-                settings["f2c", task] = {name: float(value) for name, value in row.items()}
-                settings["f2c", task]["max_cc_size"] = int(row["max_cc_size"])
+    rows = pd.read_csv(RELEASE_SETTINGS, keep_default_na=False)
+    for row in rows[rows["model"].isin(["", family])].drop(columns="model").to_dict("records"):
+        task = row.pop("task")
+        settings["cce", task] = {"cce_weight": row.pop("cce_alone")}
+        settings["f2c", task] = row
     return settings
 
 

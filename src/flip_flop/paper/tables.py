@@ -1,7 +1,7 @@
 """The tables of a study: Table 1, Table 2, study 3 and the base's F1 over templates; and a page with its figures."""
 
+import importlib.util
 import itertools
-import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from flip_flop.console import DEMO_NOTE, MISSING, count, markdown_cell, percent, point_interval, points
-from flip_flop.errors import install_command
+from flip_flop.errors import install_command, log
 from flip_flop.files import utf8, write_bytes, write_text
 from flip_flop.method import BASE, METHODS
 from flip_flop.metrics import METRICS
@@ -40,7 +40,6 @@ from flip_flop.report.tables import Column, Row, Table, TableCell
 if TYPE_CHECKING:
     from flip_flop.paper.figures import Plot
 
-log = logging.getLogger("flip_flop")
 
 RENDERERS = {"md": Table.markdown, "csv": Table.csv, "tex": Table.latex}
 FORMATS = ("pdf", "svg", "png")
@@ -56,7 +55,6 @@ PAPER_NOTE = "in grey or in brackets: the paper's own, of Qwen2.5-3B-Instruct on
 _CHANGES = ["mean", "std_over_seeds", "change", "change_low", "change_high"]
 _PAIRED = ["better", "worse", "paper_better", "paper_worse"]
 DECIMALS = METRICS["mean_f1"].decimals
-MAX_NAMED = 12
 # A function that writes a line of a frame, which is a metric of averaged seeds, into a cell.
 Write = Callable[[Any], TableCell]
 Parts = dict[str, Write]  # the columns under each of the paper's metrics, by heading
@@ -178,13 +176,6 @@ def make_notes(frame: pd.DataFrame, asked: pd.DataFrame, rows: Iterable[Row], *m
     texts = [cell.text for row in rows for cell in row if cell.style != "paper"]
     ends = [f"{size:,}" for size in (*sizes[:1], *sizes[-1:])]
     num_open = len(audits) - len(complete)
-    trained = complete[complete["method"] != BASE.name]
-    per_cell = trained.groupby([*CELL, "method_title"], dropna=False, sort=False)["seed"].nunique()
-    fewer = [
-        f"{line.method_title} on {task_title(line.task)}{held_out(line)} ({line.seed})"
-        for line in per_cell[per_cell < len(seeds)].reset_index().itertuples()
-    ]
-    more_fewer = f" and {len(fewer) - MAX_NAMED} more" if len(fewer) > MAX_NAMED else ""
     other = [
         f"{task_title(line.task)} {line.instances:,} of {line.split}"
         for line in complete.drop_duplicates(["task", "instances", "split"]).itertuples()
@@ -194,7 +185,6 @@ def make_notes(frame: pd.DataFrame, asked: pd.DataFrame, rows: Iterable[Row], *m
     notes = [
         f"Model: {', '.join(done['model'].unique())}{seed_words}.",
         bool(ends) and f"Split {' and '.join(splits)}; instances per task: {' to '.join(dict.fromkeys(ends))}.",
-        bool(fewer) and f"Over fewer seeds than the others: {'; '.join(fewer[:MAX_NAMED])}{more_fewer}.",
         bool(other) and f"Not the paper's instances: {', '.join(other)}.",
         bool(names) and f"Collapsed, one label nearly everywhere or for each template: {'; '.join(names)}.",
         bool(done["is_demo"].any()) and DEMO_NOTE,
@@ -528,16 +518,14 @@ def make_tables(frame: pd.DataFrame) -> Iterator[Table]:
 
 def make_plots(frame: pd.DataFrame) -> list["Plot"]:
     """Make the plots that apply. Without matplotlib there are none, and a warning."""
-    try:
-        from flip_flop.paper.figures import draw_boxes, draw_curves, draw_heatmaps
-    except ModuleNotFoundError as error:
-        if str(error.name).split(".")[0] != "matplotlib":
-            raise
+    if importlib.util.find_spec("matplotlib") is None:
         log.warning(
             "W-STUDY: matplotlib is not installed: there are tables, and no figures. Install it: %s",
             install_command("studies"),
         )
         return []
+    from flip_flop.paper.figures import draw_boxes, draw_curves, draw_heatmaps
+
     f1 = template_f1(frame)
     of_base = f1["method"] == BASE.name
     plots = ([draw_boxes(f1[of_base])] if of_base.any() else []) + ([] if of_base.all() else [draw_boxes(f1)])

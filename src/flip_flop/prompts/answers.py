@@ -1,6 +1,5 @@
 """Answers in generated texts: the key by which equal open answers are grouped, and the label among answer choices."""
 
-import logging
 import re
 import unicodedata
 from collections import Counter
@@ -10,10 +9,8 @@ from decimal import Context, Decimal
 
 import regex
 
-from flip_flop.errors import InputError
-from flip_flop.prompts.latex import expression_key, latex_key, require_math_verify
-
-log = logging.getLogger("flip_flop")
+from flip_flop.errors import InputError, log, require_package
+from flip_flop.prompts.latex import expression_key, latex_key
 
 KINDS = ("text", "number", "latex")
 LAST_NUMBER, AFTER = "last_number", "after "
@@ -75,7 +72,7 @@ class AnswerFormat:
         if self.kind not in KINDS:
             raise InputError("E-TASK-KEY", f"the kind of answer is {self.kind!r}.", f"Use {', '.join(KINDS)}.")
         if self.kind == "latex":
-            require_math_verify()
+            require_package("math_verify", "latex", "E-TASK-KEY", "the kind of answer latex")
         if self.extract == LAST_NUMBER and self.kind != "number":
             message = f"extract is last_number, but the kind is {self.kind}."
             raise InputError("E-TASK-KEY", message, "Use the kind number.")

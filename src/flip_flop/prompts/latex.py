@@ -3,7 +3,6 @@
 import atexit
 import contextlib
 import functools
-import importlib.util
 import json
 import re
 import subprocess
@@ -73,13 +72,6 @@ class _Parser:
 
 
 _parser = functools.cache(_Parser)
-
-
-def require_math_verify() -> None:
-    """Refuse answers of the kind ``latex`` without the library (``E-TASK-KEY``)."""
-    if importlib.util.find_spec("math_verify") is None:
-        message = "answers of the kind latex need math-verify, which is not installed."
-        raise InputError("E-TASK-KEY", message, f"{install_command('latex')}.")
 
 
 @functools.lru_cache(maxsize=10_000)

@@ -11,7 +11,7 @@ import numbers
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import jinja2
@@ -108,20 +108,16 @@ class MissingValue:
     __int__ = __float__
 
 
-@dataclass
-class Render:
-    """The value limit of one render, and its random generator."""
+class CheckedOperands(NodeTransformer):
+    """Checks the operands of ``~`` like printed values."""
 
-    make_generator: Callable[[], np.random.Generator]
-    value_limit: int | None
-
-    @functools.cached_property
-    def generator(self) -> np.random.Generator:
-        """The generator of random choices, made for the first."""
-        return self.make_generator()
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Concat:
+        self.generic_visit(node)
+        node.nodes = [nodes.Filter(operand, "string", [], [], None, None) for operand in node.nodes]
+        return node
 
 
-class PromptSeparator(NodeTransformer):
+class PromptSeparator(CheckedOperands):
     """Ends a prompt at the first separator in the text of the template, before its target is evaluated."""
 
     def visit_Output(self, node: nodes.Output) -> Any:
@@ -134,22 +130,12 @@ class PromptSeparator(NodeTransformer):
                 return [nodes.Output([*node.nodes[:index], prompt], lineno=node.lineno), end]
         return node
 
-    def visit_Concat(self, node: nodes.Concat) -> nodes.Concat:
-        """Check the operands of ``~`` like printed values."""
-        self.generic_visit(node)
-        node.nodes = [nodes.Filter(operand, "string", [], [], None, None) for operand in node.nodes]
-        return node
 
-
-class ChoiceSeparators(PromptSeparator):
+class ChoiceSeparators(CheckedOperands):
     """Marks each separator between answer choices: in the text of the template, and in strings that it prints or joins.
 
     A string that is compared, searched or replaced stays as it is.
     """
-
-    def visit_Output(self, node: nodes.Output) -> nodes.Output:
-        self.generic_visit(node)
-        return node
 
     def visit_TemplateData(self, node: nodes.TemplateData) -> nodes.TemplateData:
         node.data = node.data.replace(SEPARATOR, _BOUNDARY)
@@ -208,7 +194,7 @@ def _finalize(context: Context, value: Any) -> str:
 @pass_context
 def _choose(context: Context, items: Any) -> Any:
     """Return a random item. The sequence of choices depends on the instance, the template and the seed."""
-    return items[int(context[_STATE].generator.integers(len(items)))]
+    return items[int(context[_STATE].generator().integers(len(items)))]
 
 
 def _most_frequent(items: Iterable[Any]) -> list[Any] | None:
@@ -319,7 +305,8 @@ def render_text(
     try:
         marked = _with_missing(fields)
         # Template.generate would rewrite the traceback of each EndOfPrompt.
-        values = {"row": marked, "fields": marked, **marked, _STATE: Render(make_generator, value_limit)}
+        state = SimpleNamespace(generator=functools.cache(make_generator), value_limit=value_limit)
+        values = {"row": marked, "fields": marked, **marked, _STATE: state}
         for piece in template.root_render_func(template.new_context(values)):
             pieces.append(piece)
             length += len(piece)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from flip_flop.errors import InputError, nearest
+from flip_flop.errors import InputError, first_repeated, look_up
 from flip_flop.files import generator, sha256_json
 from flip_flop.prompts.answers import AnswerFormat
 from flip_flop.prompts.sandbox import SEPARATOR, check_characters, compile_source, render_text
@@ -184,9 +184,8 @@ class TemplateSet:
                 f"prompt_value_limit is {self.value_limit}.",
                 f"Give at least {MIN_VALUE_LIMIT} characters, or leave it out.",
             )
-        for index, name in enumerate(self.names):
-            if name in self.names[:index]:
-                raise InputError("E-TPL-DUP", f"two templates are named {name!r}.", "Rename one of them.")
+        if (name := first_repeated(self.names)) is not None:
+            raise InputError("E-TPL-DUP", f"two templates are named {name!r}.", "Rename one of them.")
 
     @classmethod
     def of(cls, templates: Any, labels: Iterable[object] = ()) -> "TemplateSet":
@@ -234,11 +233,7 @@ class TemplateSet:
     def select(self, names: Iterable[str]) -> "TemplateSet":
         """The templates of these names, in the order of the names (``E-TASK-UNKNOWN``)."""
         by_name = {template.name: template for template in self.templates}
-        selected = []
-        for name in names:
-            if name not in by_name:
-                raise InputError("E-TASK-UNKNOWN", f"there is no template {name!r}.", nearest(name, self.names))
-            selected.append(by_name[name])
+        selected = (look_up(name, by_name, "E-TASK-UNKNOWN", "there is no template") for name in names)
         return replace(self, templates=tuple(selected))
 
     def digest(self) -> str:

@@ -2,10 +2,11 @@
 
 import base64
 import json
+import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import takewhile, zip_longest
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ Choices = tuple[tuple[str, ...], ...]
 # The runs that read a prompt (none if all did), the prompt, and the answers that these runs wrote, by name.
 Block = tuple[list[str], str, list[tuple[str, str]]]
 PAGE_SIZE = 4_000_000  # characters of a page's instances, compressed and in Base64
-READ_SIZE = 24_000_000  # bytes of prompts to try
+MAX_PROMPTS = 200_000  # to try: more do not fit
 
 
 @dataclass(frozen=True)
@@ -215,23 +216,16 @@ def embed(group: AuditComparison, order: list[int], printed: Collection[int], si
     Instances with changed answers come first, then those with the smallest margins. The page prints those at the
     positions ``printed``, which are always embedded; ``order`` is the order of the templates.
     """
-    stored = max(map(_sizes, group.runs), key=len)
-    sizes = np.full(len(group.base.instance_ids), 8 * len(group.row_forms) * len(order))
-    sizes[: len(stored)] += np.array(stored, dtype=np.int64)
     ranked = np.concatenate([np.array(sorted(printed), dtype=np.int64), _by_interest(group.advised)])
     ranked = ranked[np.sort(np.unique(ranked, return_index=True)[1])]
     number, labels = len(ranked), RowLabels.of(group.row_forms)
     if size is not None:
-        number = max(len(printed), int(np.searchsorted(sizes[ranked].cumsum(), READ_SIZE, side="right")))
+        number = max(len(printed), min(number, MAX_PROMPTS // len(order)))
     while True:
         packed = _pack(group, order, np.sort(ranked[:number]), printed, labels)
         if size is None or len(packed.content) <= size or number <= len(printed):
             return packed
         number = max(len(printed), int(0.95 * number * size / len(packed.content)))
-
-
-def _sizes(run: Audit) -> list[int]:
-    return run.instances.sizes() if isinstance(run.instances, StoredInstances) else []
 
 
 def _by_interest(group: AuditComparison) -> Int[np.ndarray, " instances"]:
@@ -301,8 +295,7 @@ def _pack(
 
 def _shared_words(one: str, other: str) -> str:
     """The words that both texts begin with."""
-    pairs = takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
-    shared = "".join(letter for letter, _ in pairs)
+    shared = os.path.commonprefix([one, other])  # noqa: RUF071 - letters, not folders
     return shared[: 1 + max(shared.rfind(" "), shared.rfind("\n"))]
 
 

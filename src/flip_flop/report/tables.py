@@ -259,11 +259,8 @@ def _audit_table(heading: str, runs: Sequence[Audit]) -> Table:
     if any(run.constant_templates for run in runs):
         titles["constant_templates"] = "constant"
     columns = [Column(title, is_text=name == "run") for name, title in titles.items()]
-    return Table("", heading, columns, [_audit_row(run, titles) for run in runs])
-
-
-def _audit_row(run: Audit, names: Iterable[str]) -> Row:
-    return [TableCell(_with_interval(run, name), "name" if name == "run" else "") for name in names]
+    rows = [[TableCell(_with_interval(run, name), "name" if name == "run" else "") for name in titles] for run in runs]
+    return Table("", heading, columns, rows)
 
 
 def _with_interval(run: Audit, name: str) -> str:

@@ -1,7 +1,6 @@
 """Check an adapter in PEFT's format, load it onto its model, and record it; label offsets stored with it."""
 
 import json
-import logging
 import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ from jaxtyping import Float
 from safetensors import safe_open
 from torch import nn
 
-from flip_flop.errors import InputError
+from flip_flop.errors import InputError, log
 from flip_flop.files import read_json, sha256_file, write_json
 from flip_flop.metrics import ScoredRows, batch_offsets, check_prior, uniform_prior
 from flip_flop.prompts import CHAT_KEYS, Template
@@ -27,8 +26,6 @@ from flip_flop.record import (
 )
 from flip_flop.scoring.causal_lm import as_input_error
 from flip_flop.scoring.distributed import sharding_of
-
-log = logging.getLogger("flip_flop")
 
 # Kinds that change weights. PEFT reads only the adapter's two files for them.
 ADAPTER_KINDS = (  # noqa: SIM905 - quotes round twenty words hide the words

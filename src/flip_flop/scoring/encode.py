@@ -14,7 +14,6 @@ The boundary rule is implemented only here. Only the tokens of the answer are sc
 import contextlib
 import functools
 import inspect
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -26,7 +25,7 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from flip_flop.console import today, track, warn_once
-from flip_flop.errors import InputError
+from flip_flop.errors import InputError, log
 from flip_flop.prompts import Chat, RenderedInstance
 from flip_flop.prompts.answers import unsupported
 from flip_flop.prompts.sandbox import MAX_OUTPUT
@@ -34,8 +33,6 @@ from flip_flop.scoring.causal_lm import as_input_error, unwrap
 from flip_flop.scoring.options import ChatTemplate
 from flip_flop.scoring.too_long import TooLong, refuse_or_skip
 from flip_flop.scoring.trie import TokenTrie, build_trie
-
-log = logging.getLogger("flip_flop")
 
 CHUNK = 64  # instances per call of the tokenizer
 

@@ -31,7 +31,7 @@ from transformers.utils import logging as transformers_logging
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from flip_flop.console import versions
-from flip_flop.errors import InputError, install_command
+from flip_flop.errors import InputError, install_command, log
 from flip_flop.files import (
     lock_output,
     new_folder,
@@ -49,8 +49,6 @@ from flip_flop.scoring.causal_lm import as_input_error, check_model, unwrap
 from flip_flop.scoring.distributed import join_processes, sharding_arguments, sharding_of
 from flip_flop.scoring.encode import PromptEncoder
 from flip_flop.scoring.options import ChatTemplate, DeviceMap, LoadIn, Shard
-
-log = logging.getLogger("flip_flop")
 
 # Behind the name of a module: the scale of its quantized weights.
 SCALE = re.compile(r"\.(weight_scale|scale|qscale|SCB|weight\.absmax)")

@@ -2,7 +2,6 @@
 
 import contextlib
 import hashlib
-import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -13,7 +12,7 @@ import torch
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
 
 from flip_flop.console import track
-from flip_flop.errors import InputError
+from flip_flop.errors import InputError, log
 from flip_flop.files import generator, sha256_json, utf8
 from flip_flop.metrics import ScoredRows
 from flip_flop.prompts import AnswerFormat, RenderedInstance
@@ -25,7 +24,6 @@ from flip_flop.scoring.options import ScoringOptions
 from flip_flop.scoring.store import read_answers, write_answer
 from flip_flop.scoring.too_long import TooLong, refuse_or_skip
 
-log = logging.getLogger("flip_flop")
 RandomKey = tuple[int, str, str, int]  # of the random numbers of an answer: the arguments of generator()
 MARK_TOKENS = 16  # more than a mark of reasoning has
 TEMPERATURE = 0.7  # of sampled answers, as in self-consistency (Wang et al., ICLR 2023)

@@ -5,7 +5,6 @@ Their sources are a local model, a served model, or one's own :class:`Scorer`.
 
 import abc
 import contextlib
-import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from flip_flop.console import track, warn_once
-from flip_flop.errors import InputError
+from flip_flop.errors import InputError, log
 from flip_flop.files import generator
 from flip_flop.hub import is_endpoint
 from flip_flop.metrics import ScoredRows, Scores
@@ -41,8 +40,6 @@ from flip_flop.scoring.packed import (
 )
 from flip_flop.scoring.too_long import refuse_or_skip
 from flip_flop.scoring.trie import shared_beginning
-
-log = logging.getLogger("flip_flop")
 
 WINDOW = 8  # forward passes whose instances are sorted by length
 # Kinds of layers in which tokens interact only by attention to earlier tokens.

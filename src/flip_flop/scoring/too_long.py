@@ -3,17 +3,14 @@
 import contextlib
 import csv
 import io
-import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from flip_flop.console import count, spreadsheet_cell
-from flip_flop.errors import InputError
+from flip_flop.errors import InputError, log
 from flip_flop.files import write_text
 from flip_flop.scoring.options import TooLongPolicy
-
-log = logging.getLogger("flip_flop")
 
 TOO_LONG_FILE = "too_long.csv"
 NAMED = 3  # instances in a message

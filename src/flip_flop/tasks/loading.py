@@ -3,7 +3,6 @@
 import contextlib
 import gzip
 import json
-import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -14,7 +13,7 @@ import numpy as np
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from flip_flop.console import count, warn_once
-from flip_flop.errors import InputError, nearest, nearest_file, require_whole
+from flip_flop.errors import InputError, first_repeated, log, look_up, nearest, nearest_file, require_whole
 from flip_flop.metrics import prior_of_labels
 from flip_flop.prompts import AnswerFormat, RenderedInstance, Template, TemplateSet
 from flip_flop.prompts.answers import unsupported
@@ -25,8 +24,6 @@ from flip_flop.strict_yaml import StrictModel, read_yaml, validate
 from flip_flop.tasks.readers import label_text
 from flip_flop.tasks.sources import FileSource, HubSource, Rows, RowsSource, Source, sample_ids
 from flip_flop.tasks.task import Label, RenderedSplit, Task, TaskRequest, find_loader, task_loaders
-
-log = logging.getLogger("flip_flop")
 
 # The longest value that a prompt prints, in characters. The release has PromptSource's default.
 VALUE_LIMITS = {"paper": None, "release": 2048}
@@ -133,8 +130,9 @@ class AnswerEntry(StrictModel):
     max_tokens: int = Field(default=AnswerFormat.max_tokens, ge=1)
 
 
-def _read_answer(content: Any) -> AnswerFormat:
-    return AnswerFormat(**dict(validate(AnswerEntry, content, "answer", code="E-TASK-KEY")))
+_READ_ANSWER = BeforeValidator(
+    lambda content: AnswerFormat(**dict(validate(AnswerEntry, content, "answer", code="E-TASK-KEY")))
+)
 
 
 class TaskFile(StrictModel):
@@ -148,7 +146,7 @@ class TaskFile(StrictModel):
     label_names: list[str] = Field(default=[], examples=["[negative, positive]"])
     f1: str = "auto"
     scale: bool = False
-    answer: Annotated[AnswerFormat | None, BeforeValidator(_read_answer)] = None
+    answer: Annotated[AnswerFormat | None, _READ_ANSWER] = None
     id_field: str | None = None
     templates: Annotated[list[Any], Field(min_length=1)] | Annotated[dict[str, str], Field(min_length=1)] = Field(
         examples=['a list such as [{name: plain, jinja: "{{ text }}", answer_choices: "No ||| Yes"}]']
@@ -280,8 +278,7 @@ def load_task(
         ('happy', 'overall', 'thumbs')
     """
     for key, value in (("protocol", protocol), ("splits", splits or protocol)):
-        if value not in VALUE_LIMITS:
-            raise InputError("E-TASK-KEY", f"{key} is {value!r}.", nearest(value, VALUE_LIMITS))
+        look_up(value, VALUE_LIMITS, "E-TASK-KEY", f"{key} is")
     name = os.fspath(name_or_path)
     limit = VALUE_LIMITS[protocol] if prompt_value_limit is None else prompt_value_limit
     request = TaskRequest(
@@ -500,11 +497,8 @@ def _is_list_of(kind: Any, value: Any) -> bool:
 def _split_of_rows(rows: RenderedRows) -> RenderedSplit:
     """Return rendered rows as the test split of a task whose templates are numbered."""
     instances = render_rows(rows)
-    seen = set[str]()
-    for instance in instances:
-        if instance.id in seen:
-            raise InputError("E-DATA-ROWS", f"Two rows have the id {instance.id!r}.", "Give every row its own id.")
-        seen.add(instance.id)
+    if (twice := first_repeated(instance.id for instance in instances)) is not None:
+        raise InputError("E-DATA-ROWS", f"Two rows have the id {twice!r}.", "Give every row its own id.")
     fields = [{key: value for key, value in vars(instance).items() if key != "chat"} for instance in instances]
     source = RowsSource(fields, "rows").load()
     templates = [

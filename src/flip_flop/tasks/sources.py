@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import logging
 import os
 import re
 import sys
@@ -11,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, cast, runtime_checkable
 
-from flip_flop.errors import InputError, nearest, require_whole
+from flip_flop.errors import InputError, log, nearest, require_whole
 from flip_flop.files import derive_seed, sha256_file, sha256_text
 from flip_flop.hub import hub_answers, is_offline, unreachable
 from flip_flop.prompts import RenderedInstance
@@ -24,8 +23,6 @@ from flip_flop.tasks.readers import (
     read_rows,
     with_short_floats,
 )
-
-log = logging.getLogger("flip_flop")
 
 MIRROR_VARIABLE = "FLIP_FLOP_HUB_MIRROR"
 PARTS = ("train", "test")
@@ -83,7 +80,7 @@ class Rows:
     unit: str
     rows: tuple[NumberedRow, ...] = field(repr=False)
     provenance: Mapping[str, Any]
-    ids: tuple[str, ...] | None = field(default=None, repr=False)
+    ids: tuple[str, ...] = field(default=(), repr=False)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -178,16 +175,15 @@ def load_file(path: Path, delimiters: Iterable[str], encodings: Iterable[str] = 
         InputError: ``E-DATA-ENCODING`` for another delimiter or encoding, or an error of
             the file.
     """
-    refusal = None
+    refusals = []
     for encoding, delimiter in itertools.product(encodings, (None, *delimiters)):
         try:
             return FileSource(path, encoding, delimiter).load()
         except InputError as error:
             if error.code != "E-DATA-ENCODING":
                 raise
-            refusal = refusal or error
-    assert refusal is not None
-    raise refusal
+            refusals.append(error)
+    raise refusals[0]
 
 
 @dataclass(frozen=True)

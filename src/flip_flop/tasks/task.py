@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int64
 
-from flip_flop.errors import InputError, nearest, require_whole
+from flip_flop.errors import InputError, first_repeated, look_up, require_whole
 from flip_flop.files import sha256_json
 from flip_flop.metrics import resolve_average
 from flip_flop.prompts import AnswerFormat, Chat, RenderedInstance, TemplateSet, render_instance
@@ -25,7 +25,6 @@ from flip_flop.tasks.sources import FileSource, Rows, Source, as_source, load_fi
 Label = int | str
 # Texts of inputs without content (Zhao et al. 2021, "Calibrate Before Use").
 CONTENT_FREE = ("N/A", "", "[MASK]")
-F1_KINDS = ("auto", "binary", "macro")
 GROUP = "flip_flop.tasks"
 CATALOG = ("anli_r1", "anli_r2", "anli_r3", "cb", "copa", "hellaswag", "rte", "storycloze", "wic", "winogrande", "wsc")
 # Imported when one is used: no package but the commands knows the paper's.
@@ -101,8 +100,6 @@ class Task:
             raise InputError("E-TASK-KEY", "the task has an empty name.", "Name it.")
         if len(self.templates) == 0:
             raise InputError("E-TASK-KEY", f"{task} has no templates.", "Add at least one.")
-        if self.f1 not in F1_KINDS:
-            raise InputError("E-TASK-KEY", f"{task}: f1 is {self.f1!r}.", f"Choose one of {', '.join(F1_KINDS)}.")
         self._check_answer(task)
         if self.label_field is not None and self.labels is None and self.answer is None:
             raise InputError(
@@ -114,9 +111,8 @@ class Task:
         if self.labels is not None and len(texts) < 2:
             raise InputError("E-TASK-KEY", f"{task} has {len(texts)} label.", "List at least two labels.")
         resolve_average(self.f1, len(texts) or 2)
-        for index, text in enumerate(texts):
-            if text in texts[:index]:
-                raise InputError("E-LABEL-DUP", f"{task} lists the label {text!r} twice.", "Remove one of them.")
+        if (twice := first_repeated(texts)) is not None:
+            raise InputError("E-LABEL-DUP", f"{task} lists the label {twice!r} twice.", "Remove one of them.")
         if self.scale and all(map(str.isdecimal, texts)) and not are_grades(texts):
             raise InputError(
                 "E-TASK-KEY",
@@ -168,9 +164,7 @@ class Task:
 
     def rows(self, split: str) -> Rows:
         """The rows of a split; ``E-TASK-UNKNOWN``, or an error of the source's."""
-        if split not in self.data:
-            raise InputError("E-TASK-UNKNOWN", f"task {self.name!r} has no split {split!r}.", nearest(split, self.data))
-        rows: Rows = self.data[split].load()
+        rows: Rows = look_up(split, self.data, "E-TASK-UNKNOWN", f"task {self.name!r} has no split").load()
         limit = self.templates.value_limit
         return rows if limit is None else replace(rows, provenance={**rows.provenance, "prompt_value_limit": limit})
 

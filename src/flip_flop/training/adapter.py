@@ -2,7 +2,6 @@
 
 import copy
 import hashlib
-import logging
 import os
 import random
 import warnings
@@ -20,15 +19,13 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
-from flip_flop.errors import InputError, nearest
+from flip_flop.errors import InputError, log, nearest
 from flip_flop.files import derive_seed
 from flip_flop.scoring.adapters import ADAPTER_KINDS, UNDIVIDED
 from flip_flop.scoring.causal_lm import HALF, as_input_error, unwrap
 from flip_flop.scoring.distributed import all_gather, sharding_of
 from flip_flop.scoring.models import LoadedModel, ModelGiven, as_loaded, load_model
 from flip_flop.training.config import F2CConfig, setting_errors
-
-log = logging.getLogger("flip_flop")
 
 # Keys of model_init_kwargs.
 INIT_SETTINGS = ("revision", "dtype", "device", "quantization_config")

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import logging
 import math
 import shutil
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from transformers.trainer import TRAINING_ARGS_NAME
 
 from flip_flop import files
-from flip_flop.errors import InputError
+from flip_flop.errors import InputError, log
 from flip_flop.method import find_method
 from flip_flop.record import ADAPTER_CONFIG, ADAPTER_WEIGHTS, MANIFEST, RUN_FILE, find_corruption, write_manifest
 from flip_flop.scoring.distributed import rank, wait_for_all
@@ -23,7 +22,6 @@ from flip_flop.training.config import F2CConfig
 from flip_flop.training.folder import LOCK, PLAN, complete_checkpoints, holds_run, leftovers, list_checkpoints
 from flip_flop.training.settings import EXECUTION_ONLY
 
-log = logging.getLogger("flip_flop")
 # Changes with the files of a checkpoint.
 FORMAT = 2
 BEST = (ADAPTER_WEIGHTS, ADAPTER_CONFIG)  # the files that are loaded from the best checkpoint
@@ -153,7 +151,7 @@ def check_plan(out: Path, plan: dict[str, Any], *, resume: bool) -> list[str]:
         raise InputError(
             "E-RESUME-CHANGED",
             f"cannot resume {out}, because these have changed: {', '.join(changed[:3])}.",
-            "Resume with the same settings and number of processes, or choose another --out.",
+            "Resume with the same settings and number of processes. Or choose another --out; in a study, remove it.",
         )
     digests = before["digests"]
     inputs = [name for name in INPUTS if digests.get(name, plan["digests"][name]) != plan["digests"][name]]

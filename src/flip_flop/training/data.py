@@ -1,6 +1,5 @@
 """Training data: rows of a task, encoded instances, their order, and their pseudo-labels from the base model."""
 
-import logging
 import math
 import os
 from collections import Counter
@@ -16,7 +15,7 @@ from jaxtyping import Float, Int, Int64
 from torch import Tensor
 from torch.utils.data import Dataset, Sampler
 
-from flip_flop.errors import InputError, require_whole
+from flip_flop.errors import InputError, log, require_whole
 from flip_flop.files import generator, read_arrays, sha256_json, write_arrays
 from flip_flop.method import find_consensus, find_method, split_templates
 from flip_flop.metrics import (
@@ -56,7 +55,6 @@ from flip_flop.tasks import (
 from flip_flop.tasks.task import instances_digest
 from flip_flop.training.config import F2CConfig
 
-log = logging.getLogger("flip_flop")
 VOTES = "votes.npz"
 # Instances of a sample: enough to estimate shares to within a few points.
 SAMPLE_SIZE = 200
@@ -157,7 +155,7 @@ def load_training_data(
             len(few.instances),
             few.rows.source.rstrip(","),
         )
-    record = TaskRecord.from_json(replace(rendered, instances=train).record)
+    record = TaskRecord(**replace(rendered, instances=train).record)
     counts: dict[str, Any] = {"num_validation": len(validation), "num_dropped": dropped, **sampled}
     return TrainingData(train, validation, replace(record, **counts), content_free)
 

@@ -3,7 +3,6 @@
 import contextlib
 import copy
 import json
-import logging
 import math
 import os
 import shutil
@@ -31,7 +30,7 @@ from transformers import (
 from transformers.trainer_utils import HubStrategy
 
 from flip_flop.console import is_first_process, today, track, visible
-from flip_flop.errors import InputError
+from flip_flop.errors import InputError, log
 from flip_flop.files import new_folder, write_json, write_text
 from flip_flop.method import find_method
 from flip_flop.metrics import ScoredRows, Scores
@@ -60,7 +59,6 @@ from flip_flop.training.data import VOTES, TrainingData, VoteTable, initial_vote
 from flip_flop.training.selection import reason_against_answers, reason_to_withhold
 from flip_flop.training.trainer import F2CTrainer
 
-log = logging.getLogger("flip_flop")
 SURVEY = "survey.json"
 SECONDS_OF_A_LAUNCHER = 2.0
 

@@ -1,6 +1,5 @@
 """Evaluations: metrics, selection of the checkpoint, early stopping, collapse, and adapters worse than the base."""
 
-import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,13 +10,11 @@ import numpy as np
 from jaxtyping import Float, Int
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
-from flip_flop.errors import InputError
+from flip_flop.errors import InputError, log
 from flip_flop.metrics import METRICS, Average, Scores, is_collapsed, label_shares, majority_vote, summarise
 from flip_flop.training.config import F2CConfig
 from flip_flop.training.data import VoteTable
 from flip_flop.training.settings import SelectBy
-
-log = logging.getLogger("flip_flop")
 
 # The label frequencies of fewer votes are too noisy.
 MIN_VOTES = 50

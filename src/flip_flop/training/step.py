@@ -1,6 +1,5 @@
 """A training step: its instances as the methods read them, rows that are computed together, and statistics."""
 
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ import torch
 from jaxtyping import Float, Int, Int64
 from torch import Tensor, nn
 
+from flip_flop.errors import log
 from flip_flop.files import derive_seed, generator
 from flip_flop.method import Consensus, TemplateSplit
 from flip_flop.method.divergences import to_device
@@ -19,7 +19,6 @@ from flip_flop.metrics import majority_vote
 from flip_flop.scoring.packed import AnswerStates, pack
 
 Result = TypeVar("Result")
-log = logging.getLogger("flip_flop")
 
 
 @dataclass(eq=False)

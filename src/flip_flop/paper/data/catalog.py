@@ -2,9 +2,7 @@
 
 import importlib.metadata
 import json
-import logging
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -13,7 +11,7 @@ from typing import Any
 from pydantic import Field
 
 from flip_flop.console import is_blank, track
-from flip_flop.errors import InputError, nearest
+from flip_flop.errors import InputError, log, look_up
 from flip_flop.files import sha256_json, write_json
 from flip_flop.paper.data.promptsource import (
     SourceTemplate,
@@ -30,15 +28,12 @@ from flip_flop.strict_yaml import StrictModel, read_yaml
 from flip_flop.tasks import FileSource, HubSource, Rows, Source, Task, TaskRequest
 from flip_flop.tasks.task import Label
 
-log = logging.getLogger("flip_flop")
-
 _FOLDER = Path(__file__).parent
 # The publications of the two protocols.
 ROW_PROTOCOLS = {
     "paper": "the paper's appendix, table of datasets (ACL 2026, long paper 71; arXiv 2510.14242)",
     "release": "the authors' release (docs/release.md has its address; commit 061347c)",
 }
-_MIN_LOGGED = 100_000  # rows that are logged without a terminal
 COLUMNS = ("train", "validation", "test", "templates", "labels")
 STORY_CLOZE_VARIABLE = "FLIP_FLOP_STORY_CLOZE"
 STORY_CLOZE_OWNERS = "https://cs.rochester.edu/nlp/rocstories"
@@ -129,9 +124,7 @@ def catalog_names() -> tuple[str, ...]:
 
 def catalog_entry(name: str) -> CatalogEntry:
     """Read the data file of a dataset (``E-TASK-UNKNOWN``)."""
-    names = catalog_names()
-    if name not in names:
-        raise InputError("E-TASK-UNKNOWN", f"there is no task {name!r} in the catalog.", nearest(name, names))
+    look_up(name, dict.fromkeys(catalog_names()), "E-TASK-UNKNOWN", "the catalog has no task")
     return CatalogEntry(name=name, **read_yaml(_FOLDER / "datasets" / f"{name}.yaml"))
 
 
@@ -227,14 +220,13 @@ def check_rows(
     if (cached := _read(path, candidates, value_limit)) is not None:
         return cached
     total = len(train) + len(test)
-    quiet = total < _MIN_LOGGED and not sys.stderr.isatty()
     all_rows = (row.fields for row in (*train.rows, *test.rows))
-    with track(f"{name}: templates that render", total, "rows", quiet=quiet) as advance:
+    with track(f"{name}: templates that render", total, "rows") as advance:
         templates = filter_templates(
             candidates, all_rows, label_field=label_field, num_labels=num_labels, advance=advance
         )
         templates = replace(templates, kept=replace(templates.kept, value_limit=value_limit))
-    with track(f"{name}: duplicate rows", total * len(templates.kept), "renderings", quiet=quiet) as advance:
+    with track(f"{name}: duplicate rows", total * len(templates.kept), "renderings") as advance:
         duplicates = find_duplicates(train, test, templates.kept, label_field, advance=advance)
     content = {"kept": templates.kept.names, "dropped": templates.dropped, "duplicates": asdict(duplicates)}
     try:

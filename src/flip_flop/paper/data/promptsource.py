@@ -4,7 +4,6 @@ The project ships no text of PromptSource (Apache-2.0). The user's pip downloads
 Only the YAML files matter.
 """
 
-import logging
 import os
 import re
 import shutil
@@ -15,19 +14,16 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
-from flip_flop.errors import InputError, nearest
+from flip_flop.errors import InputError, first_repeated, log, nearest
 from flip_flop.files import new_folder, sha256_file, user_cache, write_json
 from flip_flop.prompts import Template, TemplateSet
 from flip_flop.prompts.template import check_rendering
 from flip_flop.strict_yaml import StrictLoader, StrictModel, read_yaml, validate
 from flip_flop.tasks import HubSource, Rows, Task, TaskRequest
 from flip_flop.tasks.task import Label
-
-log = logging.getLogger("flip_flop")
 
 VERSION = "0.2.3"
 ARCHIVE_NAME = f"promptsource-{VERSION}.tar.gz"
@@ -38,7 +34,6 @@ FILE_NAME = "templates.yaml"
 MANIFEST_NAME = "manifest.json"
 UNLABELLED = "-1"  # the hub's label of an unlabelled row
 
-_PIP_SECONDS = 600
 _NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]*(?:/[A-Za-z0-9_][A-Za-z0-9_.-]*)?"
 _MEMBER = re.compile(rf"promptsource-[0-9.]+/promptsource/templates/({_NAME})/{re.escape(FILE_NAME)}")
 _WITHOUT_NETWORK = (
@@ -102,10 +97,7 @@ def _download(folder: Path) -> Path:
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "download"]
     command += ["--no-deps", "--no-binary", "promptsource", "--ignore-requires-python", "--require-hashes"]
     command += ["--dest", str(folder), "--requirement", str(requirements)]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_PIP_SECONDS)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise InputError("E-TPL-FETCH", f"pip did not run: {type(error).__name__}.", _WITHOUT_NETWORK) from None
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace")
     archive = folder / ARCHIVE_NAME
     if done.returncode != 0 or not archive.is_file():
         lines = [line.strip() for line in f"{done.stdout}\n{done.stderr}".splitlines() if line.strip()]
@@ -185,11 +177,9 @@ def read_promptsource(folder: Path, name: str) -> list[SourceTemplate]:
     if not isinstance(templates, dict):
         raise InputError("E-TASK-FILE", f"{path} holds no templates.", "Write templates: with a !Template for each id.")
     sources = [_source_template(entry, f"{path}, template {key}") for key, entry in templates.items()]
-    ordered = sorted(sources, key=lambda source: source.name)
-    for first, second in pairwise(ordered):
-        if first.name == second.name:
-            raise InputError("E-TPL-DUP", f"{path}: two templates are named {first.name!r}.", "Rename one of them.")
-    return ordered
+    if (twice := first_repeated(source.name for source in sources)) is not None:
+        raise InputError("E-TPL-DUP", f"{path}: two templates are named {twice!r}.", "Rename one of them.")
+    return sorted(sources, key=lambda source: source.name)
 
 
 def _source_template(content: Any, where: str) -> SourceTemplate:
@@ -279,8 +269,6 @@ def load_set(request: TaskRequest) -> Task:
     candidates = read_promptsource(folder, name)
     sources = fields.pop("data", None)
     label_field, labels = fields.get("label_field"), fields.get("labels")
-    if label_field is not None and labels is None:
-        raise InputError("E-TASK-KEY", f"{name}: label_field is {label_field!r}, and labels is missing.", "Add labels.")
     if sources:
         splits = {split: source.load() for split, source in sources.items()}
     else:
@@ -314,22 +302,20 @@ def load_set(request: TaskRequest) -> Task:
 def _hub_rows(name: str, mirror: Path | None) -> dict[str, Rows]:
     """Load the splits of the hub's dataset of this name; a mirror may have it under any owner."""
     repository, _, config = name.partition("/")
-    error: InputError | None = None
+    errors = []
     for place in dict.fromkeys([(repository, config or None), (name, None)]):
         splits: dict[str, Rows] = {}
         for split in ("train", "validation", "test"):
             try:
                 splits[split] = HubSource(place[0], place[1], split, mirror=mirror).of_any_owner().load()
-            except InputError as failure:
-                error = error or failure
-                if splits and failure.code != "E-DATA-FILE":  # damaged, not missing
+            except InputError as error:
+                errors.append(error)
+                if splits and error.code != "E-DATA-FILE":  # damaged, not missing
                     raise
         if splits:
             return splits
-    assert error is not None
-    raise InputError(
-        error.code, error.message, f"Name your rows in a task file: data:, and templates: {{promptsource: {name}}}."
-    )
+    hint = f"Name your rows in a task file: data:, and templates: {{promptsource: {name}}}."
+    raise InputError(errors[0].code, errors[0].message, hint)
 
 
 def _without_hub_label(rows: Rows, field: str, labels: Sequence[Label]) -> Rows:

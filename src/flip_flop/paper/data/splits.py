@@ -164,8 +164,6 @@ def divide(
     Raises:
         InputError: ``E-DATA-ROWS``.
     """
-    assert train.ids is not None
-    assert test.ids is not None
     ids, released = train.ids, splits == "release"
     left_out = duplicates.repeated if released else duplicates.in_test
     unused = {*left_out, *duplicates.unanswerable}
@@ -197,7 +195,7 @@ def divide(
         "unanswerable": len(duplicates.unanswerable),
         "split_seed": RELEASE_SEED if released else seed,
         "split_sizes": {split: len(rows) for split, rows in rows_of.items()},
-        "split_ids_sha256": {split: sha256_json(sorted(rows.ids or ())) for split, rows in rows_of.items()},
+        "split_ids_sha256": {split: sha256_json(sorted(rows.ids)) for split, rows in rows_of.items()},
     }
     return {split: replace(rows, provenance={**rows.provenance, **record}) for split, rows in rows_of.items()}
 
@@ -236,9 +234,8 @@ def _choice(generator: np.random.RandomState, indices: Sequence[int], size: int)
 
 
 def _take(rows: Rows, indices: Sequence[int]) -> Rows:
-    assert rows.ids is not None
-    ids = rows.ids
-    return replace(rows, rows=tuple(rows.rows[index] for index in indices), ids=tuple(ids[index] for index in indices))
+    ids = tuple(rows.ids[index] for index in indices)
+    return replace(rows, rows=tuple(rows.rows[index] for index in indices), ids=ids)
 
 
 def _sample(ids: Sequence[str], indices: list[int], maximum: int | None, seed: int) -> list[int]:
