@@ -72,7 +72,7 @@ def _warnings_anew():
 def _docstring_names(doctest_namespace):
     doctest_namespace.update(np=np, torch=torch)
     for package in (method, metrics, prompts):
-        doctest_namespace.update({name: getattr(package, name) for name in package.__all__})
+        doctest_namespace.update({name: getattr(package, name) for name in dir(package) if not name.startswith("_")})
 
 
 @pytest.fixture(scope="session")

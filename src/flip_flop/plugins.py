@@ -5,11 +5,8 @@ import importlib
 from collections import UserDict
 from collections.abc import Mapping
 from importlib.metadata import entry_points
-from typing import TypeVar
 
-from flip_flop.errors import InputError, log
-
-Value = TypeVar("Value")
+from flip_flop.errors import InputError, Value, log
 
 
 def import_object(what: str, reference: str, kind: type[Value]) -> Value:

@@ -93,7 +93,7 @@ MISTAKES = {
     "config range": (None, (*TRAIN, "--flip-temperature", "0"), "E-CONFIG", ["above 0"]),
     "no config file": (None, (*TRAIN, "--config", "f2c.yaml"), "E-CONFIG", ["f2c.yaml"]),
     "config is no mapping": (write(f2c__yaml="- 1\n"), (*TRAIN, "--config", "f2c.yaml"), "E-CONFIG", ["settings"]),
-    "config syntax": (write(f2c__yaml="a: [1\n"), (*TRAIN, "--config", "f2c.yaml"), "E-TASK-FILE", ["f2c.yaml line"]),
+    "config syntax": (write(f2c__yaml="a: [1\n"), (*TRAIN, "--config", "f2c.yaml"), "E-CONFIG", ["f2c.yaml line"]),
     "stray word": (None, (*TRAIN, "--lora-r", "4", "8"), "E-CONFIG", ["'8'"]),
     "undefined in train": (task("{{ text }}. Is", "{{ txt }}. Is"), TRAIN, "E-TPL-RENDER", ["train.jsonl line 1"]),
     "undefined in validation": (

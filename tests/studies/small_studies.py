@@ -72,7 +72,7 @@ def write_study(folder: Path, text: str = LONG) -> Path:
 
 def here(*arguments) -> int:
     """Run the command in this process: starting another takes seconds."""
-    return study_command.main([str(word) for word in arguments], standalone_mode=False)
+    return study_command.main([str(word) for word in arguments], standalone_mode=False) or 0
 
 
 def run_here(name, commands, devices, *, quiet):

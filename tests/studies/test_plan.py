@@ -234,7 +234,7 @@ def test_each_model_has_a_folder(tmp_path):
         folder.write_plan(one)
     refused(r"E-STUDY: .*several runs.* There: a/tiny, owner/some model\.", folder.read_study, study)
     assert folder.read_study(study, "a/tiny").setup.model == "a/tiny"
-    refused(r"E-STUDY: .*no run .* with --model b\.", folder.read_study, study, "b")
+    refused(r"E-STUDY: .*no such run of .*", folder.read_study, study, "b")
 
 
 @pytest.mark.parametrize(("before", "now", "warned"), [("1", "2", True), ("2", "2", False), (None, "2", False)])

@@ -411,7 +411,7 @@ MISTAKES = [
     ("name: terse\n", "reference: x\n", "E-TASK-KEY", "template 2 has no name"),
     ("label_field: urgent", "label_field: [urgent]", "E-TASK-KEY", "label_field is ['urgent']. It should be a valid string"),
     ("labels: [0, 1]\n", "", "E-TASK-KEY", "has a label_field but no labels"),
-    ("labels: [0, 1]\n", "labels: [0, 1]\nf1: mikro\n", "E-TASK-KEY", "f1 is 'mikro'. Choose one of auto, binary, macro"),
+    ("labels: [0, 1]\n", "labels: [0, 1]\nf1: mikro\n", "E-TASK-KEY", "f1 is 'mikro', but there are 2 labels. Use macro or auto"),
     ("[terse]", "terse", "E-TASK-KEY", "held_out_templates is 'terse'. Write held_out_templates: [plain, formal]."),
     ("[terse]", "[tersely]", "E-TASK-UNKNOWN", "no template 'tersely'. Did you mean 'terse'?"),
     ("name: terse\n", "name: terse\n    order: swapped\n", "E-TASK-KEY", "template 'terse' has an order but no wording. Give the same wording"),

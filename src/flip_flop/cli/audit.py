@@ -19,10 +19,10 @@ from flip_flop.cli.options import (
 )
 from flip_flop.console import echo, is_first_process, percent
 from flip_flop.errors import InputError
-from flip_flop.evaluation.run_directory import Audit
+from flip_flop.evaluation.result import Audit, check_out
 from flip_flop.files import lock_output, write_text
 from flip_flop.hub import is_endpoint
-from flip_flop.scoring.options import ScoringOptions
+from flip_flop.scoring import ScoringOptions, listed_beside
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,9 +79,7 @@ def audit_command(
     formatting: separators, spaces, casing, marks and the order of options. Rows that are too long in one format are
     skipped in all. With --too-long skip, too_long.csv in --out lists the skipped rows.
     """
-    from flip_flop.evaluation.result import check_out
     from flip_flop.metrics import add_metric
-    from flip_flop.scoring.too_long import listed_beside
 
     variants = _variants(run, scoring)
     for out in variants if is_first_process() and not run.dry_run else ():

@@ -47,7 +47,7 @@ class DemoOptions:
 
 @click.command("demo")
 @options(DemoOptions)
-def demo_command(demo: DemoOptions) -> int:
+def demo_command(demo: DemoOptions) -> None:
     """Audit the embedded model, train it without labels by swarm, cce and f2c, audit again, and report."""
     out = demo.out
     _clear(out, demo.overwrite)
@@ -64,7 +64,6 @@ def demo_command(demo: DemoOptions) -> int:
     echo(legend(group.runs))
     echo("\n" + textwrap.fill(DEMO_NOTE, width=110))
     echo(f"\nReport: {write_report(runs, out / 'report.html')}")
-    return 0
 
 
 def run_demo(out: Path, *, seed: int = 0, quiet: bool = False) -> dict[str, list[Path]]:

@@ -31,23 +31,23 @@ def init_command() -> None:
 
 @init_command.command("method", short_help="Write a package with a method and its test.")
 @click.argument("name")
-def method_command(name: str) -> int:
+def method_command(name: str) -> None:
     """Write the folder NAME: a package with a method and its test."""
     from flip_flop.method import METHODS
 
-    return _write_plugin("method", name, METHODS)
+    _write_plugin("method", name, METHODS)
 
 
 @init_command.command("metric", short_help="Write a package with a metric and its test.")
 @click.argument("name")
-def metric_command(name: str) -> int:
+def metric_command(name: str) -> None:
     """Write the folder NAME: a package with a metric and its test."""
     from flip_flop.metrics import METRICS
 
-    return _write_plugin("metric", name, METRICS)
+    _write_plugin("metric", name, METRICS)
 
 
-def _write_plugin(kind: str, name: str, known: Collection[str]) -> int:
+def _write_plugin(kind: str, name: str, known: Collection[str]) -> None:
     from flip_flop.files import new_folder
 
     if not re.fullmatch("[a-z][a-z0-9_]*", name) or keyword.iskeyword(name) or name in known:
@@ -68,4 +68,3 @@ def _write_plugin(kind: str, name: str, known: Collection[str]) -> int:
             text = (FILES / f"{source}.txt").read_text(encoding="utf-8")
             (folder / file).write_text(string.Template(text).substitute(values), encoding="utf-8")
     echo(f"{name}: next, edit {name}/{name}.py, then {install_command(f'./{name}', '--editable')}")
-    return 0

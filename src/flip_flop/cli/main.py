@@ -49,11 +49,10 @@ def cli() -> None:
 
 
 @cli.command("env")
-def env_command() -> int:
+def env_command() -> None:
     """Show versions and hardware, for a bug report."""
     facts = versions() | hardware()
     echo(align_columns([(name, "none" if value is None else str(value)) for name, value in facts.items()]))
-    return 0
 
 
 def main() -> None:

@@ -5,22 +5,19 @@ from collections.abc import Callable
 from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin
 
 import click
 
+from flip_flop import scoring
 from flip_flop.console import echo, is_first_process
 from flip_flop.errors import InputError
 from flip_flop.files import check_output
 from flip_flop.hub import DEMO, check_model_name, check_shard, endpoint_of, is_cached, is_endpoint, is_local_name
 from flip_flop.method.settings import Protocol
-from flip_flop.metrics import check_calibration
-from flip_flop.metrics.calibration import CalibrationChoice
+from flip_flop.metrics import CalibrationChoice, check_calibration
 from flip_flop.scoring.options import DEFAULT_SCORING, DeviceMap, LoadIn, ScoringOptions, Shard
-
-if TYPE_CHECKING:
-    from flip_flop.scoring import LoadedModel, Scorer
-    from flip_flop.tasks import Task
+from flip_flop.tasks import Task, load_task, prior_from
 
 Command = Callable[..., Any]
 CALIBRATE_HELP = (
@@ -134,12 +131,12 @@ class BaseModelOptions:
 
             disable_progress_bars()
 
-    def load(self) -> "LoadedModel":
+    def load(self) -> "scoring.LoadedModel":
         """Load the model and its adapter, if any."""
-        from flip_flop.scoring import load_model
-
         values = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "tokenizer"}
-        return load_model(values.pop("model"), quantization_config=values.pop("load_in"), **values).keep_answers()
+        return scoring.load_model(
+            values.pop("model"), quantization_config=values.pop("load_in"), **values
+        ).keep_answers()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,7 +150,7 @@ class ModelOptions(BaseModelOptions):
         None, help="Served models: a folder or hub name of a tokenizer, for its chat template."
     )
 
-    def check(self, scoring: ScoringOptions = DEFAULT_SCORING) -> None:
+    def check(self, how: ScoringOptions = DEFAULT_SCORING) -> None:
         """Refuse missing adapter files, options that exclude each other, and options of the other kind of model."""
         from flip_flop.record import check_adapter_folder
 
@@ -175,7 +172,7 @@ class ModelOptions(BaseModelOptions):
                 "Remove one of them.",
             )
         super().check()
-        if scoring.by == "generation" or self.tokenizer is not None:
+        if how.by == "generation" or self.tokenizer is not None:
             flag = "--by generation" if self.tokenizer is None else "--tokenizer"
             raise InputError(
                 "E-ENDPOINT",
@@ -183,18 +180,15 @@ class ModelOptions(BaseModelOptions):
                 "Remove it: it is for a served model without log-probabilities.",
             )
 
-    def scorer(self, *, quiet: bool = False) -> "Scorer":
+    def scorer(self, *, quiet: bool = False) -> "scoring.Scorer":
         """Return the scorer of a local or served model. Each process of a launcher loads the model."""
         if is_endpoint(self.model):
-            from flip_flop.scoring import EndpointScorer
-
-            return EndpointScorer(self.model, self.tokenizer)
+            return scoring.EndpointScorer(self.model, self.tokenizer)
         self.announce(quiet=quiet or not is_first_process())
-        from flip_flop.scoring import CausalLMScorer
         from flip_flop.scoring.distributed import join_processes
 
         join_processes(self.device)
-        return CausalLMScorer(self.load(), shared=True)
+        return scoring.CausalLMScorer(self.load(), shared=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,13 +224,11 @@ class DataOptions:
         help="The folder with the two CSV files of StoryCloze, which its owners provide.",
     )
 
-    def open(self, task: str, templates: str | None, protocol: str = "paper") -> "Task":
+    def open(self, task: str, templates: str | None, protocol: str = "paper") -> Task:
         """Load a task with the given templates, and with the rows and prompts of a protocol.
 
         Datasets are always split with seed 0, so that no run trains on the validation rows of another run.
         """
-        from flip_flop.tasks import load_task
-
         return load_task(
             task,
             templates=templates,
@@ -267,15 +259,13 @@ class CalibrationOptions:
         None, help="Estimate the label frequencies from these labelled rows: CSV, JSONL or parquet."
     )
 
-    def prior(self, task: "Task") -> tuple[float, ...] | None:
+    def prior(self, task: Task) -> tuple[float, ...] | None:
         """Return the given label frequencies, or estimate them from the labelled rows.
 
         Raises:
             InputError: ``E-LABEL-PRIOR`` if they are invalid, given twice, missing or without effect; or an error of
                 the file's.
         """
-        from flip_flop.tasks import prior_from
-
         if self.label_prior is not None and self.few_labels is not None:
             raise InputError("E-LABEL-PRIOR", "--label-prior and --few-labels are both given.", "Remove one of them.")
         prior = self.label_prior if self.few_labels is None else prior_from(task, self.few_labels)

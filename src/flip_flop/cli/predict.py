@@ -8,7 +8,7 @@ import click
 
 from flip_flop.cli.options import CalibrationOptions, ModelOptions, RowOptions, TaskOptions, option, options, out_file
 from flip_flop.console import count, echo, is_first_process
-from flip_flop.scoring.options import ScoringOptions
+from flip_flop.scoring import ScoringOptions, listed_beside
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ def predict_command(
     calibration: CalibrationOptions,
     scoring: ScoringOptions,
     data: RowOptions,
-) -> int:
+) -> None:
     """Answer a file's rows: the label distribution under each template, and the vote of all.
 
     Rows need the fields that the templates use, and no labels. A table has the vote and its confidence first, then the
@@ -42,7 +42,6 @@ def predict_command(
     """
     from flip_flop.evaluation.run_directory import check_target
     from flip_flop.files import lock_output
-    from flip_flop.scoring.too_long import listed_beside
 
     check_target(run.out, run.source)
     # The data's errors come before the model's minutes, and those of all that is typed before the seconds of torch.
@@ -67,7 +66,7 @@ def predict_command(
             abstain_below=run.abstain_below,
         )
     if not is_first_process():
-        return 0
+        return
     labels = rows.task.label_values(len(rows.instances[0].choices[0]))
     write_predictions(predictions, labels, run.out, rows.rows)
     votes = Counter(row["vote"] for row in predictions)
@@ -85,4 +84,3 @@ def predict_command(
     if unanswered := sum(row["vote"] is None for row in predictions) - abstained - skipped:
         notes += f"; {unanswered} {none}"
     echo(f"{run.out}: {len(predictions)} rows ({shares}{notes})")
-    return 0

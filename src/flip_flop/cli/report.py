@@ -30,7 +30,7 @@ def report_command(
     latex: Path | None,
     figures: Path | None,
     metric: tuple[str, ...],
-) -> int:
+) -> None:
     """Create one page from audit folders. The first is the baseline of all comparisons.
 
     Runs of several models have the names of the models. The page and the terminal show the difference of each pair.
@@ -59,4 +59,3 @@ def report_command(
         for text in (*map(group.matrix_text, group.paired_metrics), *group.other_prompts, *group.decision):
             echo(f"{text}\n")
     echo("\n".join(str(path) for path in (out, latex, figures) if path is not None))
-    return 0

@@ -11,8 +11,7 @@ from flip_flop.cli.options import DataOptions, TemplateOptions, option, options
 from flip_flop.console import align_columns, count, echo, visible
 from flip_flop.errors import InputError
 from flip_flop.files import derive_seed
-from flip_flop.prompts import RenderedInstance
-from flip_flop.prompts.lint import Encode, LintRow, lines_of, lint_templates
+from flip_flop.prompts import Encode, LintRow, RenderedInstance, lines_of, lint_templates
 from flip_flop.tasks import Task
 
 
@@ -49,7 +48,7 @@ def templates_command() -> None:
 @templates_command.command("list", short_help="Names, answers, and reasons of dropped templates.")
 @click.argument("task")
 @options(DataOptions)
-def list_command(data: DataOptions, task: str) -> int:
+def list_command(data: DataOptions, task: str) -> None:
     """List the templates of TASK with their answers, and the dropped templates with the reason.
 
     TASK is a dataset of the paper (`flip-flop tasks list`), `promptsource:SET`, a task file, or `demo`. Its rows are
@@ -65,13 +64,12 @@ def list_command(data: DataOptions, task: str) -> int:
         lines = sorted([*lines, *((name, "dropped", reason) for name, reason in dropped)])
     echo(f"{opened.name}: {len(opened.templates)} templates kept, {len(dropped)} dropped")
     echo(align_columns([["template", "", "answers, or why not"], *lines], indent="  "))
-    return 0
 
 
 @templates_command.command("show", short_help="One instance under every template.")
 @click.argument("task")
 @options(ShowOptions, DataOptions)
-def show_command(show: ShowOptions, data: DataOptions, task: str) -> int:
+def show_command(show: ShowOptions, data: DataOptions, task: str) -> None:
     """Show one instance of TASK under every template, with its answers. * marks the gold answer.
 
     Scoring puts each prompt into the model's chat template, if it has one, with the task's additions to it.
@@ -93,7 +91,6 @@ def show_command(show: ShowOptions, data: DataOptions, task: str) -> int:
         echo(f"\n--- {visible(name, one_line=True)} ---\n{visible(prompt)}")
         for index, choice in enumerate(choices):
             echo(f"  {'*' if index == selected.label else ' '} {index + 1}. {visible(choice, one_line=True)}")
-    return 0
 
 
 @templates_command.command("lint", short_help="Errors and warnings about the templates of a task file.")

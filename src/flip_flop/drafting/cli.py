@@ -17,9 +17,7 @@ from flip_flop.drafting import NUM_TEMPLATES, TaskKind
 from flip_flop.drafting.draft import Draft, draft_task, split_labels
 from flip_flop.errors import InputError
 from flip_flop.files import lock_output, write_text
-from flip_flop.tasks import Task
-from flip_flop.tasks.readers import DELIMITERS
-from flip_flop.tasks.sources import FileSource, load_file
+from flip_flop.tasks import DELIMITERS, FileSource, Task, load_file
 
 if TYPE_CHECKING:
     from flip_flop.drafting.vary import VariedTemplate
@@ -52,7 +50,7 @@ class InitOptions:
 @click.command("data")
 @click.argument("data", type=click.Path(path_type=Path))
 @options(InitOptions)
-def data_command(init: InitOptions, data: Path) -> int:
+def data_command(init: InitOptions, data: Path) -> None:
     """Write a task file for DATA (CSV, TSV, JSONL, parquet, xlsx) with four templates, in the language of the labels.
 
     On a terminal, the command asks for missing options. Otherwise it finds them in the names and values of the columns,
@@ -77,7 +75,6 @@ def data_command(init: InitOptions, data: Path) -> int:
     )
     write_text(init.out, draft.text(init.out))
     _show(draft, init.out)
-    return 0
 
 
 def _show(draft: Draft, out: Path) -> None:
@@ -145,7 +142,7 @@ class VaryOptions(TemplateOptions):
 @click.command("vary", short_help="Add formats and paraphrases of templates to a task file.")
 @click.argument("task", type=click.Path(path_type=Path))
 @options(VaryOptions, DataOptions)
-def vary_command(vary: VaryOptions, data: DataOptions, task: Path) -> int:
+def vary_command(vary: VaryOptions, data: DataOptions, task: Path) -> None:
     """Write the task file TASK with more templates to --out.
 
     New templates are formats of the training templates, or of --templates: separators, spaces, casing, wrappers of
@@ -189,7 +186,6 @@ def vary_command(vary: VaryOptions, data: DataOptions, task: Path) -> int:
         shown = review(loaded[vary.model], found, variants, split=split, limit=vary.limit, seed=vary.seed)
     write_text(vary.out, varied_task_text(task, vary.out, whole, variants))
     _show_variants(found, variants, shown, vary)
-    return 0
 
 
 def _show_variants(

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flip_flop.errors import InputError, look_up
-from flip_flop.tasks import Rows
-from flip_flop.tasks.readers import MISSING, cell_text, label_text
+from flip_flop.tasks import MISSING, Rows, cell_text, label_text
 
 # Asks the user, with a proposed answer; None without a terminal.
 Ask = Callable[[str, str, Sequence[str]], str] | None

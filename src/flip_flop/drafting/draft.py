@@ -35,13 +35,8 @@ from flip_flop.drafting.library import (
     read_prompt,
 )
 from flip_flop.errors import InputError, log
-from flip_flop.prompts import AnswerFormat, Template, TemplateSet
-from flip_flop.prompts.answers import NUMBER
-from flip_flop.prompts.lint import Finding, LintRow, lint_templates
-from flip_flop.tasks import Rows, Task
-from flip_flop.tasks.readers import cell_text, label_text
-from flip_flop.tasks.sources import PARTS, holdout_size, parts_of
-from flip_flop.tasks.task import are_grades
+from flip_flop.prompts import NUMBER, AnswerFormat, Finding, LintRow, Template, TemplateSet, lint_templates
+from flip_flop.tasks import PARTS, Rows, Task, are_grades, cell_text, holdout_size, label_text, parts_of
 
 LINTED_ROWS = 1000
 MIN_ROWS_TO_DIVIDE = 20

@@ -16,8 +16,7 @@ import jinja2
 import numpy as np
 
 from flip_flop.files import generator
-from flip_flop.prompts.sandbox import SEPARATOR
-from flip_flop.prompts.template import RESERVED_FIELD, Template
+from flip_flop.prompts import RESERVED_FIELD, SEPARATOR, Template
 
 _ROMAN = ("i", "ii", "iii", "iv", "v", "vi", "vii", "viii", "ix", "x", "xi", "xii")
 _MARKS = {

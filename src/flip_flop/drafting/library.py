@@ -12,8 +12,7 @@ import yaml
 
 from flip_flop.drafting import TaskKind
 from flip_flop.errors import InputError, nearest
-from flip_flop.prompts import Template
-from flip_flop.prompts.sandbox import SEPARATOR, names_of, reference
+from flip_flop.prompts import SEPARATOR, Template, names_of, reference
 from flip_flop.tasks.readers import read_text
 
 KINDS = get_args(TaskKind)

@@ -10,8 +10,7 @@ from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessor
 
 from flip_flop.drafting.formats import TemplateParts
-from flip_flop.prompts import RenderedInstance, Template
-from flip_flop.prompts.sandbox import SEPARATOR
+from flip_flop.prompts import SEPARATOR, RenderedInstance, Template
 from flip_flop.scoring import LoadedModel
 from flip_flop.scoring.causal_lm import evaluation_mode
 

@@ -12,13 +12,16 @@ from jaxtyping import Float, Int
 from flip_flop.console import align_columns, count, percent, percent_interval
 from flip_flop.drafting.formats import apply_format, draw_format, draw_order
 from flip_flop.files import generator
-from flip_flop.metrics import ScoredRows, bootstrap_interval, predicted
-from flip_flop.metrics.agreement import template_agreement_matrix
-from flip_flop.metrics.f1 import f1_per_template, resolve_average
+from flip_flop.metrics import (
+    ScoredRows,
+    bootstrap_interval,
+    f1_per_template,
+    predicted,
+    resolve_average,
+    template_agreement_matrix,
+)
 from flip_flop.prompts import RenderedInstance
-from flip_flop.scoring import ModelGiven, Scorer, as_scorer
-from flip_flop.scoring.options import DEFAULT_SCORING, ScoringOptions
-from flip_flop.scoring.too_long import ids_of
+from flip_flop.scoring import DEFAULT_SCORING, ModelGiven, Scorer, ScoringOptions, as_scorer, ids_of
 from flip_flop.tasks import Task
 
 RESAMPLES = 1000

@@ -15,8 +15,7 @@ from flip_flop.drafting.paraphrase import INSTRUCTION_VERSION, Generate, cut_rep
 from flip_flop.errors import InputError
 from flip_flop.files import derive_seed, generator
 from flip_flop.metrics import majority_vote
-from flip_flop.prompts import Template
-from flip_flop.prompts.lint import LintRow, lint_templates
+from flip_flop.prompts import LintRow, Template, lint_templates
 from flip_flop.scoring import LoadedModel, score
 from flip_flop.strict_yaml import read_yaml
 from flip_flop.tasks import Task

@@ -17,6 +17,7 @@ from flip_flop.errors import InputError, log
 from flip_flop.evaluation.result import LOW_MASS
 from flip_flop.evaluation.run_directory import Audit
 from flip_flop.metrics import (
+    CalibrationChoice,
     ScoredRows,
     bootstrap_interval,
     calibrated,
@@ -28,16 +29,20 @@ from flip_flop.metrics import (
     uniform_prior,
     vote_changes,
 )
-from flip_flop.metrics.calibration import CalibrationChoice
-from flip_flop.prompts import RenderedInstance
-from flip_flop.prompts.answers import label_of, unread, unsupported
+from flip_flop.prompts import RenderedInstance, label_of, unread, unsupported
 from flip_flop.record import AdapterRecord, RunRecord, TaskRecord, this_process
-from flip_flop.scoring import CausalLMScorer, EndpointScorer, ModelGiven, Scorer, as_scorer
+from flip_flop.scoring import (
+    DEFAULT_SCORING,
+    CausalLMScorer,
+    EndpointScorer,
+    ModelGiven,
+    Scorer,
+    ScoringOptions,
+    as_scorer,
+    ids_of,
+)
 from flip_flop.scoring.adapters import stored_calibration
-from flip_flop.scoring.options import DEFAULT_SCORING, ScoringOptions
-from flip_flop.scoring.too_long import ids_of
-from flip_flop.tasks import Data, RenderedSplit, as_split, log_findings, log_label_counts
-from flip_flop.tasks.task import instances_digest
+from flip_flop.tasks import Data, RenderedSplit, as_split, instances_digest, log_findings, log_label_counts
 
 NUM_TIMED = {True: 16, False: 4}  # instances of a local or served model that an estimate scores
 NUM_TEXTS, MAX_TEXT = 3, 80  # generated texts to list per template, and their characters

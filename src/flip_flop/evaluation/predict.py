@@ -18,12 +18,9 @@ from flip_flop.errors import InputError
 from flip_flop.evaluation.audit import resolve, score_calibrated
 from flip_flop.evaluation.run_directory import check_target
 from flip_flop.files import utf8, write_bytes
-from flip_flop.metrics import calibrated, label_probs, majority_vote, predicted, vote_counts
-from flip_flop.metrics.calibration import CalibrationChoice
+from flip_flop.metrics import CalibrationChoice, calibrated, label_probs, majority_vote, predicted, vote_counts
 from flip_flop.prompts import RenderedInstance
-from flip_flop.scoring import ModelGiven, Scorer
-from flip_flop.scoring.options import DEFAULT_SCORING, ScoringOptions
-from flip_flop.scoring.too_long import words
+from flip_flop.scoring import DEFAULT_SCORING, ModelGiven, Scorer, ScoringOptions, words
 from flip_flop.tasks import Data, Rows
 
 

@@ -78,11 +78,10 @@ def _read_scores(path: Path) -> tuple[ScoredRows, tuple[str, ...]]:
         file = read_arrays(path)
         scores, token_counts, gold, ids, names = (file[key] for key in ARRAYS)
     kinds = "".join(file[key].dtype.kind for key in ARRAYS).replace("u", "i")
-    if kinds != "fiiUU" or scores.ndim != 3 or 0 in scores.shape:
-        raise broken(path, "does not hold scores of shape instances x templates x labels")
     shapes = [array.shape for array in (gold, ids, names, token_counts)]
-    if shapes != [scores.shape[:1], scores.shape[:1], scores.shape[1:2], scores.shape]:
-        raise broken(path, "holds arrays of lengths that do not fit together")
+    fitting = [scores.shape[:1], scores.shape[:1], scores.shape[1:2], scores.shape]
+    if kinds != "fiiUU" or scores.ndim != 3 or 0 in scores.shape or shapes != fitting:
+        raise broken(path, "does not hold scores of shape instances x templates x labels, and arrays that fit them")
     if gold.max() >= scores.shape[2] or not scores.max() < np.inf:
         raise broken(path, "holds a score that is not a number, or a gold label that is none of the labels")
     answered = {name: file[f"answer_{name}"] for name in ANSWERED if f"answer_{name}" in file}

@@ -31,8 +31,7 @@ from flip_flop.paper.folder import StudyFolder, load_plan
 from flip_flop.paper.plan import Plan, Setup, Unit, make_plan
 from flip_flop.paper.slurm import export_commands, sbatch_options, submit
 from flip_flop.paper.study import Study, load_study, narrow, study_names
-from flip_flop.tasks import TaskRequest
-from flip_flop.tasks.loading import VALUE_LIMITS
+from flip_flop.tasks import VALUE_LIMITS, TaskRequest
 from flip_flop.training.settings import check_settings
 
 # Other processes run this installation, and not the first one on the path.
@@ -162,18 +161,17 @@ def study_command() -> None:
 @click.argument("name")
 @options(GridOptions)
 @out_option
-def plan_command(grid: GridOptions, name: str, out: Path) -> int:
+def plan_command(grid: GridOptions, name: str, out: Path) -> None:
     """List a study's cells, and whether each is done. No model is loaded, and the hub is not contacted."""
     os.environ["HF_HUB_OFFLINE"] = "1"  # read when huggingface_hub is imported
     echo(f"reading study {name}", err=True)
     study, setup = grid.study(name)
-    plan = make_plan(study, setup.with_dtype(on_gpu=_on_gpu(setup.device)))
+    plan = make_plan(study, setup.with_dtype(on_gpu=setup.on_gpu))
     states = StudyFolder(out).states(plan)
     rows = [(cell.kind, cell.label, str(len(cell.templates)), states[cell].partition(":")[0]) for cell in plan.cells]
     echo(f"{study.name}: {study.description}".rstrip(": "))
     echo(align_columns([("", "cell", "templates", "state"), *rows], num_left=2))
     echo(f"{len(plan.trainings)} trainings, {len(plan.audits)} audits; protocol {study.protocol}")
-    return 0
 
 
 @study_command.command("run", short_help="Run all open units, then write tables and figures.")
@@ -207,7 +205,7 @@ def run_command(grid: GridOptions, how: RunOptions, name: str, out: Path, quiet:
     if gpus is None:
         gpus = 0 if setup.device == "cpu" else how.processes_per_unit
     job_options = sbatch_options(how.partition, how.time, gpus, how.mem, how.cpus, how.slurm)
-    on_gpu = how.executor == "slurm" or _on_gpu(setup.device) if gpus is None else gpus > 0
+    on_gpu = how.executor == "slurm" or setup.on_gpu if gpus is None else gpus > 0
     if how.export is not None and gpus is None and not on_gpu and setup.dtype == "auto":
         raise InputError(
             "E-MODEL-DEVICE",
@@ -276,7 +274,7 @@ def work_command(plan: Path, unit: str) -> int:
 @model_option
 @protocol_option
 @out_option
-def status_command(name: str, model: str | None, protocol: str | None, out: Path) -> int:
+def status_command(name: str, model: str | None, protocol: str | None, out: Path) -> None:
     """Count the cells of the last run of a study by task: done, failed and open. List failures with their logs."""
     folder, plan = _last_run(out, name, model, protocol)
     states = folder.states(plan)
@@ -290,7 +288,6 @@ def status_command(name: str, model: str | None, protocol: str | None, out: Path
     for state in states.values():
         if state.startswith("failed"):
             echo(state)
-    return 0
 
 
 @study_command.command("tables", short_help="Write tables and figures of completed cells.")
@@ -298,10 +295,9 @@ def status_command(name: str, model: str | None, protocol: str | None, out: Path
 @model_option
 @protocol_option
 @out_option
-def tables_command(name: str, model: str | None, protocol: str | None, out: Path) -> int:
+def tables_command(name: str, model: str | None, protocol: str | None, out: Path) -> None:
     """Write the tables and figures of the completed cells in the last run of a study."""
     _write_outputs(*_last_run(out, name, model, protocol), quiet=False)
-    return 0
 
 
 def _last_run(out: Path, name: str, model: str | None, protocol: str | None) -> tuple[StudyFolder, Plan]:
@@ -309,12 +305,6 @@ def _last_run(out: Path, name: str, model: str | None, protocol: str | None) -> 
     study = narrow(load_study(name), protocol=protocol)
     folder = StudyFolder(out)
     return folder, folder.read_study(study, model_path(model) if model else None)
-
-
-def _on_gpu(device: str) -> bool:
-    import torch
-
-    return device == "cuda" or (device == "auto" and torch.cuda.is_available())
 
 
 def _write_outputs(folder: StudyFolder, plan: Plan, quiet: bool) -> None:
@@ -345,19 +335,18 @@ def tasks_command() -> None:
 
 
 @tasks_command.command("list", short_help="Names and sizes, as in the paper.")
-def list_command() -> int:
+def list_command() -> None:
     """List names, labels, templates and sizes of the paper's table without reading data."""
     entries = [catalog_entry(name) for name in catalog_names()]
     rows = [[entry.name, *map(str, entry.paper.values()), entry.source_name] for entry in entries]
     echo(align_columns([["task", *entries[0].paper, "from"], *rows]))
     echo("\nnext: flip-flop tasks check, or flip-flop tasks show rte")
-    return 0
 
 
 @tasks_command.command("show", short_help="A dataset's source, fields, labels and splits.")
 @click.argument("task")
 @options(RowOptions)
-def show_command(data: RowOptions, task: str) -> int:
+def show_command(data: RowOptions, task: str) -> None:
     """Show the source, fields, labels and splits of a dataset, and its templates if the rows are available."""
     entry = catalog_entry(task)
     train, test = entry.train_from, entry.test_from
@@ -378,7 +367,6 @@ def show_command(data: RowOptions, task: str) -> int:
         echo(f"\nthe kept templates depend on the rows, which are not available:\n{error}")
     else:
         echo(_details(dataset))
-    return 0
 
 
 @tasks_command.command("check", short_help="Compare the numbers with the published numbers.")
@@ -461,7 +449,7 @@ def _details(data: CatalogData) -> str:
 
 
 @click.command("fetch", short_help="Put PromptSource's templates into the user's cache.")
-def fetch_command() -> int:
+def fetch_command() -> None:
     """Put PromptSource's templates into the user's cache, once.
 
     pip downloads promptsource 0.2.3 (Apache-2.0) from the package index. pip checks its SHA-256, and
@@ -469,4 +457,3 @@ def fetch_command() -> int:
     """
     folder = fetch()
     echo(f"{folder}: the templates of {len(promptsource_names(folder))} datasets")
-    return 0

@@ -6,20 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from flip_flop import training
 from flip_flop.console import echo
 from flip_flop.errors import InputError, first_repeated, look_up
 from flip_flop.files import sha256_file, sha256_json
 from flip_flop.hub import gguf_name, is_local_name
-from flip_flop.method import BASE
-from flip_flop.method.settings import row_protocol_of
+from flip_flop.method import BASE, row_protocol_of
 from flip_flop.paper.study import GridCell, Study, expand
 from flip_flop.tasks import Task, load_task, require_templates_for_training
 from flip_flop.training.settings import EXECUTION_ONLY
-
-if TYPE_CHECKING:
-    from flip_flop.training import F2CConfig
 
 KEY_DIGITS = 12
 # The version of the digests. Another number changes all of them.
@@ -43,6 +40,13 @@ class Setup:
     device: str = "auto"
     hub_mirror: str | None = None
     story_cloze_dir: str | None = None
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether this machine runs the units on a GPU."""
+        import torch
+
+        return self.device == "cuda" or (self.device == "auto" and torch.cuda.is_available())
 
     def with_dtype(self, *, on_gpu: bool) -> "Setup":
         """Resolve ``auto`` by the hardware of the units, so that no table mixes data types."""
@@ -248,11 +252,9 @@ def _plain(name: str) -> str:
     return re.sub(r"[^\w-]", "_", name)
 
 
-def training_config(settings: Mapping[str, Any], source: str = "the study's settings") -> "F2CConfig":
+def training_config(settings: Mapping[str, Any], source: str = "the study's settings") -> "training.F2CConfig":
     """Resolve settings as on a CPU, so that a login node without a GPU accepts bf16."""
-    from flip_flop.training import make_config
-
-    return make_config(dict(settings) | {"use_cpu": True}, source)
+    return training.make_config(dict(settings) | {"use_cpu": True}, source)
 
 
 def scoring_settings(study: Study, task: str, model: str) -> dict[str, Any]:
@@ -261,10 +263,8 @@ def scoring_settings(study: Study, task: str, model: str) -> dict[str, Any]:
     Raises:
         InputError: ``E-CONFIG``.
     """
-    from flip_flop.training import F2CConfig
-
     settings = study.settings_of(BASE.name, task, model)
-    names = [name for name in settings if name in SCORING or name not in F2CConfig.__dataclass_fields__]
+    names = [name for name in settings if name in SCORING or name not in training.F2CConfig.__dataclass_fields__]
     config = training_config({name: settings[name] for name in names})
     return {name: getattr(config, name) for name in SCORING}
 

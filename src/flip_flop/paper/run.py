@@ -26,9 +26,8 @@ from flip_flop.files import lock_output, remove
 from flip_flop.paper.folder import CELL, StudyFolder
 from flip_flop.paper.plan import Cell, Plan, Unit, cell_key, choose, open_task
 from flip_flop.record import RUN_FILE
-from flip_flop.scoring import CausalLMScorer, LoadedModel, load_model
+from flip_flop.scoring import CausalLMScorer, LoadedModel, ScoringOptions, load_model
 from flip_flop.scoring.distributed import all_gather
-from flip_flop.scoring.options import ScoringOptions
 from flip_flop.tasks import Task
 from flip_flop.training import F2CConfig, load_training_data, make_config, train
 
@@ -72,7 +71,7 @@ def run_unit(plan: Plan, folder: StudyFolder, unit: Unit) -> int:
         if num_processes() > 1 and together:
             # This begins the process group. Later, digests resolve settings for the CPU, which would begin a CPU's.
             ddp = {name: value for name, value in together[0].settings.items() if name.startswith("ddp")}
-            make_config(ddp | {"use_cpu": _on_cpu(plan)})
+            make_config(ddp | {"use_cpu": not plan.setup.on_gpu})
         if is_first_process():
             return _run_cells(plan, folder, unit)
         for cell in together:
@@ -132,10 +131,6 @@ def _run_cells(plan: Plan, folder: StudyFolder, unit: Unit) -> int:
     return FAILED if failures else DONE
 
 
-def _on_cpu(plan: Plan) -> bool:
-    return plan.setup.device == "cpu" or not torch.cuda.is_available()
-
-
 def _open(plan: Plan, cell: Cell) -> Task:
     task = choose(open_task(cell.task, plan.study, plan.setup), cell.templates)
     if cell_key(plan, cell, task) != cell.key:
@@ -164,7 +159,7 @@ def _load(plan: Plan, adapter: Path | None = None) -> LoadedModel:
 def _train(plan: Plan, folder: StudyFolder, cell: Cell) -> bool:
     """Train, or continue from the last checkpoint. Return whether the training has ended, not been stopped."""
     task, out, study = _open(plan, cell), folder.run(cell), plan.study
-    config = make_config(dict(cell.settings) | {"use_cpu": _on_cpu(plan)}, cell.label)
+    config = make_config(dict(cell.settings) | {"use_cpu": not plan.setup.on_gpu}, cell.label)
     split_batch_across_ranks(config, 1 if study.shard == "tp" else num_processes())
     if is_first_process() and (damage := folder.damage(cell)):
         echo(f"{out / damage}: {cell.label} continues from its last checkpoint", err=True)

@@ -11,8 +11,7 @@ import pandas as pd
 from pydantic import AfterValidator, BeforeValidator, Field, StrictBool, StrictInt, model_validator
 
 from flip_flop.errors import InputError, look_up, nearest
-from flip_flop.method import BASE, METHODS, find_method
-from flip_flop.method.settings import PAPER_METHODS, TrainingProtocol
+from flip_flop.method import BASE, METHODS, PAPER_METHODS, TrainingProtocol, find_method
 from flip_flop.scoring.options import Shard
 from flip_flop.strict_yaml import StrictModel, read_yaml, validate
 from flip_flop.tasks import Task

@@ -1,23 +1,17 @@
 """Templates and rendered instances."""
 
-from flip_flop.prompts.answers import AnswerFormat
+from flip_flop.prompts.answers import NUMBER, AnswerFormat, label_inside, label_of, token_f1, unread, unsupported
+from flip_flop.prompts.lint import Encode, Finding, LintRow, lines_of, lint_templates
+from flip_flop.prompts.sandbox import MAX_OUTPUT, SEPARATOR, names_of, reference
 from flip_flop.prompts.template import (
     CHAT_KEYS,
+    MIN_VALUE_LIMIT,
+    RESERVED_FIELD,
     Chat,
     RenderedInstance,
     Template,
     TemplateSet,
+    check_rendering,
     render_instance,
     templates_differ_in_answer_words,
 )
-
-__all__ = [
-    "CHAT_KEYS",
-    "AnswerFormat",
-    "Chat",
-    "RenderedInstance",
-    "Template",
-    "TemplateSet",
-    "render_instance",
-    "templates_differ_in_answer_words",
-]

@@ -10,11 +10,16 @@ from jaxtyping import Bool
 
 from flip_flop.console import count, percent
 from flip_flop.evaluation.decision import CAUSES
-from flip_flop.evaluation.result import coverage_rows, template_rows
-from flip_flop.evaluation.run_directory import Audit
-from flip_flop.metrics import METRICS, Metric, chance_f1, reliability, template_agreement_matrix
-from flip_flop.metrics.bootstrap import column_intervals
-from flip_flop.metrics.certainty import resampled_per_template
+from flip_flop.evaluation.result import Audit, coverage_rows, template_rows
+from flip_flop.metrics import (
+    METRICS,
+    Metric,
+    chance_f1,
+    column_intervals,
+    reliability,
+    resampled_per_template,
+    template_agreement_matrix,
+)
 from flip_flop.report import instances
 from flip_flop.report.compare import AuditComparison, Difference, mean_difference, quality, quality_per_template
 from flip_flop.report.tables import (

@@ -26,9 +26,7 @@ from transformers import PreTrainedTokenizerBase
 
 from flip_flop.console import today, track, warn_once
 from flip_flop.errors import InputError, log
-from flip_flop.prompts import Chat, RenderedInstance
-from flip_flop.prompts.answers import unsupported
-from flip_flop.prompts.sandbox import MAX_OUTPUT
+from flip_flop.prompts import MAX_OUTPUT, Chat, RenderedInstance, unsupported
 from flip_flop.scoring.causal_lm import as_input_error, unwrap
 from flip_flop.scoring.options import ChatTemplate
 from flip_flop.scoring.too_long import TooLong, refuse_or_skip

@@ -15,8 +15,7 @@ from flip_flop.console import track
 from flip_flop.errors import InputError, log
 from flip_flop.files import generator, sha256_json, utf8
 from flip_flop.metrics import ScoredRows
-from flip_flop.prompts import AnswerFormat, RenderedInstance
-from flip_flop.prompts.answers import token_f1
+from flip_flop.prompts import AnswerFormat, RenderedInstance, token_f1
 from flip_flop.scoring import distributed
 from flip_flop.scoring.causal_lm import evaluation_mode, unwrap
 from flip_flop.scoring.models import LoadedModel

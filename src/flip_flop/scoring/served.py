@@ -20,8 +20,7 @@ from flip_flop.console import count, echo, today, track
 from flip_flop.errors import InputError
 from flip_flop.files import sha256_json, user_cache
 from flip_flop.metrics import ScoredRows, Scores
-from flip_flop.prompts import RenderedInstance
-from flip_flop.prompts.answers import label_inside, label_of
+from flip_flop.prompts import RenderedInstance, label_inside, label_of
 from flip_flop.record import ModelRecord
 from flip_flop.scoring.encode import PromptEncoder, refuse_without_template
 from flip_flop.scoring.models import load_tokenizer

@@ -1,6 +1,7 @@
 """Tasks: the rows of a data source, their gold labels and their templates, as rendered instances."""
 
 from flip_flop.tasks.loading import (
+    VALUE_LIMITS,
     Data,
     RenderedRows,
     as_split,
@@ -14,7 +15,10 @@ from flip_flop.tasks.loading import (
     require_templates_for_training,
     template_name,
 )
+from flip_flop.tasks.readers import DELIMITERS, MISSING, cell_text, label_text
 from flip_flop.tasks.sources import (
+    MAX_VALIDATION,
+    PARTS,
     FileSource,
     HubSource,
     Rows,
@@ -24,32 +28,9 @@ from flip_flop.tasks.sources import (
     deduplicate,
     draw_stratified,
     holdout,
+    holdout_size,
+    label_quotas,
+    load_file,
+    parts_of,
 )
-from flip_flop.tasks.task import RenderedSplit, Task, TaskRequest
-
-__all__ = [
-    "Data",
-    "FileSource",
-    "HubSource",
-    "RenderedRows",
-    "RenderedSplit",
-    "Rows",
-    "RowsSource",
-    "Source",
-    "Task",
-    "TaskRequest",
-    "as_source",
-    "as_split",
-    "as_task",
-    "deduplicate",
-    "draw_stratified",
-    "holdout",
-    "labelled_file",
-    "load_task",
-    "log_findings",
-    "log_label_counts",
-    "prior_from",
-    "render_rows",
-    "require_templates_for_training",
-    "template_name",
-]
+from flip_flop.tasks.task import Label, RenderedSplit, Task, TaskRequest, are_grades, instances_digest

@@ -15,11 +15,18 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from flip_flop.console import count, warn_once
 from flip_flop.errors import InputError, first_repeated, log, look_up, nearest, nearest_file, require_whole
 from flip_flop.metrics import prior_of_labels
-from flip_flop.prompts import AnswerFormat, RenderedInstance, Template, TemplateSet
-from flip_flop.prompts.answers import unsupported
-from flip_flop.prompts.lint import LintRow, lines_of, lint_templates
-from flip_flop.prompts.sandbox import SEPARATOR
-from flip_flop.prompts.template import MIN_VALUE_LIMIT
+from flip_flop.prompts import (
+    MIN_VALUE_LIMIT,
+    SEPARATOR,
+    AnswerFormat,
+    LintRow,
+    RenderedInstance,
+    Template,
+    TemplateSet,
+    lines_of,
+    lint_templates,
+    unsupported,
+)
 from flip_flop.strict_yaml import StrictModel, read_yaml, validate
 from flip_flop.tasks.readers import label_text
 from flip_flop.tasks.sources import FileSource, HubSource, Rows, RowsSource, Source, sample_ids
@@ -450,17 +457,11 @@ def render_rows(rows: RenderedRows) -> list[RenderedInstance]:
         raise InputError("E-DATA-ROWS", f"The rows are of type {type(rows).__name__}.", _ROWS)
     instances = [_render_row(row, number) for number, row in enumerate(rows)]
     shapes = sorted({tuple(len(choices) for choices in instance.choices) for instance in instances})
-    if len(shapes) > 1:
+    if len(shapes) > 1 or (shapes and (len(set(shapes[0])) > 1 or min(shapes[0]) < 2)):
         raise InputError(
             "E-DATA-ROWS",
-            f"The rows differ in their numbers of choices under each template: {shapes[:3]}.",
-            "Give every row the same templates and labels.",
-        )
-    if shapes and (len(set(shapes[0])) > 1 or min(shapes[0]) < 2):
-        raise InputError(
-            "E-DATA-ROWS",
-            f"The templates of a row offer {shapes[0]} choices.",
-            "Give every template the same labels, at least two.",
+            f"The numbers of choices under the templates of a row are {' or '.join(map(str, shapes[:3]))}.",
+            "Give every row the same templates and labels, at least two.",
         )
     return instances
 

@@ -189,8 +189,8 @@ class Task:
         if not len(rows):
             raise InputError("E-DATA-ROWS", f"split {split!r} of task {self.name!r} has no rows.")
         need_labels = split != "train" if need_labels is None else need_labels
-        references = self.references(rows, need_labels)
         gold = self.gold_labels(rows, need_labels)
+        references = self.references(rows)
         ids = rows.ids or (
             rows.ids_from(self.id_field) if self.id_field else [f"{split}-{number + 1}" for number in range(len(rows))]
         )
@@ -244,10 +244,10 @@ class Task:
         Raises:
             InputError: ``E-DATA-COLUMN`` or ``E-LABEL``.
         """
+        if need_labels and self.label_field is not None:
+            rows.require_columns([self.label_field], "the task's label_field")
         if self.labels is None or self.label_field is None:
             return [None] * len(rows)
-        if need_labels:
-            rows.require_columns([self.label_field], "the task's label_field")
         # Cells of a CSV file are texts, so labels are compared as texts, in one Unicode form.
         index_of = {unicodedata.normalize("NFC", str(label)): index for index, label in enumerate(self.labels)}
         gold: list[int | None] = []
@@ -264,16 +264,14 @@ class Task:
             gold.append(index)
         return gold
 
-    def references(self, rows: Rows, need_labels: bool = True) -> list[tuple[str, ...]]:
+    def references(self, rows: Rows) -> list[tuple[str, ...]]:
         """Return the keys of each row's right open answers.
 
         Raises:
-            InputError: ``E-DATA-COLUMN``, or ``E-LABEL`` for an answer that cannot be read.
+            InputError: ``E-LABEL`` for an answer that cannot be read.
         """
         if self.answer is None or self.label_field is None:
             return [()] * len(rows)
-        if need_labels:
-            rows.require_columns([self.label_field], "the task's label_field")
         references = []
         for row in rows.rows:
             value = row.fields.get(self.label_field)

@@ -30,8 +30,7 @@ from flip_flop.metrics import (
     share_drift,
     vote_changes,
 )
-from flip_flop.prompts import Chat, RenderedInstance, templates_differ_in_answer_words
-from flip_flop.prompts.answers import unsupported
+from flip_flop.prompts import Chat, RenderedInstance, templates_differ_in_answer_words, unsupported
 from flip_flop.record import TaskRecord
 from flip_flop.scoring.distributed import num_parts, world_size
 from flip_flop.scoring.encode import EncodedInstance, PromptEncoder
@@ -47,12 +46,12 @@ from flip_flop.tasks import (
     deduplicate,
     draw_stratified,
     holdout,
+    instances_digest,
     labelled_file,
     log_findings,
     log_label_counts,
     render_rows,
 )
-from flip_flop.tasks.task import instances_digest
 from flip_flop.training.config import F2CConfig
 
 VOTES = "votes.npz"

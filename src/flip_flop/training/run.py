@@ -33,8 +33,7 @@ from flip_flop.console import is_first_process, today, track, visible
 from flip_flop.errors import InputError, log
 from flip_flop.files import new_folder, write_json, write_text
 from flip_flop.method import find_method
-from flip_flop.metrics import ScoredRows, Scores
-from flip_flop.metrics.calibration import MIN_INSTANCES
+from flip_flop.metrics import MIN_INSTANCES, ScoredRows, Scores
 from flip_flop.prompts import Template
 from flip_flop.record import ADAPTER_CONFIG, RUN_FILE, RunRecord, this_process
 from flip_flop.scoring.adapters import describe_adapter, store_calibration

@@ -25,8 +25,7 @@ from flip_flop.paper.data.promptsource import (
 from flip_flop.paper.data.splits import Duplicates, SplitPolicy, divide, find_duplicates, name_rows
 from flip_flop.prompts import Template, TemplateSet
 from flip_flop.strict_yaml import StrictModel, read_yaml
-from flip_flop.tasks import FileSource, HubSource, Rows, Source, Task, TaskRequest
-from flip_flop.tasks.task import Label
+from flip_flop.tasks import FileSource, HubSource, Label, Rows, Source, Task, TaskRequest
 
 _FOLDER = Path(__file__).parent
 # The publications of the two protocols.

@@ -19,11 +19,9 @@ from typing import Any, cast
 
 from flip_flop.errors import InputError, first_repeated, log, nearest
 from flip_flop.files import new_folder, sha256_file, user_cache, write_json
-from flip_flop.prompts import Template, TemplateSet
-from flip_flop.prompts.template import check_rendering
+from flip_flop.prompts import Template, TemplateSet, check_rendering
 from flip_flop.strict_yaml import StrictLoader, StrictModel, read_yaml, validate
-from flip_flop.tasks import HubSource, Rows, Task, TaskRequest
-from flip_flop.tasks.task import Label
+from flip_flop.tasks import HubSource, Label, Rows, Task, TaskRequest
 
 VERSION = "0.2.3"
 ARCHIVE_NAME = f"promptsource-{VERSION}.tar.gz"

@@ -15,8 +15,7 @@ import numpy as np
 from flip_flop.errors import InputError
 from flip_flop.files import derive_seed, sha256_json, sha256_text
 from flip_flop.prompts import TemplateSet
-from flip_flop.tasks import Rows, draw_stratified
-from flip_flop.tasks.sources import MAX_VALIDATION, label_quotas
+from flip_flop.tasks import MAX_VALIDATION, Rows, draw_stratified, label_quotas
 
 MAX_TRAIN = 10_000
 RELEASE_SEED = 42
