@@ -1,5 +1,6 @@
 """The hub's availability, and the kinds of model names."""
 
+import contextlib
 import functools
 import os
 from pathlib import Path
@@ -18,26 +19,27 @@ _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 WAY_OUT = "download it on a machine with a network (`hf download`), or set HTTPS_PROXY or HF_ENDPOINT"
 
 
-def hub_address() -> str:
-    """The hub, or the mirror of it that ``HF_ENDPOINT`` names."""
-    return os.environ.get("HF_ENDPOINT", "").rstrip("/") or "https://huggingface.co"
-
-
 def is_offline() -> bool:
     """Return whether the user forbids access to the hub."""
     return any(os.environ.get(name, "").upper() in ("1", "ON", "YES", "TRUE") for name in _OFFLINE)
 
 
-def hub_answers() -> bool:
-    """Return whether the hub is allowed and answers, through a proxy if one is set. It is tried once."""
-    return not is_offline() and _answers(hub_address())
-
-
-def unreachable() -> str:
-    """Describe why the hub is not available."""
+def why_unreachable() -> str:
+    """Describe why the hub, or its mirror ``HF_ENDPOINT``, is not available. Empty if it answers; it is tried once."""
     if is_offline():
         return "HF_HUB_OFFLINE is set"
-    return f"{urlsplit(hub_address()).hostname} does not answer"
+    address = os.environ.get("HF_ENDPOINT", "").rstrip("/") or "https://huggingface.co"
+    return "" if _answers(address) else f"{urlsplit(address).hostname} does not answer"
+
+
+def commit_on_hub(repository: str, revision: str | None, kind: str) -> str | None:
+    """Return the current commit of a revision of a ``"model"`` or ``"dataset"``; None if the hub does not give it."""
+    from huggingface_hub import HfApi
+
+    with contextlib.suppress(Exception):  # loading reports the error, or reads the cache
+        if not is_offline():
+            return HfApi().repo_info(repository, repo_type=kind, revision=revision, timeout=20).sha
+    return None
 
 
 class GGUFName(NamedTuple):
@@ -94,8 +96,8 @@ def check_model_name(name: str, revision: str | None = None, *, dtype: str = "au
             raise InputError(
                 "E-MODEL-FILE", f"{name} does not exist.", "Give a model's folder, a GGUF file or a name on the hub."
             )
-    elif name != DEMO and not is_cached(name, revision) and not hub_answers():
-        raise InputError("E-MODEL-FILE", f"cannot download {name}: {unreachable()}.", f"Give a folder, or {WAY_OUT}.")
+    elif name != DEMO and not is_cached(name, revision) and (reason := why_unreachable()):
+        raise InputError("E-MODEL-FILE", f"cannot download {name}: {reason}.", f"Give a folder, or {WAY_OUT}.")
     if gguf:
         require_package("gguf", "gguf", "E-MODEL-FILE", name)
 

@@ -285,7 +285,7 @@ class MadeHub:
     def head(self, address, timeout):
         return SimpleNamespace(status_code=200)
 
-    def dataset_info(self, repo, revision, timeout):
+    def repo_info(self, repo, repo_type, revision, timeout):
         return SimpleNamespace(sha=COMMIT)
 
     def load_dataset(self, name, *args, **kwargs):

@@ -1,13 +1,12 @@
 """``flip-flop demo``: audit the embedded model, train it without labels, audit it again, report."""
 
 import textwrap
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
-from flip_flop.cli.options import option, options, out_folder
+from flip_flop.cli.options import out_folder
 from flip_flop.console import DEMO_NOTE, echo
 from flip_flop.errors import InputError, log
 from flip_flop.files import remove
@@ -35,23 +34,23 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class DemoOptions:
-    """The demo's options."""
-
-    out: Path = option(Path("out/demo"), short="-o", callback=out_folder, help="A folder for runs and report.")
-    seed: int = option(0, help="The training's seed.")
-    overwrite: bool = option(False, help="Replace an existing demo.")
-    quiet: bool = option(False, short="-q", help="Print the tables only.")
-
-
 @click.command("demo")
-@options(DemoOptions)
-def demo_command(demo: DemoOptions) -> None:
+@click.option(
+    "--out",
+    "-o",
+    type=click.Path(path_type=Path),
+    default=Path("out/demo"),
+    show_default=True,
+    callback=out_folder,
+    help="A folder for runs and report.",
+)
+@click.option("--seed", default=0, show_default=True, help="The training's seed.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing demo.")
+@click.option("--quiet", "-q", is_flag=True, help="Print the tables only.")
+def demo_command(out: Path, seed: int, overwrite: bool, quiet: bool) -> None:
     """Audit the embedded model, train it without labels by swarm, cce and f2c, audit again, and report."""
-    out = demo.out
-    _clear(out, demo.overwrite)
-    audits = run_demo(out, seed=demo.seed, quiet=demo.quiet)
+    _clear(out, overwrite)
+    audits = run_demo(out, seed=seed, quiet=quiet)
     from flip_flop.report import caveats, comparison_blocks, group_runs, legend, load_run, render_text, write_report
 
     runs = [*audits["train"], *audits["held_out"]]

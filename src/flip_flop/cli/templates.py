@@ -24,16 +24,6 @@ class ShowOptions(TemplateOptions):
     seed: int = option(0, help="For templates that draw at random.")
 
 
-@dataclass(frozen=True, kw_only=True)
-class LintOptions:
-    """The options of ``lint``."""
-
-    model: str | None = option(None, short="-m", help="Also compare the answers' tokens, with this model's tokenizer.")
-    revision: str | None = option(None, help="The model's commit, branch or tag on the hub.")
-    limit: int = option(1000, min=1, help="Look at a seeded uniform sample of this many rows of each split.")
-    seed: int = option(0, help="For the sample, and for templates that draw at random.")
-
-
 LAZY = {
     "fetch": ("flip_flop.paper.cli:fetch_command", "Download PromptSource's templates."),
     "vary": ("flip_flop.drafting.cli:vary_command", "Write formatting variants and paraphrases of templates."),
@@ -95,19 +85,31 @@ def show_command(show: ShowOptions, data: DataOptions, task: str) -> None:
 
 @templates_command.command("lint", short_help="Errors and warnings about the templates of a task file.")
 @click.argument("tasks", nargs=-1, required=True, metavar="TASK...")
-@options(LintOptions, DataOptions)
-def lint_command(lint: LintOptions, data: DataOptions, tasks: tuple[str, ...]) -> int:
+@click.option("--model", "-m", help="Also compare the answers' tokens, with this model's tokenizer.")
+@click.option("--revision", help="The model's commit, branch or tag on the hub.")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    default=1000,
+    show_default=True,
+    help="Look at a seeded uniform sample of this many rows of each split.",
+)
+@click.option("--seed", default=0, show_default=True, help="For the sample, and for templates that draw at random.")
+@options(DataOptions)
+def lint_command(
+    data: DataOptions, tasks: tuple[str, ...], model: str | None, revision: str | None, limit: int, seed: int
+) -> int:
     """Check the templates of task files on their rows. The exit code is 2 if there are errors.
 
     A folder means all task files (.yaml, .yml) in it.
     """
-    encode = None if lint.model is None else _encoder(lint.model, lint.revision)
+    encode = None if model is None else _encoder(model, revision)
     failed = False
     files = {place: sorted(map(str, Path(place).glob("*.y*ml"))) for place in tasks}  # of a folder; none of a file
     names = [name for place in tasks for name in files[place] or [place]]
     for name in names:
         try:
-            failed |= _lint(name, data.open(name, "all"), lint, encode)
+            failed |= _lint(name, data.open(name, "all"), limit, seed, encode)
         except InputError as error:
             if len(names) == 1:
                 raise
@@ -116,15 +118,15 @@ def lint_command(lint: LintOptions, data: DataOptions, tasks: tuple[str, ...]) -
     return 2 if failed else 0
 
 
-def _lint(name: str, task: Task, lint: LintOptions, encode: Encode | None) -> bool:
+def _lint(name: str, task: Task, limit: int, seed: int, encode: Encode | None) -> bool:
     """Print the findings of one task; return whether one is an error."""
-    rows = [row for split in task.data for row in sample_rows(task, split, lint.limit, lint.seed)]
+    rows = [row for split in task.data for row in sample_rows(task, split, limit, seed)]
     findings = lint_templates(
         task.templates,
         rows,
         label_field=task.label_field,
         num_labels=None if task.labels is None else len(task.labels),
-        seed=lint.seed,
+        seed=seed,
         encode=encode,
     )
     errors = sum(finding.is_error for finding in findings)

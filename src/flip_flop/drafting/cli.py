@@ -1,9 +1,8 @@
 """``flip-flop init DATA`` and ``flip-flop templates vary``."""
 
-import contextlib
 import functools
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -58,7 +57,7 @@ def data_command(init: InitOptions, data: Path) -> None:
 
     `flip-flop init method NAME` and `flip-flop init metric NAME` write a plug-in.
     """
-    click.get_current_context().with_resource(check_task_out(init.out, overwrite=init.overwrite))
+    _hold(init.out, init.overwrite)
     if init.delimiter is None:
         rows = load_file(data, DELIMITERS, [init.encoding])
     else:
@@ -114,13 +113,11 @@ def _ask(question: str, proposed: str, choices: Sequence[str]) -> str:
     return str(click.prompt(question, default=proposed or None, type=kind, err=True))
 
 
-@contextlib.contextmanager
-def check_task_out(out: Path, *, overwrite: bool) -> Iterator[None]:
-    """Hold the lock of a new task file (``E-OUT-BUSY``, ``E-OUT-USED``)."""
-    with lock_output(out):
-        if out.exists() and not overwrite:
-            raise InputError("E-OUT-USED", f"{out} exists already.", "Give another --out, or add --overwrite.")
-        yield
+def _hold(out: Path, overwrite: bool) -> None:
+    """Hold the lock of a new task file until the command ends (``E-OUT-BUSY``, ``E-OUT-USED``)."""
+    click.get_current_context().with_resource(lock_output(out))
+    if out.exists() and not overwrite:
+        raise InputError("E-OUT-USED", f"{out} exists already.", "Give another --out, or add --overwrite.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,7 +150,7 @@ def vary_command(vary: VaryOptions, data: DataOptions, task: Path) -> None:
     """
     if task.suffix not in (".yaml", ".yml"):
         raise InputError("E-TASK-FILE", f"{task} is not a task file.", "Give a .yaml file: the new file has its data.")
-    click.get_current_context().with_resource(check_task_out(vary.out, overwrite=vary.overwrite))
+    _hold(vary.out, vary.overwrite)
     found = whole = data.open(str(task), "all")
     if vary.templates:
         names = data.open(str(task), vary.templates).templates.names

@@ -12,7 +12,7 @@ from flip_flop import training
 from flip_flop.console import echo
 from flip_flop.errors import InputError, first_repeated, look_up
 from flip_flop.files import sha256_file, sha256_json
-from flip_flop.hub import gguf_name, is_local_name
+from flip_flop.hub import commit_on_hub, gguf_name, is_local_name
 from flip_flop.method import BASE, row_protocol_of
 from flip_flop.paper.study import GridCell, Study, expand
 from flip_flop.tasks import Task, load_task, require_templates_for_training
@@ -340,13 +340,11 @@ def identify_model(setup: Setup) -> dict[str, Any]:
 
 def _commit(name: str, revision: str) -> str | None:
     """Resolve a revision in the hub's cache, else on the hub; None if both fail."""
-    from huggingface_hub import HfApi, constants, file_download  # a local model needs no hub
+    from huggingface_hub import constants, file_download  # a local model needs no hub
 
     if re.fullmatch("[0-9a-f]{40}", revision):
         return revision
     repository = Path(constants.HF_HUB_CACHE) / file_download.repo_folder_name(repo_id=name, repo_type="model")
     with contextlib.suppress(OSError, ValueError):
         return (repository / "refs" / revision).read_text(encoding="ascii").strip()
-    with contextlib.suppress(Exception):  # loading the model reports the error
-        return HfApi().model_info(name, revision=revision, timeout=20).sha
-    return None
+    return commit_on_hub(name, revision, "model")

@@ -44,6 +44,9 @@ def report_section(group: AuditComparison, number: int, size: int | None) -> dic
     examples = instances.select_examples(changes)
     printed = {change.instance for members in examples.values() for change in members}
     pairs = [AuditComparison((run, run.calibrated)) for run in group.runs if run.calibrated]
+    coverage = [_drawn(coverage_rows(run.calibrated or run)) for run in group.runs]
+    risks = [1 - row["accuracy"] for rows in coverage for row in rows if row["accuracy"] is not None]
+    has_curves = base.has_gold and not any(run.data.is_generated for run in group.runs)
     return chart_section(group) | {
         "id": f"g{number}",
         "number": number,
@@ -65,7 +68,11 @@ def report_section(group: AuditComparison, number: int, size: int | None) -> dic
         "kind_counts": Counter(change.kind for change in changes),
         "embedded": instances.embed(group, template_order(group), printed, size),
         "trust": trust_rows(group),
-        **confidence_section(group),
+        "last": group.runs[-1],
+        "ranking": template_rows(group.runs[-1]),
+        "coverage": coverage,
+        "risk_top": max(1, int(np.ceil(10 * max(risks, default=0.0)))) / 10,
+        "reliability": [reliability_curves(run) for run in group.runs] if has_curves else None,
     }
 
 
@@ -92,20 +99,6 @@ def trust_rows(group: AuditComparison) -> list[tuple[str, list[tuple[float | Non
         singles = [form.data.single(index) for form in forms]
         rows.append((f"Cohen's κ of {name}", [(cohen.value(single), cohen.interval(single)) for single in singles]))
     return [row for row in rows if any(value is not None for value, _ in row[1])]
-
-
-def confidence_section(group: AuditComparison) -> dict[str, Any]:
-    """The ranking of the last run's templates, and the points of the charts of risk and reliability."""
-    coverage = [_drawn(coverage_rows(run.calibrated or run)) for run in group.runs]
-    risks = [1 - row["accuracy"] for rows in coverage for row in rows if row["accuracy"] is not None]
-    has_curves = group.base.has_gold and not any(run.data.is_generated for run in group.runs)
-    return {
-        "last": group.runs[-1],
-        "ranking": template_rows(group.runs[-1]),
-        "coverage": coverage,
-        "risk_top": max(1, int(np.ceil(10 * max(risks, default=0.0)))) / 10,
-        "reliability": [reliability_curves(run) for run in group.runs] if has_curves else None,
-    }
 
 
 def _drawn(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

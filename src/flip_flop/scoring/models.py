@@ -42,7 +42,7 @@ from flip_flop.files import (
     write_failure,
     write_json,
 )
-from flip_flop.hub import DEMO, check_model_name, check_shard, gguf_name, hub_answers, is_local_name
+from flip_flop.hub import DEMO, check_model_name, check_shard, gguf_name, is_local_name, why_unreachable
 from flip_flop.record import ADAPTER_CONFIG, AdapterRecord, ModelRecord, check_adapter_folder
 from flip_flop.scoring.adapters import identify_adapter, load_adapter
 from flip_flop.scoring.causal_lm import as_input_error, check_model, unwrap
@@ -79,7 +79,7 @@ class ModelSource(NamedTuple):
     def hub(self) -> dict[str, Any]:
         """The arguments of transformers that belong to the hub."""
         # If the hub is unreachable, the library asks it for half a minute before it looks into the cache.
-        offline = not is_local_name(self.place) and not hub_answers()
+        offline = not is_local_name(self.place) and bool(why_unreachable())
         return {"revision": self.revision, "local_files_only": offline}
 
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, cast, runtime_checkable
 
-from flip_flop.errors import InputError, log, nearest, require_whole
+from flip_flop.errors import InputError, nearest, require_whole
 from flip_flop.files import derive_seed, sha256_file, sha256_text
-from flip_flop.hub import hub_answers, is_offline, unreachable
+from flip_flop.hub import commit_on_hub, is_offline, why_unreachable
 from flip_flop.prompts import RenderedInstance
 from flip_flop.tasks.readers import (
     SEPARATED,
@@ -310,15 +310,15 @@ class HubSource:
         return Rows(str(path), unit, tuple(rows), provenance)
 
     def _load_from_hub(self) -> Rows:
-        if not is_offline() and not hub_answers():
+        if not is_offline() and (reason := why_unreachable()):
             raise InputError(
                 "E-DATA-HUB",
-                f"cannot download {self.name}: {unreachable()}.",
+                f"cannot download {self.name}: {reason}.",
                 "Give --hub-mirror DIR; or set HF_HUB_OFFLINE=1, to read the cache of earlier downloads.",
             )
         import datasets  # seconds of import, needed for the hub only
 
-        commit = _commit(self.repo, self.revision)
+        commit = commit_on_hub(self.repo, self.revision, "dataset")
         try:
             rows = datasets.load_dataset(self.repo, self.config, split=self.split, revision=commit or self.revision)
         except Exception as error:  # its transports raise many kinds of errors
@@ -341,26 +341,13 @@ class HubSource:
         """Load the hub's copy in parquet: ``datasets`` 4 does not run the scripts of older datasets."""
         import datasets
 
-        commit = _commit(self.repo, _CONVERTED)
+        commit = commit_on_hub(self.repo, _CONVERTED, "dataset")
         folder = f"hf://datasets/{self.repo}@{commit or _CONVERTED}/{self.config or 'default'}/{self.split}"
         rows = datasets.load_dataset("parquet", data_files={self.split: f"{folder}/*.parquet"}, split=self.split)
         return RowsSource(rows, self.name, {"revision": commit, "branch": _CONVERTED}).load()
 
 
 _CONVERTED = "refs/convert/parquet"
-
-
-def _commit(repo: str, revision: str | None) -> str | None:
-    """Return the current commit of a revision, or None for an unknown one."""
-    if is_offline():
-        return None
-    from huggingface_hub import HfApi
-
-    try:
-        return HfApi().dataset_info(repo, revision=revision, timeout=20).sha
-    except Exception as error:  # loading raises a better error, or reads the cache of `datasets`
-        log.info("%s: the hub does not give its commit (%s); loading it anyway", repo, type(error).__name__)
-        return None
 
 
 def _digest(rows: Iterable[NumberedRow]) -> str:

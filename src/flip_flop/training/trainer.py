@@ -24,7 +24,7 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from flip_flop.errors import InputError, nearest
 from flip_flop.files import write_text
-from flip_flop.hub import hub_answers, unreachable
+from flip_flop.hub import why_unreachable
 from flip_flop.method import find_consensus, find_method, split_templates
 from flip_flop.method.others import few_label_terms
 from flip_flop.metrics import ScoredRows, Scores, find_offsets
@@ -329,7 +329,8 @@ class F2CTrainer(Trainer):
         Raises:
             InputError: ``E-CONFIG`` if the hub is unreachable or refuses.
         """
-        remedy = "Log in with `hf auth login`" if hub_answers() else f"Connect to the hub ({unreachable()})"
+        reason = why_unreachable()
+        remedy = f"Connect to the hub ({reason})" if reason else "Log in with `hf auth login`"
         hint = f"{remedy}, or save the adapter and send its folder later with `hf upload`."
         with setting_errors("push_to_hub", hint):
             super().init_hf_repo(*arguments, **keywords)
