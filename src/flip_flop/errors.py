@@ -36,8 +36,7 @@ def error_table() -> dict[str, dict[str, str]]:
     """Return ``what`` and ``fix`` of each code, from ``errors.yaml``."""
     import yaml
 
-    table: dict[str, dict[str, str]] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
-    return table
+    return yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
 
 
 class InputError(ValueError):

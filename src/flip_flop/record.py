@@ -7,13 +7,13 @@ import zlib
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import pydantic
 from pydantic.dataclasses import dataclass
 
 from flip_flop.console import command, hardware, now, versions
-from flip_flop.errors import InputError
+from flip_flop.errors import InputError, Value
 from flip_flop.files import (
     MAX_JSON,
     flush,
@@ -36,7 +36,6 @@ NOT_DECIDING = ("_name_or_path", "base_model_name_or_path", "transformers_versio
 UNREAD = (".", "README.md", "tokenizer", "special_tokens", "added_tokens", "chat_template", "vocab", "merges", MANIFEST)
 READABLE_JSON = f"readable JSON of at most {MAX_JSON // 2**20} MB"
 Kind = Literal["audit", "train"]
-V = TypeVar("V")
 # The errors of damaged files. Deeply nested JSON raises a RecursionError.
 UNREADABLE = (OSError, ValueError, KeyError, TypeError, EOFError, RecursionError, zlib.error)
 STRICT = pydantic.ConfigDict(extra="forbid")
@@ -205,7 +204,7 @@ class RunRecord(Section):
         write_manifest(folder)
 
 
-def validated(kind: type[V], value: Any, path: Path) -> V:
+def validated(kind: type[Value], value: Any, path: Path) -> Value:
     """Return the JSON value of a file as a type that pydantic checks.
 
     Raises:

@@ -29,8 +29,7 @@ class LazyGroup(click.Group):
         if cmd_name not in self.lazy:
             return super().get_command(ctx, cmd_name)
         module, _, name = self.lazy[cmd_name][0].partition(":")
-        command: click.Command = getattr(importlib.import_module(module), name)
-        return command
+        return getattr(importlib.import_module(module), name)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

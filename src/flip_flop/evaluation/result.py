@@ -151,8 +151,7 @@ class Audit:
 
     def value(self, metric: str) -> float | None:
         """Return a number of ``metrics.json``, or ``None`` for a metric without a value."""
-        value: float | None = self.metrics.get(metric)
-        return value
+        return self.metrics.get(metric)
 
     def interval(self, metric: str) -> tuple[float, float] | None:
         """Return the 95% interval of a metric, or ``None``."""

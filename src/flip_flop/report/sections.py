@@ -200,8 +200,7 @@ def gold_shares(run: Audit) -> list[float] | None:
     labelled = run.gold[run.gold >= 0]
     if not run.has_gold or not len(labelled) or run.data.answered:
         return None
-    shares: list[float] = (np.bincount(labelled, minlength=len(run.label_names)) / len(labelled)).tolist()
-    return shares
+    return (np.bincount(labelled, minlength=len(run.label_names)) / len(labelled)).tolist()
 
 
 @dataclass(frozen=True)

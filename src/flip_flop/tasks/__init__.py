@@ -29,8 +29,8 @@ from flip_flop.tasks.sources import (
     draw_stratified,
     holdout,
     holdout_size,
-    label_quotas,
     load_file,
     parts_of,
+    strata_of,
 )
 from flip_flop.tasks.task import Label, RenderedSplit, Task, TaskRequest, are_grades, instances_digest

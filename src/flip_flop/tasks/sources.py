@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, cast, runtime_checkable
 
-from flip_flop.errors import InputError, nearest, require_whole
+from flip_flop.errors import InputError, Value, nearest, require_whole
 from flip_flop.files import derive_seed, sha256_file, sha256_text
 from flip_flop.hub import commit_on_hub, is_offline, why_unreachable
 from flip_flop.prompts import RenderedInstance
@@ -404,15 +404,20 @@ def sample_ids(ids: Iterable[str], limit: int, seed: int) -> set[str]:
 
 def draw_stratified(labels: Mapping[str, int | None], wanted: int, seed: int) -> set[str]:
     """Draw ``wanted`` of the ids of ``labels`` so that every label has its share, by largest remainder."""
-    strata: dict[int, list[str]] = {}
-    for identity, label in labels.items():
-        strata.setdefault(-1 if label is None else label, []).append(identity)
-    quotas = label_quotas({label: len(members) for label, members in strata.items()}, wanted)
     return {
         member
-        for label, members in strata.items()
-        for member in sorted(members, key=lambda identity: derive_seed(seed, "holdout", identity))[: quotas[label]]
+        for members, quota in strata_of(labels, wanted)
+        for member in sorted(members, key=lambda identity: derive_seed(seed, "holdout", identity))[:quota]
     }
+
+
+def strata_of(labels: Mapping[Value, int | None], wanted: int) -> list[tuple[list[Value], int]]:
+    """Return the keys of each label, in the order of their first appearance, and how many of ``wanted`` are theirs."""
+    strata: dict[int, list[Value]] = {}
+    for key, label in labels.items():
+        strata.setdefault(-1 if label is None else label, []).append(key)
+    quotas = label_quotas({label: len(members) for label, members in strata.items()}, wanted)
+    return [(members, quotas[label]) for label, members in strata.items()]
 
 
 def label_quotas(counts: Mapping[int, int], wanted: int) -> dict[int, int]:

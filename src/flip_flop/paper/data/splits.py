@@ -15,7 +15,7 @@ import numpy as np
 from flip_flop.errors import InputError
 from flip_flop.files import derive_seed, sha256_json, sha256_text
 from flip_flop.prompts import TemplateSet
-from flip_flop.tasks import MAX_VALIDATION, Rows, draw_stratified, label_quotas
+from flip_flop.tasks import MAX_VALIDATION, Rows, draw_stratified, strata_of
 
 MAX_TRAIN = 10_000
 RELEASE_SEED = 42
@@ -214,11 +214,8 @@ def draw_as_released(
         policy: The maxima of train and test.
     """
     generator = np.random.RandomState(RELEASE_SEED)
-    strata: dict[int, list[int]] = {}
-    for index, label in pool.items():
-        strata.setdefault(-1 if label is None else label, []).append(index)
-    quotas = label_quotas({label: len(members) for label, members in strata.items()}, wanted)
-    held_out = {index for label in strata for index in _choice(generator, strata[label], quotas[label])}
+    strata = strata_of(pool, wanted)
+    held_out = {index for members, quota in strata for index in _choice(generator, members, quota)}
     rest = [index for index in pool if index not in held_out]
     return {
         "train": _choice(generator, rest, min(policy.max_train, len(rest))),
