@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.peers import mean_of_targets, naive_log_probs, naive_scores, strong_log_probs, strong_scores
-from flip_flop.method import Consensus, LossVariant, answer_distributions, f2c_loss, find_consensus, split_templates
+from flip_flop.method import Consensus, answer_distributions, f2c_loss, find_consensus, split_templates
 from flip_flop.scoring import EncodedAnswer, EncodedInstance
 from flip_flop.training import F2CConfig
 
@@ -83,6 +83,8 @@ def _loss(
         split,
         cce_weight=config.cce_weight,
         jsd_weight=config.jsd_weight,
-        variant=LossVariant.of(config),
+        jsd=config.jsd,
+        flip_direction=config.flip_direction,
+        detach_cc_mixture=config.detach_cc_mixture,
     )
     return torch.stack(list(terms.values())).sum()

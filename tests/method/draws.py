@@ -9,6 +9,20 @@ import torch
 from flip_flop.files import generator
 from flip_flop.method import SplitSettings, find_consensus, split_templates
 
+# The settings of the losses in the paper.
+PAPER = {
+    "divergence_space": "vocab",
+    "answer_aggregation": "mean_log_prob",
+    "cce_space": "vocab",
+    "cce_reduction": "mean",
+    "jsd": "mean",
+    "flip_direction": "forward",
+    "detach_cc_mixture": True,
+    "divide_by_labels": False,
+    "swarm_pairs": "derangement",
+    "swarm_space": "labels",
+}
+
 
 def random_of(*keys):
     return generator(0, "tests/method", *keys)

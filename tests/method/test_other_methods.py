@@ -1,6 +1,6 @@
 """The methods of other papers match slow loops, in value and gradient, and stay finite at extreme scores."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 import pytest
@@ -8,10 +8,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flip_flop.method import METHODS, LossVariant, SplitSettings, find_consensus
+from flip_flop.method import METHODS, SplitSettings, find_consensus
 from tests.exact import EXACT
 from tests.method import oracle
-from tests.method.draws import MadeInstance, random_of
+from tests.method.draws import PAPER, MadeInstance, random_of
 
 LABEL_FREE = ("bct", "opct", "ssd", "ttrl", "cpc_grpo", "swarm_l2", "swarm_l1_l2", "marginal_entropy")
 WITH_LABELS = ("supervised", "paft", "ppcl")
@@ -47,7 +47,7 @@ def made(number, shape, name="bct", dtype=torch.float64):
 
 
 def config_of(clean=0, beta=0.7, **variant):
-    return SimpleNamespace(clean_template=clean, ppcl_beta=beta, **asdict(LossVariant(swarm_pairs="all", **variant)))
+    return SimpleNamespace(clean_template=clean, ppcl_beta=beta, **(PAPER | {"swarm_pairs": "all"} | variant))
 
 
 def terms_of(name, instance, config):

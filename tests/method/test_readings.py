@@ -1,6 +1,5 @@
 """Each variant of the losses is the one written by hand, values and gradients, to the last digits of float64."""
 
-from dataclasses import asdict
 from types import SimpleNamespace
 
 import pytest
@@ -8,10 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flip_flop.method import METHODS, LossVariant, SplitSettings
+from flip_flop.method import METHODS, SplitSettings
 from tests.exact import EXACT
 from tests.method import oracle
-from tests.method.draws import LogitInstance, random_of
+from tests.method.draws import PAPER, LogitInstance, random_of
 
 LIMITS = {"tau": 0.5, "k_max": 3, "f_min": 0.2, "f_max": 0.9, "t": 0.6}
 RELEASE = {
@@ -69,7 +68,7 @@ def decide(logits, targets, bound="templates"):
 def assert_equal(method, logits, targets, variant, expected, limits=None):
     """Compare terms and gradients with the loops; ``expected`` gets the logits with and without gradient."""
     leaves = [[torch.tensor(rows, dtype=torch.float64, requires_grad=True) for rows in answers] for answers in logits]
-    config = SimpleNamespace(cce_weight=0.7, jsd_weight=1.3, **SPACE_WEIGHTS, **asdict(variant))
+    config = SimpleNamespace(cce_weight=0.7, jsd_weight=1.3, **SPACE_WEIGHTS, **variant)
     instance = LogitInstance(leaves, targets, limits or SplitSettings(0.5, 3, 0.2, 0.9, 0.6))
     terms = METHODS[method].loss(instance, config)
     for term, value in zip(terms.values(), expected(logits, logits), strict=True):
@@ -88,16 +87,16 @@ def assert_equal(method, logits, targets, variant, expected, limits=None):
 @given(number=st.integers(0, 2**31), num_templates=st.integers(3, 5))
 def test_f2c_matches_the_loops_for_each_variant(changes, number, num_templates):
     bound = changes.get("bound", "templates")
-    variant = LossVariant(**{name: value for name, value in changes.items() if name != "bound"})
+    variant = {name: (PAPER | changes)[name] for name in PAPER}
     logits, targets = made(number, num_templates)
     decided = decide(logits, targets, bound)
     limits = SplitSettings(0.5, 3, 0.2, 0.9, 0.6, cc_size_bound=bound)
 
     def expected(moved, still):
-        spaces = ["vocab", "labels"] if variant.divergence_space == "both" else [variant.divergence_space]
+        spaces = ["vocab", "labels"] if variant["divergence_space"] == "both" else [variant["divergence_space"]]
         terms = []
         for space in spaces:
-            one = asdict(variant) | {"divergence_space": space}
+            one = variant | {"divergence_space": space}
             cce, *divergences = oracle.f2c(moved, still, targets, *decided, one)
             terms += [divergence * SPACE_WEIGHTS[f"{space}_weight"] for divergence in divergences]
         return cce, *terms
@@ -109,22 +108,22 @@ def test_f2c_matches_the_loops_for_each_variant(changes, number, num_templates):
 @settings(max_examples=2)
 @given(number=st.integers(0, 2**31), num_templates=st.integers(3, 5))
 def test_swarm_toward_the_mixture_is_the_one_by_hand(changes, number, num_templates):
-    variant = LossVariant(**changes)
+    variant = PAPER | changes
     logits, targets = made(number, num_templates)
 
     def expected(moved, still):
-        return (oracle.swarm(moved, still, targets, asdict(variant)),)
+        return (oracle.swarm(moved, still, targets, variant),)
 
     assert_equal("swarm", logits, targets, variant, expected)
 
 
 @pytest.mark.parametrize("divide", [False, True])
 def test_cce_is_divided_by_the_number_of_labels_if_set(divide):
-    variant = LossVariant(divide_by_labels=divide)
+    variant = PAPER | {"divide_by_labels": divide}
     logits, targets = made(4, 4)
     decided = decide(logits, targets)
 
     def expected(moved, still):
-        return oracle.f2c(moved, still, targets, *decided, asdict(variant))[:1]
+        return oracle.f2c(moved, still, targets, *decided, variant)[:1]
 
     assert_equal("cce", logits, targets, variant, expected)

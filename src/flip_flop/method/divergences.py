@@ -34,8 +34,8 @@ def kl_divergence(
 
     .. math:: \mathrm{KL}(p \,\|\, q) = \sum_y p(y) \, (\log p(y) - \log q(y))
 
-    The divergence of Eq. 9 of the F2C paper, for each pair; leading axes broadcast. An outcome to which p gives no
-    probability adds nothing (0 log 0 = 0) and has gradient 0; where q gives none and p does, the divergence is
+    The divergence of Eqs. 8 and 9 of the F2C paper, for each pair; leading axes broadcast. An outcome to which p gives
+    no probability adds nothing (0 log 0 = 0) and has gradient 0; where q gives none and p does, the divergence is
     infinite. Gradients flow into both. Below 0 by rounding at most.
 
     Example:
@@ -160,11 +160,6 @@ def answer_distributions(
     return Distributions(torch.cat(list(answers)), template, position)
 
 
-def forward_kl(log_probs: Tensor, mixture: Tensor) -> Tensor:
-    r"""Each distribution's :math:`\mathrm{KL}(q \,\|\, m)` from the mixture: Eqs. 8 and 9 of the F2C paper."""
-    return kl_divergence(log_probs, mixture)
-
-
 def reverse_kl(log_probs: Tensor, mixture: Tensor) -> Tensor:
     r"""The mixture's :math:`\mathrm{KL}(m \,\|\, q)` from each: release, rows "Flip term" and "Swarm"."""
     return kl_divergence(mixture, log_probs)
@@ -172,7 +167,7 @@ def reverse_kl(log_probs: Tensor, mixture: Tensor) -> Tensor:
 
 def symmetric_kl(log_probs: Tensor, mixture: Tensor) -> Tensor:
     r""":math:`(\mathrm{KL}(q \,\|\, m) + \mathrm{KL}(m \,\|\, q)) / 2`: release, row "JSD"."""
-    return (forward_kl(log_probs, mixture) + reverse_kl(log_probs, mixture)) / 2
+    return (kl_divergence(log_probs, mixture) + reverse_kl(log_probs, mixture)) / 2
 
 
 def divergence_from_mixture(

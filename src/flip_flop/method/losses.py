@@ -16,14 +16,12 @@ from flip_flop.method.divergences import (
     as_distributions,
     at_least_float32,
     divergence_from_mixture,
-    forward_kl,
+    kl_divergence,
     reverse_kl,
     symmetric_kl,
 )
-from flip_flop.method.settings import FlipDirection, JsdForm, LossVariant
+from flip_flop.method.settings import FlipDirection, JsdForm
 from flip_flop.method.types import Instance, TemplateSplit
-
-PAPER = LossVariant()
 
 
 def cce_loss(consensus_nll: Float[Tensor, " templates"], *, weight: float) -> Float[Tensor, ""]:
@@ -73,7 +71,7 @@ def jsd_loss(
     cc = as_distributions(cc)
     if weight == 0 or len(cc.log_probs) == 0:
         return _zero(cc.log_probs)
-    divergence = {"mean": forward_kl, "symmetric": symmetric_kl}[form]
+    divergence = {"mean": kl_divergence, "symmetric": symmetric_kl}[form]
     return weight * divergence_from_mixture(cc, cc, divergence, detach=False)
 
 
@@ -105,7 +103,7 @@ def flip_loss(
     distributions = as_distributions(log_probs)
     if split.flip_weight == 0 or not split.nc_mask.any():
         return _zero(distributions.log_probs)
-    divergence = {"forward": forward_kl, "reverse": reverse_kl}[direction]
+    divergence = {"forward": kl_divergence, "reverse": reverse_kl}[direction]
     nc, cc = distributions[split.nc_mask], distributions[split.cc_mask]
     return split.flip_weight * divergence_from_mixture(nc, cc, divergence, detach=detach_cc_mixture)
 
@@ -117,7 +115,9 @@ def f2c_loss(
     *,
     cce_weight: float,
     jsd_weight: float,
-    variant: LossVariant = PAPER,
+    jsd: JsdForm = "mean",
+    flip_direction: FlipDirection = "forward",
+    detach_cc_mixture: bool = True,
 ) -> dict[str, Float[Tensor, ""]]:
     r"""Flip-Flop Consistency of one instance.
 
@@ -131,7 +131,7 @@ def f2c_loss(
     Eq. 10 of the F2C paper, as its terms, weights included: ``cce`` (Eq. 6), ``jsd`` (Eq. 8) and ``flip`` (Eq. 9).
     A term that a case leaves out is exactly 0, and so is its gradient; it stays part of the graph, so ``backward``
     works on every instance. The outcomes are the vocabulary, on the consensus answer's tokens (the paper), or the
-    labels. Of ``variant``, only the settings of the two divergences are used here.
+    labels. ``jsd`` is the ``form`` of :func:`jsd_loss`; the last two are the settings of :func:`flip_loss`.
 
     Example:
         >>> split = TemplateSplit(2, torch.tensor([True, True]), torch.tensor([False, False]), 0.0)
@@ -140,22 +140,17 @@ def f2c_loss(
         {'cce': tensor(0.1643), 'jsd': tensor(0.0100), 'flip': tensor(0.)}
     """
     distributions = as_distributions(log_probs)
-    if split.case == 1:
-        zero = _zero(distributions.log_probs)
-        return {"cce": _zero(consensus_nll), "jsd": zero, "flip": zero}
-    detached, direction = variant.detach_cc_mixture, variant.flip_direction
     return {
-        "cce": cce_loss(consensus_nll, weight=cce_weight),
-        "jsd": jsd_loss(distributions[split.cc_mask], weight=jsd_weight, form=variant.jsd),
-        "flip": flip_loss(distributions, split, direction=direction, detach_cc_mixture=detached),
+        "cce": cce_loss(consensus_nll, weight=0.0 if split.case == 1 else cce_weight),
+        "jsd": jsd_loss(distributions[split.cc_mask], weight=jsd_weight, form=jsd),
+        "flip": flip_loss(distributions, split, direction=flip_direction, detach_cc_mixture=detach_cc_mixture),
     }
 
 
 def cce_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
     """The method ``cce``: only the consensus cross-entropy, Eq. 6."""
-    variant = LossVariant.of(config)
-    nll = answer_nll(instance, int(instance.consensus.label), variant)
-    return _scaled({"cce": cce_loss(nll, weight=config.cce_weight)}, instance, variant)
+    nll = answer_nll(instance, int(instance.consensus.label), config)
+    return _scaled({"cce": cce_loss(nll, weight=config.cce_weight)}, instance, config)
 
 
 def f2c_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
@@ -163,25 +158,26 @@ def f2c_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
 
     Over both, each space has its divergence terms, and the consensus cross-entropy is counted once.
     """
-    label, variant = int(instance.consensus.label), LossVariant.of(config)
+    label = int(instance.consensus.label)
     spaces: dict[str, tuple[float, Distributions]] = {}
-    if variant.divergence_space != "labels":
+    if config.divergence_space != "labels":
         answers = instance.answer_log_probs(label)
-        spaces["vocab"] = config.vocab_weight, answer_distributions(answers, variant.answer_aggregation)
-    if variant.divergence_space != "vocab":
+        spaces["vocab"] = config.vocab_weight, answer_distributions(answers, config.answer_aggregation)
+    if config.divergence_space != "vocab":
         spaces["labels"] = config.labels_weight, as_distributions(label_log_probs(instance.scores()))
-    nll = answer_nll(instance, label, variant)
+    nll = answer_nll(instance, label, config)
+    names = ("cce_weight", "jsd_weight", "jsd", "flip_direction", "detach_cc_mixture")
+    settings = {name: getattr(config, name) for name in names}
     terms: dict[str, Tensor] = {}
     for space, (weight, distributions) in spaces.items():
-        weights = {"cce_weight": config.cce_weight, "jsd_weight": config.jsd_weight}
-        losses = f2c_loss(nll, distributions, instance.split, **weights, variant=variant)
+        losses = f2c_loss(nll, distributions, instance.split, **settings)
         suffix = f"_{space}" if len(spaces) > 1 else ""
         terms |= {
             "cce": losses["cce"],
             f"jsd{suffix}": weight * losses["jsd"],
             f"flip{suffix}": weight * losses["flip"],
         }
-    return _scaled(terms, instance, variant)
+    return _scaled(terms, instance, config)
 
 
 def mixes_answer_vocabularies(config: Any) -> bool:
@@ -190,19 +186,19 @@ def mixes_answer_vocabularies(config: Any) -> bool:
     return is_used and (config.jsd_weight > 0 or config.flip_weight_max > 0)
 
 
-def answer_nll(instance: Instance, label: int, variant: LossVariant) -> Float[Tensor, " templates"]:
+def answer_nll(instance: Instance, label: int, config: Any) -> Float[Tensor, " templates"]:
     """The negative log-likelihood of a label under each template, over the vocabulary, over the labels, or both."""
     parts = []
-    if variant.cce_space != "labels":
-        parts.append(instance.nll(label, variant.cce_reduction))
-    if variant.cce_space != "vocab":
+    if config.cce_space != "labels":
+        parts.append(instance.nll(label, config.cce_reduction))
+    if config.cce_space != "vocab":
         parts.append(-label_log_probs(instance.scores())[:, label])
     return torch.stack(parts).sum(dim=0)
 
 
-def _scaled(terms: dict[str, Tensor], instance: Instance, variant: LossVariant) -> dict[str, Tensor]:
+def _scaled(terms: dict[str, Tensor], instance: Instance, config: Any) -> dict[str, Tensor]:
     # Release, row "Objective's scale": each answer is a micro-batch, and other labels' answers have zero loss.
-    num_labels = instance.token_counts.shape[1] if variant.divide_by_labels else 1
+    num_labels = instance.token_counts.shape[1] if config.divide_by_labels else 1
     return {name: term / num_labels for name, term in terms.items()}
 
 

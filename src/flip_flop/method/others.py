@@ -9,7 +9,6 @@ from torch import Tensor
 from flip_flop.method.algorithm import label_log_probs
 from flip_flop.method.divergences import at_least_float32, kl_divergence, mixture_log_probs, to_device
 from flip_flop.method.losses import answer_nll, cce_loss, jsd_loss
-from flip_flop.method.settings import LossVariant
 from flip_flop.method.swarm import swarm_loss, swarm_teachers, swarm_terms
 from flip_flop.method.types import Instance
 
@@ -42,7 +41,7 @@ def bct_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
     label = int(instance.consensus.predictions[config.clean_template])
     if label < 0:  # a generated answer that cannot be read
         return {}
-    nll = answer_nll(instance, label, LossVariant.of(config))
+    nll = answer_nll(instance, label, config)
     return {"bct": bct_loss(nll, config.clean_template)}
 
 
@@ -85,7 +84,7 @@ def ssd_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
         Zhang et al., "Embarrassingly Simple Self-Distillation Improves Code Generation", arXiv 2604.01193.
     """
     labels = instance.consensus.predictions.tolist()
-    nll = {label: answer_nll(instance, label, LossVariant.of(config)) for label in set(labels) if label >= 0}
+    nll = {label: answer_nll(instance, label, config) for label in set(labels) if label >= 0}
     answered = [nll[label][template] for template, label in enumerate(labels) if label >= 0]
     return {"ssd": torch.stack(answered).mean()} if answered else {}
 
@@ -216,7 +215,7 @@ def gold_nll(instance: Instance, config: Any) -> Float[Tensor, " templates"]:
     The mean over the templates is the loss of ``supervised``: CCE with the gold label in place of the consensus.
     """
     assert instance.gold is not None, "the trainer skips instances without a gold label"
-    return answer_nll(instance, instance.gold, LossVariant.of(config))
+    return answer_nll(instance, instance.gold, config)
 
 
 def supervised_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
@@ -234,7 +233,7 @@ def few_label_terms(instance: Instance, gold: int | None, config: Any) -> dict[s
     """
     if gold is None or config.supervised_weight == 0:
         return {}
-    return {"supervised": cce_loss(answer_nll(instance, gold, LossVariant.of(config)), weight=config.supervised_weight)}
+    return {"supervised": cce_loss(answer_nll(instance, gold, config), weight=config.supervised_weight)}
 
 
 def drawn_template(instance: Instance, purpose: str, without: int | None = None) -> int:

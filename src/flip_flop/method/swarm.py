@@ -17,7 +17,6 @@ from flip_flop.method.divergences import (
     reverse_kl,
     to_device,
 )
-from flip_flop.method.settings import LossVariant
 from flip_flop.method.types import DrawsPermutations, Instance
 
 
@@ -114,11 +113,10 @@ def swarm_mixture_loss(answers: Sequence[Distributions]) -> Float[Tensor, ""]:
 
 def swarm_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
     """The method ``swarm``: each template learns from others' predictions, right or wrong."""
-    variant = LossVariant.of(config)
-    if variant.swarm_pairs == "mixture":
-        return {"swarm": swarm_mixture_loss(_distributions(instance, variant))}
+    if config.swarm_pairs == "mixture":
+        return {"swarm": swarm_mixture_loss(_distributions(instance, config))}
     scores = instance.scores()
-    teachers = swarm_teachers(scores.shape[0], pairs=variant.swarm_pairs, seed_generator=instance.random("teachers"))
+    teachers = swarm_teachers(scores.shape[0], pairs=config.swarm_pairs, seed_generator=instance.random("teachers"))
     return {"swarm": swarm_loss(scores, to_device(teachers, scores.device))}
 
 
@@ -127,8 +125,8 @@ def swarm_mixes_answer_vocabularies(config: Any) -> bool:
     return config.swarm_pairs == "mixture" and config.swarm_space == "vocab"
 
 
-def _distributions(instance: Instance, variant: LossVariant) -> list[Distributions]:
-    if variant.swarm_space == "labels":
+def _distributions(instance: Instance, config: Any) -> list[Distributions]:
+    if config.swarm_space == "labels":
         return [as_distributions(label_log_probs(instance.scores()))]
     answers = [instance.answer_log_probs(label) for label in range(instance.token_counts.shape[1])]
-    return [answer_distributions(answer, variant.answer_aggregation) for answer in answers]
+    return [answer_distributions(answer, config.answer_aggregation) for answer in answers]

@@ -22,10 +22,6 @@ class Consensus:
     label: Int[Tensor, "*batch"]
     exists: Bool[Tensor, "*batch"]
 
-    def __getitem__(self, index: int) -> "Consensus":
-        """The votes on one instance of the batch."""
-        return Consensus(self.predictions[index], self.vote_counts[index], self.label[index], self.exists[index])
-
 
 @dataclass(frozen=True, eq=False)
 class TemplateSplit:
