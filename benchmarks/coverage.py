@@ -17,7 +17,7 @@ from flip_flop.console import align_columns
 from flip_flop.evaluation.decision import Decision
 from flip_flop.evaluation.result import Audit
 from flip_flop.files import generator
-from flip_flop.metrics import METRICS, ScoredRows, Scores, rank_templates
+from flip_flop.metrics import METRICS, Scores, rank_templates
 from flip_flop.record import ModelRecord, RunRecord, TaskRecord
 
 LABELS = {"3, one frequent": (0.8, 0.1, 0.1), "4, balanced": (0.25,) * 4}
@@ -95,7 +95,7 @@ def decision_of(data: Scores) -> Decision:
     names = tuple(str(number) for number in range(data.scores.shape[1]))
     task = TaskRecord(name="simulated", labels=tuple(range(data.num_labels)), digest="", split="test", templates=())
     record = RunRecord(kind="audit", task=task, model=ModelRecord())
-    return Audit(record, {}, ScoredRows(data.scores, data.gold), names).decision
+    return Audit(record, {}, Scores(data.scores, data.gold), names).decision
 
 
 def wrong_decisions(num_rows: int, shares: Sequence[float], simulations: int) -> dict[str, float]:

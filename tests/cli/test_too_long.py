@@ -3,11 +3,13 @@
 import csv
 import json
 import os
+import pickle
 from pathlib import Path
 
 import pytest
 
 from flip_flop.report import load_run, write_report
+from flip_flop.scoring.too_long import TooLong, TooLongError
 from tests.cli.project import csv_of, one_line, record, ticket
 
 LONG = "good " * 300
@@ -114,3 +116,9 @@ def test_predictions_keep_a_row_for_each_row_with_a_note_in_place_of_an_answer(p
     first, second, *_ = map(json.loads, Path("answers.jsonl").read_text().splitlines())
     assert (first["vote"], first["templates"], second["note"]) == (None, {}, "")
     assert second["vote"] in (0, 1)
+
+
+def test_processes_can_send_the_error_to_each_other():
+    error = TooLongError([TooLong("7", template=0, tokens=9, limit=8)], 2, ("plain",))
+    received = pickle.loads(pickle.dumps(error))
+    assert (str(received), received.found, received.names) == (str(error), error.found, error.names)

@@ -16,7 +16,7 @@ from flip_flop.drafting.paraphrase import instruction, sampler
 from flip_flop.drafting.spread import format_spread, render_formats
 from flip_flop.drafting.vary import kept_templates, vary_templates
 from flip_flop.files import generator
-from flip_flop.metrics import ScoredRows
+from flip_flop.metrics import Scores
 from flip_flop.prompts import Template
 from flip_flop.prompts.lint import LintRow
 from flip_flop.record import ModelRecord
@@ -123,7 +123,7 @@ class Stub(Scorer):
         answers = [[self.answer(prompt) for prompt in each.prompts] for each in left]
         scores = [[[0.0 if at == each else -np.inf for at in (0, 1)] for each in row] for row in answers]
         table = np.array(scores, np.float32)
-        return ScoredRows.of(left, table, np.ones(table.shape, np.int64), too_long=self.too_long)
+        return Scores.of(left, table, np.ones(table.shape, np.int64), too_long=self.too_long)
 
 
 @pytest.mark.slow

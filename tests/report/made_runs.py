@@ -3,7 +3,7 @@
 import numpy as np
 
 from flip_flop.evaluation.run_directory import Audit
-from flip_flop.metrics import ScoredRows, summarise
+from flip_flop.metrics import Scores, summarise
 from flip_flop.prompts import AnswerFormat, RenderedInstance
 from flip_flop.record import RunRecord
 from flip_flop.scoring.open_answers import group_answers
@@ -86,7 +86,7 @@ def write_run(folder, name, scores, gold, templates, *, labels, method=None, **e
     found = Audit(
         record=RunRecord(**record),
         metrics=summarise(scores, gold, names, factors=factors),
-        data=ScoredRows(scores, gold, token_counts=np.ones(scores.shape, dtype=np.int64), ids=ids, instances=instances),
+        data=Scores(scores, gold, token_counts=np.ones(scores.shape, dtype=np.int64), ids=ids, instances=instances),
         template_names=names,
     )
     return found.write(folder)

@@ -10,7 +10,6 @@ from transformers import PreTrainedTokenizerFast, XLNetConfig
 
 from flip_flop.prompts import Chat, RenderedInstance
 from flip_flop.scoring import PromptEncoder
-from flip_flop.scoring.encode import Boundary
 from tests.refused import refused
 from tests.tiny import TOKENIZERS, byte_bpe, metaspace, random_model, tiny_model, with_chat_template, word_level
 
@@ -18,7 +17,7 @@ TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), min_size
 
 
 def encode_pair(tokenizer, prompt, continuation):
-    return Boundary(tokenizer, None).encode([(prompt, [continuation])])[0][0]
+    return PromptEncoder(tokenizer).encode_texts([(prompt, [continuation])])[0][0]
 
 
 @pytest.fixture(params=TOKENIZERS)

@@ -12,7 +12,7 @@ from transformers import GenerationMixin
 from flip_flop import LoadedModel, audit, load_model
 from flip_flop.files import generator
 from flip_flop.prompts import AnswerFormat, Template
-from flip_flop.scoring.open_answers import TEMPERATURE, _Sampling, as_choices, generate
+from flip_flop.scoring.open_answers import TEMPERATURE, GumbelNoise, as_choices, generate
 from flip_flop.scoring.options import ScoringOptions
 from flip_flop.tasks import RowsSource, Task
 from flip_flop.training import F2CTrainer, make_config, train
@@ -94,7 +94,7 @@ def test_samples_follow_the_softmax_and_depend_on_the_seed_only():
 def test_a_token_without_probability_is_never_sampled():
     scores = torch.full((1, 150_000), -100.0)
     scores[0, 7] = 0.0
-    draw = _Sampling([generator(0, "sample", "row", 1)])
+    draw = GumbelNoise([generator(0, "sample", "row", 1)])
     assert {int(draw(torch.zeros(1, 1), scores).argmax()) for _ in range(200)} == {7}
 
 

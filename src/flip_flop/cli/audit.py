@@ -119,7 +119,7 @@ def audit_command(
         scorer.as_read(split.instances[0], variant)  # rejects a chat template setting before scoring
     runs = []
     for out, variant in variants.items():
-        with listed_beside(out, opened.templates.names):
+        with listed_beside(out):
             result = audit(
                 scorer,
                 split,
@@ -132,7 +132,7 @@ def audit_command(
             )
         result = replace(result, path=out)
         try:
-            with listed_beside(out, ()):
+            with listed_beside(out):
                 if run.ask_again:
                     result = ask_again(scorer, split, result, variant, quiet=quiet)
                 if run.vary is not None:

@@ -10,7 +10,7 @@ import numpy as np
 from flip_flop.console import count, markdown_cell, percent, visible
 from flip_flop.errors import InputError, look_up
 from flip_flop.evaluation.run_directory import Audit, load_run
-from flip_flop.metrics import METRICS, ScoredRows
+from flip_flop.metrics import METRICS, Scores
 from flip_flop.record import ModelRecord, RunRecord, TaskRecord
 from flip_flop.tasks import RenderedSplit
 
@@ -95,7 +95,7 @@ def unscored_audit(split: RenderedSplit) -> Audit:
     """Return an audit of this split without scores, to compare its data with those of a stored run."""
     names, instances = tuple(split.task.templates.names), split.instances
     shape = (len(instances), len(names), len(instances[0].choices[0]))
-    scores = ScoredRows(np.zeros(shape, np.float32), split.gold, ids=tuple(instance.id for instance in instances))
+    scores = Scores(np.zeros(shape, np.float32), split.gold, ids=tuple(instance.id for instance in instances))
     return Audit(RunRecord(kind="audit", task=TaskRecord(**split.record), model=ModelRecord()), {}, scores, names)
 
 

@@ -55,7 +55,7 @@ def predict_command(
     quiet = run.quiet or not is_first_process()
     from flip_flop.evaluation.predict import predict, write_predictions
 
-    with listed_beside(run.out, rows.task.templates.names):
+    with listed_beside(run.out):
         predictions = predict(
             scorer,
             rows,

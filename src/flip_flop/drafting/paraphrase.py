@@ -6,13 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
-from transformers import GenerationConfig, LogitsProcessor
+from transformers import GenerationConfig
 
 from flip_flop.drafting.formats import TemplateParts
+from flip_flop.files import generator
 from flip_flop.prompts import SEPARATOR, RenderedInstance, Template
 from flip_flop.scoring import LoadedModel
 from flip_flop.scoring.causal_lm import evaluation_mode
+from flip_flop.scoring.open_answers import GumbelNoise
 
 # From prompts and seeds to continuations.
 Generate = Callable[[Sequence[str], Sequence[int]], Sequence[str]]
@@ -64,18 +65,6 @@ def cut_reply(reply: str) -> str:
     return text.strip() if end and SEPARATOR not in text else ""
 
 
-class GumbelNoise(LogitsProcessor):
-    """Noise that makes the largest logit a sample from the softmax, with a separate generator."""
-
-    def __init__(self, seed: int, temperature: float = 0.8):
-        self.random, self.temperature = torch.Generator().manual_seed(seed), temperature
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """The logits ``[batch, vocab]`` over the temperature, with the noise."""
-        exponential = torch.empty(scores.shape, dtype=torch.float32).exponential_(generator=self.random)
-        return scores.float() / self.temperature - exponential.log().to(scores.device)
-
-
 def sampler(loaded: LoadedModel) -> Generate:
     """Return a generator of texts from a causal LM. Each text depends on its prompt and seed only."""
     encoder, tokenizer, model = loaded.encoder(), loaded.tokenizer, loaded.model
@@ -88,7 +77,11 @@ def sampler(loaded: LoadedModel) -> Generate:
         room = len(ids) if encoder.max_length is None else min(len(ids), encoder.max_length - len(ids))
         config = GenerationConfig(max_new_tokens=max(1, room), do_sample=False, pad_token_id=0, **end)
         given = torch.tensor([ids], device=next(model.parameters()).device)
-        settings = {"generation_config": config, "logits_processor": [GumbelNoise(seed)], "tokenizer": tokenizer}
+        settings = {
+            "generation_config": config,
+            "logits_processor": [GumbelNoise([generator(seed, "paraphrase")], temperature=0.8)],
+            "tokenizer": tokenizer,
+        }
         with evaluation_mode(model):
             out = model.generate(input_ids=given, attention_mask=torch.ones_like(given), **settings)  # type: ignore[operator]
         return str(tokenizer.decode(out[0, len(ids) :], skip_special_tokens=True))

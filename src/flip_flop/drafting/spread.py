@@ -13,7 +13,6 @@ from flip_flop.console import align_columns, count, percent, percent_interval
 from flip_flop.drafting.formats import apply_format, draw_format, draw_order
 from flip_flop.files import generator
 from flip_flop.metrics import (
-    ScoredRows,
     bootstrap_interval,
     f1_per_template,
     predicted,
@@ -84,7 +83,7 @@ def format_spread(
         )
         for variants in zip(*rendered, strict=True)
     ]
-    table = ScoredRows.of_scorer(as_scorer(model).scores(instances, scoring, names=names, label="formats", quiet=quiet))
+    table = as_scorer(model).scores(instances, scoring, names=names, label="formats", quiet=quiet)
     skipped = ids_of(table.too_long)
     gold = np.array([-1 if one.label is None else one.label for one in instances if one.id not in skipped])
     average = resolve_average(task.f1, num_labels := table.scores.shape[2])

@@ -18,7 +18,7 @@ from flip_flop.evaluation.result import LOW_MASS
 from flip_flop.evaluation.run_directory import Audit
 from flip_flop.metrics import (
     CalibrationChoice,
-    ScoredRows,
+    Scores,
     bootstrap_interval,
     calibrated,
     check_calibration,
@@ -169,7 +169,7 @@ def score_calibrated(
     *,
     label: str,
     quiet: bool,
-) -> ScoredRows:
+) -> Scores:
     """Score a split and compute the offsets of its calibration. Inputs are checked before scoring, which takes long."""
     if data.task.answer and (label_prior is not None or calibrate not in ("auto", "none")):
         raise unsupported("Calibration")
@@ -187,9 +187,7 @@ def score_calibrated(
             "Remove one of the two options.",
         )
     names = data.task.templates.names
-    scores = ScoredRows.of_scorer(
-        scorer.scores(log_findings(data).instances, scoring, names=names, label=label, quiet=quiet)
-    )
+    scores = scorer.scores(log_findings(data).instances, scoring, names=names, label=label, quiet=quiet)
     if scorer.is_instruct and not scores.settings.get("chat_template") and scoring.chat_template != "off":
         hint = "Use --chat-template on, or for a served model its --tokenizer."
         log.warning("W-CHAT: %s is an instruct model, asked without its chat template. %s", scorer.record.name, hint)
@@ -207,14 +205,16 @@ def score_calibrated(
                 "Change --chat-template.",
             )
     else:
-        offsets = find_offsets(calibrate, scores.scores, label_prior, lambda: scorer.scores(empty, scoring).scores)
+        offsets = find_offsets(
+            calibrate, scores.scores, label_prior, lambda: scorer.scores(empty, scoring, names=names).scores
+        )
     if offsets is None:
         return scores
     prior = list(label_prior or uniform_prior(num_labels))
     return replace(scores, calibration={"method": calibrate, "label_prior": prior, "offsets": offsets})
 
 
-def frequent_unparsed(scores: ScoredRows, names: Sequence[str]) -> dict[str, list[tuple[str, int]]]:
+def frequent_unparsed(scores: Scores, names: Sequence[str]) -> dict[str, list[tuple[str, int]]]:
     """Return the most frequent generated texts that match no label, per template, with their numbers."""
     rows = [*zip(scores.instances, scores.predictions.tolist(), strict=True)]
     return {
@@ -227,7 +227,7 @@ def frequent_unparsed(scores: ScoredRows, names: Sequence[str]) -> dict[str, lis
     }
 
 
-def label_inside_share(scores: ScoredRows) -> float:
+def label_inside_share(scores: Scores) -> float:
     """Return the share of generated answers whose label is inside the text, not at its beginning."""
     begins = [
         [label_of(text, choices) is not None for text, choices in zip(row.written, row.choices, strict=True)]
@@ -287,7 +287,7 @@ def estimate(scorer: Scorer, split: RenderedSplit, options: ScoringOptions) -> s
             if isinstance(scorer, EndpointScorer):
                 scorer.store = Path(folder) / name
             started = time.perf_counter()
-            scores = ScoredRows.of_scorer(scorer.scores(timed, options, names=names))
+            scores = scorer.scores(timed, options, names=names)
             seconds = time.perf_counter() - started
     lines = [f"dry run: {count(len(instances), 'instance')}, {count(len(names), 'template')}; nothing is written"]
     if isinstance(scorer, CausalLMScorer):

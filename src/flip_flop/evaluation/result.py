@@ -22,7 +22,6 @@ from flip_flop.files import check_output, new_folder, write_arrays, write_json
 from flip_flop.metrics import (
     METRICS,
     MIN_LABELLED,
-    ScoredRows,
     Scores,
     TemplateRanking,
     calibrated,
@@ -61,7 +60,7 @@ class Audit:
 
     record: RunRecord
     metrics: dict[str, Any]
-    data: ScoredRows
+    data: Scores
     template_names: tuple[str, ...]
     path: Path = Path()
 

@@ -13,7 +13,7 @@ from flip_flop.errors import InputError, require_package
 from flip_flop.evaluation.instances import StoredInstances
 from flip_flop.evaluation.result import METRICS_FILE, SCORES_FILE, Audit
 from flip_flop.files import check_output, read_arrays, read_json
-from flip_flop.metrics import METRICS, ScoredRows, resolve_average
+from flip_flop.metrics import METRICS, Scores, resolve_average
 from flip_flop.record import READABLE_JSON, RUN_FILE, RunRecord, broken, reading, validated
 
 PREFERRED = "preferred_tokens_per_template"
@@ -72,7 +72,7 @@ def check_target(out: Path, source: Path | None = None) -> None:
         require_package("openpyxl", "xlsx", "E-DATA-FILE", str(out))
 
 
-def _read_scores(path: Path) -> tuple[ScoredRows, tuple[str, ...]]:
+def _read_scores(path: Path) -> tuple[Scores, tuple[str, ...]]:
     """Read scores, gold labels, ids and template names."""
     with reading(path, "a readable array file"):
         file = read_arrays(path)
@@ -88,7 +88,7 @@ def _read_scores(path: Path) -> tuple[ScoredRows, tuple[str, ...]]:
     kinds_of = {(name, array.dtype.kind, array.shape) for name, array in answered.items()}
     if answered and kinds_of != {(name, kind, scores.shape[:2]) for name, kind in ANSWERED.items()}:
         raise broken(path, "holds open answers that do not fit its scores")
-    data = ScoredRows(
+    data = Scores(
         scores.astype(np.float32),
         gold.astype(np.int64),
         token_counts=token_counts.astype(np.int64),

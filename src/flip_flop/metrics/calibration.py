@@ -103,7 +103,7 @@ def batch_offsets(
         >>> (scores + batch_offsets(scores)).argmax(axis=2).tolist()
         [[0], [1]]
     """
-    offsets = -_log_mean_probs(scores)
+    offsets = np.log(len(scores)) - np.logaddexp.reduce(_log_probs(scores), axis=0)
     if prior is not None:
         offsets = offsets + np.log(check_prior(prior, scores.shape[2]))
     return _centred(offsets)
@@ -238,12 +238,6 @@ def _log_probs(
         raise ValueError("Calibration needs scores, all of them finite.")
     scores = scores.astype(np.float64)
     return scores - np.logaddexp.reduce(scores, axis=2, keepdims=True)
-
-
-def _log_mean_probs(
-    scores: Float[np.ndarray, "instances templates labels"],
-) -> Float[np.ndarray, "templates labels"]:
-    return np.logaddexp.reduce(_log_probs(scores), axis=0) - np.log(len(scores))
 
 
 def _centred(offsets: Float[np.ndarray, "*templates labels"]) -> Float[np.ndarray, "*templates labels"]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -11,14 +11,12 @@ from jaxtyping import Bool, Float, Int
 from flip_flop.metrics.agreement import label_probs, majority_vote, predicted
 from flip_flop.metrics.f1 import Average, resolve_average
 
-S = TypeVar("S", bound="Scores")
-
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """The scores of one model on instances under templates, with their gold labels.
+    """The scores of one model on instances under templates, with their gold labels and what a scorer says about them.
 
-    ``len(data)`` is the number of instances, and ``data[rows]`` has the arrays of some instances.
+    ``len(data)`` is the number of instances, and ``data[rows]`` has the arrays that metrics read, of some instances.
 
     Attributes:
         scores: Mean log-probability of each answer's tokens, in nats. For a generated answer 0, and ``-inf`` for the
@@ -32,6 +30,14 @@ class Scores:
         answered: Of open answers, ``[instances, templates]``: the ``key`` as a number, -1 for an answer that cannot be
             read; ``exact`` and ``token_f1`` against the references; and the ``length`` in characters. The labels of an
             instance are then its different keys, in the order of the templates.
+        prompt_tokens: The number of tokens of each prompt, if a local model scored it.
+        instances: The instances as the model reads them, for example in a chat template.
+        too_long: Prompts that exceed the model's context, :class:`~flip_flop.scoring.too_long.TooLong`. Their
+            instances have no scores.
+        settings: ``scoring`` in ``run.json``.
+        calibration: ``method``, ``label_prior`` and ``offsets``, ``[templates, labels]`` in nats. The offsets are not
+            added to ``scores``.
+        preferred_tokens: The most probable first tokens of the answer under each template, if known.
         resampled: Values of statistics on the bootstrap's resamples.
 
     Raises:
@@ -51,6 +57,12 @@ class Scores:
     factors: Mapping[str, Sequence[str | None]] = field(default_factory=dict, repr=False)
     is_scale: bool = False
     answered: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
+    prompt_tokens: Int[np.ndarray, "instances templates"] | None = None
+    instances: Iterable[Any] = ()
+    too_long: tuple[Any, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    calibration: Mapping[str, Any] | None = None
+    preferred_tokens: tuple[tuple[str, ...], ...] = ()
     resampled: dict[Any, np.ndarray] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -61,12 +73,12 @@ class Scores:
 
     @classmethod
     def of(
-        cls: type[S],
+        cls,
         rows: Sequence[Any],
         scores: Float[np.ndarray, "instances templates labels"],
         token_counts: Int[np.ndarray, "instances templates labels"],
         **more: Any,
-    ) -> S:
+    ) -> "Scores":
         """Return scores with the ids and gold labels of their instances, ``rows``."""
         gold = np.array([-1 if row.label is None else row.label for row in rows], dtype=np.int64)
         ids = tuple(row.id for row in rows)
@@ -162,33 +174,3 @@ class Scores:
         first = (self.predictions == answers[:, None]).argmax(axis=1)[:, None]  # a template with this answer
         answered = {name: np.take_along_axis(values, first, axis=1) for name, values in self.answered.items()}
         return Scores(certain[:, None], self.gold, self.average, is_scale=self.is_scale, answered=answered)
-
-
-@dataclass(frozen=True, eq=False)
-class ScoredRows(Scores):
-    """Scores with what a scorer says about them. A part of the rows is plain :class:`Scores`.
-
-    Attributes:
-        prompt_tokens: The number of tokens of each prompt, if a local model scored it.
-        instances: The instances as the model reads them, for example in a chat template.
-        too_long: Prompts that exceed the model's context, :class:`~flip_flop.scoring.too_long.TooLong`. Their
-            instances have no scores.
-        settings: ``scoring`` in ``run.json``.
-        calibration: ``method``, ``label_prior`` and ``offsets``, ``[templates, labels]`` in nats. The offsets are not
-            added to ``scores``.
-        preferred_tokens: The most probable first tokens of the answer under each template, if known.
-    """
-
-    prompt_tokens: Int[np.ndarray, "instances templates"] | None = None
-    instances: Iterable[Any] = ()
-    too_long: tuple[Any, ...] = ()
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    calibration: Mapping[str, Any] | None = None
-    preferred_tokens: tuple[tuple[str, ...], ...] = ()
-
-    @classmethod
-    def of_scorer(cls, scores: Scores) -> "ScoredRows":
-        """Return the scores of a scorer, which may return plain :class:`Scores`."""
-        if isinstance(scores, cls):
-            return scores
-        return cls(scores.scores, scores.gold, scores.average, scores.token_counts, scores.ids)

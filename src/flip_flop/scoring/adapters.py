@@ -14,7 +14,7 @@ from torch import nn
 
 from flip_flop.errors import InputError, log
 from flip_flop.files import read_json, sha256_file, write_json
-from flip_flop.metrics import ScoredRows, batch_offsets, check_prior, uniform_prior
+from flip_flop.metrics import Scores, batch_offsets, check_prior, uniform_prior
 from flip_flop.prompts import CHAT_KEYS, Template
 from flip_flop.record import (
     ADAPTER_CONFIG,
@@ -127,7 +127,7 @@ CALIBRATION_FILE = "calibration.json"
 
 
 def store_calibration(
-    adapter: Path, table: ScoredRows, templates: Iterable[Template], label_prior: Sequence[float] | None = None
+    adapter: Path, table: Scores, templates: Iterable[Template], label_prior: Sequence[float] | None = None
 ) -> None:
     """Compute batch offsets from the scores of unlabelled rows, and write them into the folder of an adapter.
 

@@ -66,13 +66,6 @@ def wait_for_all() -> None:
         dist.barrier()
 
 
-def all_reduce_sum(count: int, device: torch.device) -> int:
-    """Return the sum of a number over all processes."""
-    if world_size() == 1:
-        return count
-    return int(_sum(torch.tensor(count, device=device)))
-
-
 def sum_gradients(parameters: Iterable[Tensor]) -> None:
     """Sum the gradient of each parameter over all processes. A missing gradient counts as zero.
 
@@ -91,9 +84,9 @@ def sum_gradients(parameters: Iterable[Tensor]) -> None:
         parameter.grad = summed.view_as(grad).to(grad.dtype)
 
 
-def any_rank(flag: bool, device: torch.device) -> bool:
+def any_rank(flag: bool) -> bool:
     """Return whether the flag is set in any process."""
-    return bool(all_reduce_sum(int(flag), device))
+    return any(all_gather(flag))
 
 
 def shard(items: Sequence[Any]) -> Sequence[Any]:
@@ -202,7 +195,7 @@ def shared_pass(model: nn.Module) -> Iterator[None]:
 def announce_pass(model: nn.Module) -> None:
     """Tell the other processes that this process computes a pass, for which the weights of all are gathered."""
     if sharding_of(model) == "fsdp":
-        any_rank(True, unwrap(model).device)
+        any_rank(True)
 
 
 @contextmanager
@@ -219,7 +212,7 @@ def in_step(model: nn.Module, spare: Callable[[], Any]) -> Iterator[None]:
         raise
     except (InputError, torch.OutOfMemoryError) as error:  # between two passes
         failure = error
-    while sharding_of(model) == "fsdp" and any_rank(False, unwrap(model).device):
+    while sharding_of(model) == "fsdp" and any_rank(False):
         spare()
     if failure is not None:
         raise failure

@@ -39,7 +39,7 @@ CHUNK = 64  # instances per call of the tokenizer
 class EncodedAnswer:
     """The token ids of one answer and of its context, at least one each.
 
-    ``merged``: a token spans both texts. The place of a label that an instance lacks has no tokens.
+    ``merged``: the first token spans prompt and answer. The place of a label that an instance lacks has no tokens.
     """
 
     context: tuple[int, ...]
@@ -82,75 +82,10 @@ class EncodedInstance:
         """The number of tokens of each prompt, or of the longest context if every answer is merged."""
         return [max(len(answer.context) for answer in template) for template in self.answers]
 
-    @property
-    def num_merged(self) -> int:
-        """The number of merged answers, whose first token spans prompt and answer."""
-        return sum(answer.merged for template in self.answers for answer in template)
-
 
 def longest_text(answers: Iterable[EncodedAnswer]) -> int:
     """Return the number of tokens of the longest context with its answer."""
     return max(len(answer.context) + len(answer.tokens) for answer in answers)
-
-
-@dataclass(frozen=True)
-class Boundary:
-    """Tokenize prompts with their answers and cut them. ``bos`` is added to texts that do not begin with it."""
-
-    tokenizer: PreTrainedTokenizerBase
-    bos: int | None = None
-
-    @as_input_error("E-MODEL-FILE", "The tokenizer has a token beyond all vocabularies", kind=OverflowError)
-    def encode(self, prompts: Sequence[tuple[str, Sequence[str]]]) -> list[tuple[EncodedAnswer, ...]]:
-        """Return the answers of each prompt. The text of an answer begins with the delimiter.
-
-        Raises:
-            InputError: ``E-TPL-EMPTY`` for an answer without tokens, ``E-MODEL-FILE`` for an answer without a
-                context.
-        """
-        texts = [prompt.rstrip(" ") for prompt, _ in prompts]
-        texts += [prompt + answer for prompt, answers in prompts for answer in answers]
-        ids = self.tokenize(texts)
-        return [self._cut(prompt, answers, ids) for prompt, answers in prompts]
-
-    def _cut(self, prompt: str, answers: Sequence[str], ids: Mapping[str, list[int]]) -> tuple[EncodedAnswer, ...]:
-        """Cut each answer after the tokens of the prompt, or before the first token that differs."""
-        text = prompt.rstrip(" ")
-        alone = ids[text]
-        contexts: dict[int, tuple[int, ...]] = {}  # answers share theirs
-        encoded = []
-        for answer in answers:
-            together = ids[prompt + answer]
-            cut = num_common(alone, together)
-            if cut == len(together):
-                raise InputError(
-                    "E-TPL-EMPTY",
-                    f"The answer {answer!r} has no tokens after the prompt's end {text[-20:]!r}.",
-                    "Give the label a visible text.",
-                )
-            context = contexts.setdefault(cut, tuple(alone[:cut]) or (self.start(text),))
-            encoded.append(EncodedAnswer(context, tuple(together[cut:]), merged=cut < len(alone)))
-        return tuple(encoded)
-
-    def start(self, prompt: str) -> int:
-        """Return the context of an answer that replaces all tokens of the prompt, or whose prompt has none."""
-        first = self.tokenizer.bos_token_id if self.tokenizer.bos_token_id is not None else self.tokenizer.eos_token_id
-        if first is None:
-            raise InputError(
-                "E-MODEL-FILE",
-                f"No token comes before an answer of the prompt {prompt[:20]!r}, and the tokenizer has no BOS or EOS.",
-                "Write a longer prompt.",
-            )
-        return first
-
-    def tokenize(self, texts: Sequence[str]) -> dict[str, list[int]]:
-        """Return the tokens of each text, of special tokens only with BOS."""
-        texts = list(dict.fromkeys(texts))
-        more = {"return_attention_mask": False, "return_token_type_ids": False}
-        ids = self.tokenizer(texts, add_special_tokens=False, verbose=False, **more)["input_ids"] if texts else []
-        if self.bos is not None:
-            ids = [tokens if tokens[:1] == [self.bos] else [self.bos, *tokens] for tokens in ids]
-        return dict(zip(texts, ids, strict=True))
 
 
 def num_common(one: Sequence[Any], other: Sequence[Any]) -> int:
@@ -234,7 +169,7 @@ class PromptEncoder:
 
         Raises:
             InputError: ``E-MODEL-FILE`` for a token outside of the model's vocabulary, ``E-LABEL`` for two
-                equal answers, or as :meth:`Boundary.encode`.
+                equal answers, or as :meth:`encode_texts`.
         """
         encoded: list[EncodedInstance] = []
         too_long: list[TooLong] = []
@@ -257,8 +192,8 @@ class PromptEncoder:
     def prompt_ids(self, instance: RenderedInstance) -> list[list[int]]:
         """Return the tokens of each prompt of an instance as the model reads it, without an answer."""
         texts = [prompt.rstrip(" ") for prompt in instance.prompts]
-        ids = self._boundary.tokenize(texts)
-        return [ids[text] or [self._boundary.start(text)] for text in texts]
+        ids = self._tokenize(texts)
+        return [ids[text] or [self._start(text)] for text in texts]
 
     def as_read(self, instance: RenderedInstance) -> RenderedInstance:
         """Return the instance with its prompts in the chat template, if it is used."""
@@ -281,12 +216,60 @@ class PromptEncoder:
             return "" if chat.assistant_prefix[-1].isspace() else " "
         return "" if self.uses_chat_template else " "
 
-    @functools.cached_property
-    def _boundary(self) -> Boundary:
-        return Boundary(self.tokenizer, self.bos)
+    @as_input_error("E-MODEL-FILE", "The tokenizer has a token beyond all vocabularies", kind=OverflowError)
+    def encode_texts(self, prompts: Sequence[tuple[str, Sequence[str]]]) -> list[tuple[EncodedAnswer, ...]]:
+        """Return the answers of each prompt. The text of an answer begins with the delimiter.
+
+        Raises:
+            InputError: ``E-TPL-EMPTY`` for an answer without tokens, ``E-MODEL-FILE`` for an answer without a
+                context.
+        """
+        texts = [prompt.rstrip(" ") for prompt, _ in prompts]
+        texts += [prompt + answer for prompt, answers in prompts for answer in answers]
+        ids = self._tokenize(texts)
+        return [self._cut(prompt, answers, ids) for prompt, answers in prompts]
+
+    def _cut(self, prompt: str, answers: Sequence[str], ids: Mapping[str, list[int]]) -> tuple[EncodedAnswer, ...]:
+        """Cut each answer after the tokens of the prompt, or before the first token that differs."""
+        text = prompt.rstrip(" ")
+        alone = ids[text]
+        contexts: dict[int, tuple[int, ...]] = {}  # answers share theirs
+        encoded = []
+        for answer in answers:
+            together = ids[prompt + answer]
+            cut = num_common(alone, together)
+            if cut == len(together):
+                raise InputError(
+                    "E-TPL-EMPTY",
+                    f"The answer {answer!r} has no tokens after the prompt's end {text[-20:]!r}.",
+                    "Give the label a visible text.",
+                )
+            context = contexts.setdefault(cut, tuple(alone[:cut]) or (self._start(text),))
+            encoded.append(EncodedAnswer(context, tuple(together[cut:]), merged=cut < len(alone)))
+        return tuple(encoded)
+
+    def _start(self, prompt: str) -> int:
+        """Return the context of an answer that replaces all tokens of the prompt, or whose prompt has none."""
+        first = self.tokenizer.bos_token_id if self.tokenizer.bos_token_id is not None else self.tokenizer.eos_token_id
+        if first is None:
+            raise InputError(
+                "E-MODEL-FILE",
+                f"No token comes before an answer of the prompt {prompt[:20]!r}, and the tokenizer has no BOS or EOS.",
+                "Write a longer prompt.",
+            )
+        return first
+
+    def _tokenize(self, texts: Sequence[str]) -> dict[str, list[int]]:
+        """Return the tokens of each text, of special tokens only with BOS."""
+        texts = list(dict.fromkeys(texts))
+        more = {"return_attention_mask": False, "return_token_type_ids": False}
+        ids = self.tokenizer(texts, add_special_tokens=False, verbose=False, **more)["input_ids"] if texts else []
+        if (bos := self.bos) is not None:
+            ids = [tokens if tokens[:1] == [bos] else [bos, *tokens] for tokens in ids]
+        return dict(zip(texts, ids, strict=True))
 
     def _encode(self, instances: Sequence[RenderedInstance]) -> list[EncodedInstance]:
-        rows = self._boundary.encode(
+        rows = self.encode_texts(
             [
                 (prompt, [delimiter + choice for choice in choices if choice or not instance.written])
                 for instance in instances

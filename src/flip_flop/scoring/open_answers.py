@@ -14,12 +14,13 @@ from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList,
 from flip_flop.console import track
 from flip_flop.errors import InputError, log
 from flip_flop.files import generator, sha256_json, utf8
-from flip_flop.metrics import ScoredRows
+from flip_flop.metrics import Scores
 from flip_flop.prompts import AnswerFormat, RenderedInstance, token_f1
 from flip_flop.scoring import distributed
 from flip_flop.scoring.causal_lm import evaluation_mode, unwrap
 from flip_flop.scoring.models import LoadedModel
 from flip_flop.scoring.options import ScoringOptions
+from flip_flop.scoring.packed import groups
 from flip_flop.scoring.store import read_answers, write_answer
 from flip_flop.scoring.too_long import TooLong, refuse_or_skip
 
@@ -38,7 +39,7 @@ def generate(
     quiet: bool,
     sampling: tuple[int, int] = (0, 0),
     shared: bool = False,
-) -> ScoredRows:
+) -> Scores:
     """Write the greedy answer to each prompt, in batches of about ``options.batch_tokens``, and group the answers.
 
     ``sampling`` is a number of samples and their seed: the prompts of an instance are followed by that many copies of
@@ -89,17 +90,18 @@ def generate(
     return replace(grouped, prompt_tokens=lengths, too_long=tuple(too_long))
 
 
-class _Sampling(LogitsProcessor):
+class GumbelNoise(LogitsProcessor):
     """Adds Gumbel noise to the logits of the rows with a generator, so that their best token is a random one.
 
     The library samples a batch with one generator, so its samples depend on the size of the batch.
     """
 
-    def __init__(self, random: Sequence[np.random.Generator | None]) -> None:
-        self.random = random
+    def __init__(self, random: Sequence[np.random.Generator | None], temperature: float = TEMPERATURE) -> None:
+        self.random, self.temperature = random, temperature
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        noisy = scores.float() / TEMPERATURE
+        """The logits ``[batch, vocab]`` over the temperature, with the noise."""
+        noisy = scores.float() / self.temperature
         for row, random in zip(noisy, self.random, strict=True):
             if random is not None:
                 exponential = random.standard_exponential(len(row))  # a float32 is 0 once in 8 million
@@ -123,12 +125,9 @@ class _Stops(StoppingCriteria):
 
 def _batches(prompts: Sequence[Sequence[int]], max_tokens: int, batch_tokens: int) -> list[list[int]]:
     """Return the places of prompts of similar lengths, with little padding; the longest first."""
-    order, batches = sorted(range(len(prompts)), key=lambda place: len(prompts[place])), []
-    while order:
-        size = max(1, batch_tokens // (len(prompts[order[-1]]) + max_tokens))
-        batches.append(order[-size:])
-        del order[-size:]
-    return batches
+    longest_first = sorted(range(len(prompts)), key=lambda place: len(prompts[place]))[::-1]
+    batches = groups(longest_first, lambda batch: len(batch) * (len(prompts[batch[0]]) + max_tokens) <= batch_tokens)
+    return [batch[::-1] for batch in batches]
 
 
 def _write_all(
@@ -194,7 +193,7 @@ def _write(
         more["stopping_criteria"] = StoppingCriteriaList([_Stops(loaded.tokenizer, form, padded)])
     if any(random_keys):
         random = [generator(*key) if key else None for key in random_keys]
-        more["logits_processor"] = LogitsProcessorList([_Sampling(random)])
+        more["logits_processor"] = LogitsProcessorList([GumbelNoise(random)])
     # A model's own settings may sample, or penalize repeated words.
     of_model, model.generation_config = model.generation_config, settings
     try:
@@ -210,7 +209,7 @@ def group_answers(
     texts: Sequence[Sequence[str]],
     settings: Mapping[str, Any],
     is_cut: np.ndarray | bool = False,
-) -> ScoredRows:
+) -> Scores:
     """Return generated texts as predictions: an instance's different keys are its labels.
 
     The labels have the order of the templates and not of the references, so that ties of a vote do not depend on the
@@ -244,10 +243,10 @@ def group_answers(
     arrays = dict(zip(("key", "exact", "token_f1", "length"), map(np.array, zip(*answered, strict=True)), strict=True))
     is_given = np.array(labels)[:, :, None] == np.arange(len(texts[0]) + 1)
     scores, counts = np.where(is_given, 0.0, -np.inf).astype(np.float32), np.zeros(is_given.shape, dtype=np.int64)
-    return ScoredRows.of(rows, scores, counts, instances=rows, settings=settings, answered=arrays)
+    return Scores.of(rows, scores, counts, instances=rows, settings=settings, answered=arrays)
 
 
-def as_choices(answered: ScoredRows, seed: int, num_samples: int = 0) -> list[RenderedInstance]:
+def as_choices(answered: Scores, seed: int, num_samples: int = 0) -> list[RenderedInstance]:
     """Return generated answers as answer choices for training: the shortest text of each key, under all templates.
 
     An instance has one choice more than answers, in a random order. Those without a text are empty: no template can

@@ -7,10 +7,10 @@ separately, for models whose attention does not take a layout.
 
 import inspect
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -18,15 +18,17 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.utils.rnn import pad_sequence
 from transformers import AttentionInterface
 
 from flip_flop.method.divergences import at_least_float32, to_device
 from flip_flop.scoring import distributed
 from flip_flop.scoring.causal_lm import as_input_error, unwrap
-from flip_flop.scoring.encode import EncodedAnswer, EncodedInstance
+from flip_flop.scoring.encode import EncodedInstance
 from flip_flop.scoring.options import DEFAULT_SCORING, Backend
 from flip_flop.scoring.trie import TokenTrie, join
 
+T = TypeVar("T")
 # The most logits of one forward pass: 256 MB in float32, or 441 rows of 151,936.
 MAX_LOGITS = 1 << 26
 # Floating-point operations above which the fixed cost of a forward pass is small: an order of magnitude by device.
@@ -130,10 +132,9 @@ def answer_states(
     if backend == "packed":
         logits, token_row = _packed_logits(model, trie)
     else:
-        answers = [answer for instance in instances for template in instance.answers for answer in template]
         limit = rotary_limit(model)
         depends_on_length = limit is not None and int(trie.depth.max()) + 1 >= limit
-        logits, token_row = _padded_logits(model, answers, batch_tokens, same_length=depends_on_length)
+        logits, token_row = _padded_logits(model, trie, batch_tokens, same_length=depends_on_length)
     return AnswerStates(logits, token_row, *map(torch.from_numpy, (trie.token_target, trie.token_counts)))
 
 
@@ -150,70 +151,53 @@ def _packed_logits(model: nn.Module, trie: TokenTrie) -> tuple[Float[Tensor, "ro
 
 
 def _padded_logits(
-    model: nn.Module, answers: Sequence[EncodedAnswer], batch_tokens: int, *, same_length: bool
+    model: nn.Module, trie: TokenTrie, batch_tokens: int, *, same_length: bool
 ) -> tuple[Float[Tensor, "rows vocab"], Int[Tensor, " tokens"]]:
-    """Return the logits that predict the tokens of answers, from separate sequences, and the row of each token.
+    """Return the logits that predict the answer tokens of a trie, from separate sequences, and the row of each token.
 
     Sequences are padded on the right with token 0. A causal model needs no mask, because a token never attends to
     later tokens.
 
     Args:
         model: The model.
-        answers: The answers. An input shares the sequence of a longer input that begins with it.
+        trie: The instances. A sequence is named by its last node. An input shares the sequence of a longer input that
+            begins with it.
         batch_tokens: The tokens of a forward pass, padding included.
         same_length: Compute only sequences of one length together, for positions that depend on the length. A pass
             over a single token resets positions that a longer sequence has changed.
     """
-    sequence_of: dict[tuple[int, ...], tuple[int, ...]] = {}
-    longest: tuple[int, ...] = ()
-    for inputs in sorted({answer.inputs for answer in answers}, reverse=True):
-        if same_length or longest[: len(inputs)] != inputs:
-            longest = inputs
-        sequence_of[inputs] = longest
-    places = []
-    for answer in answers:
-        sequence, first = sequence_of[answer.inputs], len(answer.context) - 1
-        places += [(sequence, first + offset) for offset in range(len(answer.tokens))]
-    columns: dict[tuple[int, ...], set[int]] = {}
-    for sequence, column in places:
-        columns.setdefault(sequence, set()).add(column)
+    counts = trie.token_counts.ravel()
+    ends = np.repeat(trie.token_node[counts.cumsum() - 1], counts)
+    if not same_length:
+        leaves = np.flatnonzero(trie.leave == np.arange(1, len(trie) + 1))
+        ends = leaves[np.searchsorted(leaves, ends)]
+    places = list(zip(ends.tolist(), trie.depth[trie.token_node].tolist(), strict=True))
+    columns: dict[int, set[int]] = {}
+    for end, column in places:
+        columns.setdefault(end, set()).add(column)
     max_rows = MAX_LOGITS // unwrap(model).config.get_text_config().vocab_size
     pieces: list[Tensor] = []
-    row_of: dict[tuple[tuple[int, ...], int], int] = {}
-    for batch in _batches(columns, batch_tokens, max_rows, same_length=same_length):
-        ids = torch.zeros(len(batch), len(batch[0]), dtype=torch.long)
-        for line, sequence in enumerate(batch):
-            ids[line, : len(sequence)] = torch.tensor(sequence)
+    row_of: dict[tuple[int, int], int] = {}
+
+    def fits(batch: list[int]) -> bool:
+        width, used = int(trie.depth[batch[0]]) + 1, set[int]().union(*(columns[end] for end in batch))
+        is_alike = not same_length or int(trie.depth[batch[-1]]) + 1 == width
+        return is_alike and len(batch) * width <= batch_tokens and len(batch) * len(used) <= max_rows
+
+    for batch in groups(sorted(columns, key=lambda end: -trie.depth[end]), fits):
+        sequences = [torch.from_numpy(trie.ids[[*trie.ancestors(end), end]].astype(np.int64)) for end in batch]
+        ids = pad_sequence(sequences, batch_first=True)
         if same_length:
             with torch.no_grad():
                 _forward(model, ids[:1, :1], torch.tensor([0]))
-        used = sorted(set.union(*(columns[sequence] for sequence in batch)))
+        used = sorted(set.union(*(columns[end] for end in batch)))
         logits = _forward(model, ids, torch.tensor(used))
-        cells = [(line, column) for line, sequence in enumerate(batch) for column in sorted(columns[sequence])]
+        cells = [(line, column) for line, end in enumerate(batch) for column in sorted(columns[end])]
         for line, column in cells:
             row_of[batch[line], column] = len(row_of)
         lines, kept = torch.tensor([(line, used.index(column)) for line, column in cells]).T
         pieces.append(logits[to_device(lines, logits.device), to_device(kept, logits.device)])
     return torch.cat(pieces), torch.tensor([row_of[place] for place in places])
-
-
-def _batches(
-    columns: Mapping[tuple[int, ...], set[int]], batch_tokens: int, max_rows: int, *, same_length: bool
-) -> Iterator[list[tuple[int, ...]]]:
-    """Yield the sequences that one forward pass computes, longest first, by the columns whose logits are needed."""
-    batch: list[tuple[int, ...]] = []
-    used: set[int] = set()
-    for sequence in sorted(columns, key=len, reverse=True):
-        length = len(batch[0]) if batch else len(sequence)
-        both = used | columns[sequence]
-        is_full = (len(batch) + 1) * length > batch_tokens or (len(batch) + 1) * len(both) > max_rows
-        if batch and (is_full or (same_length and len(sequence) < length)):
-            yield batch
-            batch, both = [], columns[sequence]
-        batch.append(sequence)
-        used = both
-    if batch:
-        yield batch
 
 
 def _forward(
@@ -351,18 +335,22 @@ def pass_sizes(model: nn.Module, instances: Sequence[EncodedInstance], batch_tok
     return sizes
 
 
-def pack(sizes: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
-    """Yield the indices of the sizes, largest first, in groups of at most ``max_tokens``. A larger size is alone."""
-    group: list[int] = []
-    total = 0
-    for index in sorted(range(len(sizes)), key=lambda index: -sizes[index]):
-        if group and total + sizes[index] > max_tokens:
+def groups(items: Iterable[T], fits: Callable[[list[T]], bool]) -> Iterator[list[T]]:
+    """Yield the items in order, in groups that fit. An item that does not fit is alone."""
+    group: list[T] = []
+    for item in items:
+        if group and not fits([*group, item]):
             yield group
-            group, total = [], 0
-        group.append(index)
-        total += sizes[index]
+            group = []
+        group.append(item)
     if group:
         yield group
+
+
+def pack(sizes: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
+    """Yield the indices of the sizes, largest first, in groups of at most ``max_tokens``. A larger size is alone."""
+    largest_first = sorted(range(len(sizes)), key=lambda index: -sizes[index])
+    return groups(largest_first, lambda group: sum(sizes[index] for index in group) <= max_tokens)
 
 
 def training_row_tokens(model: nn.Module, max_tokens: int) -> int:

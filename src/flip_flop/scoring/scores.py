@@ -6,7 +6,7 @@ Their sources are a local model, a served model, or one's own :class:`Scorer`.
 import abc
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +20,7 @@ from flip_flop.console import track, warn_once
 from flip_flop.errors import InputError, log
 from flip_flop.files import generator
 from flip_flop.hub import is_endpoint
-from flip_flop.metrics import ScoredRows, Scores
+from flip_flop.metrics import Scores
 from flip_flop.prompts import RenderedInstance
 from flip_flop.record import AdapterRecord, ModelRecord
 from flip_flop.scoring import distributed
@@ -32,6 +32,7 @@ from flip_flop.scoring.options import DEFAULT_SCORING, Backend, ScoringOptions
 from flip_flop.scoring.packed import (
     AnswerStates,
     answer_states,
+    groups,
     pack,
     packed_attention,
     pass_sizes,
@@ -66,7 +67,7 @@ def score(
     label: str = "scoring",
     quiet: bool = True,
     shared: bool = False,
-) -> ScoredRows:
+) -> Scores:
     """Score rendered instances, all with the same numbers of templates and labels, and check a few of the scores.
 
     Args:
@@ -105,13 +106,13 @@ def score(
         "bos": encoder.bos is not None,
         "backend": backend,
         "batch_tokens": options.batch_tokens,
-        "boundary_merged": sum(instance.num_merged for instance in encoded),
+        "boundary_merged": sum(answer.merged for instance in encoded for group in instance.answers for answer in group),
         "self_check": check_scores(loaded.model, scores, encoded, names, quiet=quiet),
     }
     top = torch.stack(preferred).mean(dim=0).topk(min(NUM_TOKENS, preferred[0].shape[-1])).indices.tolist()
     words = tuple(tuple(str(loaded.tokenizer.decode([token])) for token in tokens) for tokens in top)
     return replace(
-        ScoredRows.of_scorer(scores),
+        scores,
         prompt_tokens=np.array([instance.prompt_tokens for instance in encoded]),
         instances=read,
         too_long=tuple(too_long),
@@ -194,13 +195,16 @@ def score_instances(
     backend, is_together = choose_backend(model, instances, backend), distributed.sharding_of(model) == "tp"
     scores: list[np.ndarray] = []
     counts: list[np.ndarray] = []
+    max_nodes = WINDOW * batch_tokens
     with contextlib.ExitStack() as stack:
         stack.enter_context(evaluation_mode(model))
         stack.enter_context(distributed.in_step(model, lambda: spare_pass(model)))
         if backend == "packed":
             stack.enter_context(packed_attention(model))
         advance = stack.enter_context(track(label, len(instances), "instances", quiet=quiet))
-        for window in _windows(instances, WINDOW * batch_tokens):
+        # Only the tries of one window are in memory.
+        fresh = (replace(instance) if "trie" not in vars(instance) else instance for instance in instances)
+        for window in groups(fresh, lambda window: sum(len(each.trie) for each in window) <= max_nodes):
             shared = shared_beginning([instance.trie for instance in window])
             sizes = pass_sizes(model, window, batch_tokens, shared)
             waiting = list(pack(sizes, batch_tokens - shared))[::-1]
@@ -247,21 +251,6 @@ def join_scores(parts: Sequence[Scores], instances: Sequence[EncodedInstance]) -
         assert part.token_counts is not None
         scores[rows], counts[rows] = part.scores, part.token_counts
     return Scores.of(instances, scores, counts)
-
-
-def _windows(instances: Iterable[EncodedInstance], max_nodes: int) -> Iterator[list[EncodedInstance]]:
-    """Yield the instances in order, in groups of at most ``max_nodes``. Only the tries of one group are in memory."""
-    window: list[EncodedInstance] = []
-    total = 0
-    for stored in instances:
-        instance = replace(stored) if "trie" not in vars(stored) else stored
-        if window and total + len(instance.trie) > max_nodes:
-            yield window
-            window, total = [], 0
-        window.append(instance)
-        total += len(instance.trie)
-    if window:
-        yield window
 
 
 def allowed_difference(model: nn.Module) -> float:

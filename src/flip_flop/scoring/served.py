@@ -19,7 +19,7 @@ from transformers import PreTrainedTokenizerBase
 from flip_flop.console import count, echo, today, track
 from flip_flop.errors import InputError
 from flip_flop.files import sha256_json, user_cache
-from flip_flop.metrics import ScoredRows, Scores
+from flip_flop.metrics import Scores
 from flip_flop.prompts import RenderedInstance, label_inside, label_of
 from flip_flop.record import ModelRecord
 from flip_flop.scoring.encode import PromptEncoder, refuse_without_template
@@ -101,7 +101,7 @@ class EndpointScorer(Scorer):
         names: Sequence[str] = (),
         label: str = "scoring",
         quiet: bool = True,
-    ) -> ScoredRows:
+    ) -> Scores:
         """Send ``options.concurrency`` requests at a time. Stored answers are not requested again.
 
         With generated answers, the label of the answer has the score 0, and other labels have ``-inf``.
@@ -266,7 +266,7 @@ def _is_same(question: Question, one: Answer, other: Answer) -> bool:
 
 def _scores_of(
     read: Sequence[RenderedInstance], questions: Sequence[Question], answers: Sequence[Answer], settings: dict[str, Any]
-) -> ScoredRows:
+) -> Scores:
     """Return the scores of instances from the answers to their questions."""
     shape = (len(read), len(read[0].choices), len(read[0].choices[0]))
     if settings["by"] == "generation":
@@ -283,7 +283,7 @@ def _scores_of(
         scores = np.array(meanings)
         counts = np.array([answer.get("tokens", 1) for answer in answers], dtype=np.int64)
         counts = np.broadcast_to(counts.reshape(*shape[:2], -1), shape)
-    return ScoredRows.of(read, scores.astype(np.float32).reshape(shape), counts, instances=read, settings=settings)
+    return Scores.of(read, scores.astype(np.float32).reshape(shape), counts, instances=read, settings=settings)
 
 
 def _place(instance: RenderedInstance, template: int, names: Sequence[str]) -> str:

@@ -6,6 +6,7 @@ import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from flip_flop.console import count, spreadsheet_cell
 from flip_flop.errors import InputError, log
@@ -33,15 +34,16 @@ class TooLong:
 
 
 class TooLongError(InputError):
-    """``E-TOO-LONG`` with the prompts that are too long among ``num_instances`` instances, listed in ``path``."""
+    """``E-TOO-LONG`` with the prompts that are too long among ``num_instances`` instances."""
 
-    def __init__(
-        self, too_long: Sequence[TooLong], num_instances: int, names: Sequence[str] = (), path: Path | None = None
-    ):
+    def __init__(self, too_long: Sequence[TooLong], num_instances: int, names: Sequence[str] = ()):
         self.found, self.num_instances, self.names = tuple(too_long), num_instances, names
         hint = NONE_LEFT if count_instances(too_long) == num_instances else HINT
-        listed = f" All are in {path}." if path else ""
-        super().__init__("E-TOO-LONG", f"{_summary(too_long, num_instances, names)}.{listed}", hint)
+        super().__init__("E-TOO-LONG", f"{_summary(too_long, num_instances, names)}.", hint)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Support pickling: processes send errors to each other."""
+        return type(self), (self.found, self.num_instances, self.names)
 
 
 def refuse_or_skip(
@@ -75,16 +77,15 @@ def words(sequence: TooLong, names: Sequence[str] = ()) -> str:
 
 
 @contextlib.contextmanager
-def listed_beside(out: Path, names: Sequence[str]) -> Iterator[None]:
+def listed_beside(out: Path) -> Iterator[None]:
     """If instances are refused as too long, list them in ``OUT.too_long.csv``, and name this file in the error."""
     try:
         yield
     except TooLongError as error:
-        names = error.names or names
         path = out if out.name else out.resolve()  # the folder "." has no name
         path = path.with_name(f"{path.name.removesuffix('.csv').removesuffix('.jsonl')}.{TOO_LONG_FILE}")
-        write_too_long(path, error.found, names)
-        raise TooLongError(error.found, error.num_instances, names, path) from None
+        write_too_long(path, error.found, error.names)
+        raise InputError(error.code, f"{error.message} All are in {path}.", error.hint) from None
 
 
 def write_too_long(path: Path, too_long: Sequence[TooLong], names: Sequence[str]) -> None:

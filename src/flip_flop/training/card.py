@@ -91,7 +91,7 @@ def change_on_validation(trainer: Any) -> dict[str, Any] | None:
     """
     dataset = trainer.eval_instances
     if trainer.open_validation:
-        before, after = trainer.answers_before_and_after()
+        before, after = trainer.base_answers, trainer.validation_answers(trainer.args, "trained")
     elif dataset is None or trainer.args.eval_strategy == "no":
         return None
     else:

@@ -33,7 +33,7 @@ from flip_flop.console import is_first_process, today, track, visible
 from flip_flop.errors import InputError, log
 from flip_flop.files import new_folder, write_json, write_text
 from flip_flop.method import find_method
-from flip_flop.metrics import MIN_INSTANCES, ScoredRows, Scores
+from flip_flop.metrics import MIN_INSTANCES, Scores
 from flip_flop.prompts import Template
 from flip_flop.record import ADAPTER_CONFIG, RUN_FILE, RunRecord, this_process
 from flip_flop.scoring.adapters import describe_adapter, store_calibration
@@ -144,7 +144,7 @@ def train(
         callbacks = (
             [LogFile(out / "log.jsonl"), ShowProgress(find_method(config.method).name, quiet)] if rank() == 0 else []
         )
-        with listed_beside(out, [template.name for template in data.record.templates]):
+        with listed_beside(out):
             trainer = F2CTrainer(loaded, config, callbacks=callbacks, task=data)
         _check_steps(trainer)
         checkpoint = checkpoint_to_resume(Path(config.output_dir)) if has_begun else None
@@ -268,7 +268,7 @@ def _save(
             templates = [
                 Template(template.name, template.jinja, template.answer_choices) for template in record.task.templates
             ]
-            scored = replace(ScoredRows.of_scorer(table), settings=record.scoring)
+            scored = replace(table, settings=record.scoring)
             store_calibration(folder, scored, templates, trainer.args.label_prior)
     how = {"method": trainer.method.name, "uses_labels": trainer.args.uses_labels or None}
     adapter = describe_adapter(out / "adapter", path="adapter", **how)
@@ -393,7 +393,7 @@ class StopOnSignal(TrainerCallback):
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs) -> None:
         """Request a checkpoint and the end; at the end of an epoch, after its evaluation."""
         # A launcher signals its processes one by one, but they must stop at the same step.
-        stopped = any_rank(self.received is not None, args.device)
+        stopped = any_rank(self.received is not None)
         if stopped and state.global_step < state.max_steps:
             self.received = self.received or signal.SIGTERM
             control.should_training_stop = True
@@ -412,7 +412,7 @@ class StopOnSignal(TrainerCallback):
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Stop after an evaluation, without another step."""
-        if any_rank(self.received is not None, args.device) and 0 < state.global_step < state.max_steps:
+        if any_rank(self.received is not None) and 0 < state.global_step < state.max_steps:
             control.should_training_stop = control.should_save = True
 
     def restore(self) -> None:

@@ -1,9 +1,9 @@
 """A training step: its instances as the methods read them, rows that are computed together, and statistics."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import torch
@@ -109,12 +109,9 @@ def by_rows(
     Returns:
         The result of each row, and the tokens of a row to use from now on.
     """
-    rows = [sorted(row) for row in pack(sizes, max_tokens)]
-    divisible = any(len(row) > 1 for row in rows)
-    gradients = [
-        parameter.grad.clone() if divisible and parameter.grad is not None else None for parameter in parameters
-    ]
+    gradients = [None if parameter.grad is None else parameter.grad.clone() for parameter in parameters]
     while True:
+        rows = [sorted(row) for row in pack(sizes, max_tokens)]
         results: list[Result] = []
         try:
             results.extend(run(row) for row in rows)  # keeps the results before a failure
@@ -125,9 +122,17 @@ def by_rows(
         tokens = sum(sizes[index] for index in rows[len(results)])
         max_tokens = tokens // 2
         log.warning("W-MEMORY: a row of %d tokens does not fit; rows now have %d", tokens, max_tokens)
-        rows = [sorted(row) for row in pack(sizes, max_tokens)]
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = None if gradient is None else gradient.clone()
+
+
+class InstanceStatistics(NamedTuple):
+    """The statistics of an instance in a step: values by log key, the label mass of each template, and the vote."""
+
+    values: dict[str, Any]  # loss terms stay tensors until `StepStatistics.read`
+    terms: frozenset[str]
+    mass: Float[Tensor, " templates"]
+    vote: int
 
 
 class StepStatistics:
@@ -137,12 +142,9 @@ class StepStatistics:
     instances that have one.
     """
 
-    def __init__(self):
-        # An instance's values by log key. Loss terms stay tensors until `read`.
-        self._instances: list[dict[str, Any]] = []
-        self._terms: set[str] = set()
-        self._masses: list[Tensor] = []
-        self._votes: list[Int64[np.ndarray, " instances"]] = []
+    def __init__(self, parts: Iterable["StepStatistics"] = ()):
+        """Merge the statistics of several processes or rows."""
+        self.instances: list[InstanceStatistics] = [instance for part in parts for instance in part.instances]
 
     def add(
         self,
@@ -155,9 +157,9 @@ class StepStatistics:
         uses_labels: bool = False,
     ) -> None:
         """Add a micro-batch with its gold labels, and with scores and token counts on the CPU."""
-        self._masses.append((scores * token_counts.clamp(min=1)).exp().sum(dim=-1))
-        self._votes.append(majority_vote(scores.float().numpy()))
-        for instance, label, terms in zip(instances, labels, losses, strict=True):
+        masses = (scores * token_counts.clamp(min=1)).exp().sum(dim=-1)
+        votes = majority_vote(scores.float().numpy()).tolist()
+        for instance, label, mass, vote, terms in zip(instances, labels, masses, votes, losses, strict=True):
             consensus, split = instance.consensus, instance.split
             values: dict[str, Any] = {f"case_{case}": float(split.case == case) for case in (1, 2, 3)}
             values |= {name: value.detach() for name, value in terms.items()}
@@ -167,12 +169,12 @@ class StepStatistics:
                 values["flip_weight"] = split.flip_weight
             if label is not None and bool(consensus.exists):
                 values["pseudo_label_accuracy"] = float(int(consensus.label) == label)
-            self._terms |= terms.keys()
-            self._instances.append(values)
+            self.instances.append(InstanceStatistics(values, frozenset(terms), mass, vote))
 
     def read(self) -> "StepStatistics":
         """Copy the loss terms from their device, all at once to wait for it only once; return itself."""
-        places = [(values, name) for values in self._instances for name in values if isinstance(values[name], Tensor)]
+        every = [instance.values for instance in self.instances]
+        places = [(values, name) for values in every for name in values if isinstance(values[name], Tensor)]
         if places:
             terms = [values[name] for values, name in places]
             # A method may return a constant on the CPU.
@@ -183,29 +185,18 @@ class StepStatistics:
 
     def means(self) -> dict[str, float]:
         """Return the means by log key."""
-        if not self._masses:
+        if not self.instances:
             return {}
-        logs = {}
-        for name in dict.fromkeys(name for values in self.read()._instances for name in values):
-            numbers = [values[name] for values in self._instances if name in values]
-            logs[name] = sum(numbers) / (len(self._instances) if name in self._terms else len(numbers))
-        per_template = torch.cat(self._masses).mean(dim=0)
+        logs, terms = {}, set[str]().union(*(instance.terms for instance in self.read().instances))
+        for name in dict.fromkeys(name for instance in self.instances for name in instance.values):
+            numbers = [instance.values[name] for instance in self.instances if name in instance.values]
+            logs[name] = sum(numbers) / (len(self.instances) if name in terms else len(numbers))
+        per_template = torch.stack([instance.mass for instance in self.instances]).mean(dim=0)
         return logs | {"own_label_mass": float(per_template.mean()), "own_label_mass_min": float(per_template.min())}
 
     def vote_counts(self, num_labels: int) -> Int64[np.ndarray, " labels"]:
         """Count the model's majority votes for each label."""
-        return np.bincount(np.concatenate([np.empty(0, dtype=np.int64), *self._votes]), minlength=num_labels)
-
-    @classmethod
-    def merged(cls, parts: Sequence["StepStatistics"]) -> "StepStatistics":
-        """Merge the statistics of several processes or rows."""
-        whole = cls()
-        for part in parts:
-            whole._masses.extend(part._masses)
-            whole._votes.extend(part._votes)
-            whole._instances.extend(part._instances)
-            whole._terms |= part._terms
-        return whole
+        return np.bincount(np.array([instance.vote for instance in self.instances], np.int64), minlength=num_labels)
 
 
 def mean_loss(log_history: Sequence[Mapping[str, Any]]) -> float:

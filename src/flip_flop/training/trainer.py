@@ -11,7 +11,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from peft import PeftConfig, PeftModel
@@ -27,7 +26,7 @@ from flip_flop.files import write_text
 from flip_flop.hub import why_unreachable
 from flip_flop.method import find_consensus, find_method, split_templates
 from flip_flop.method.others import few_label_terms
-from flip_flop.metrics import ScoredRows, Scores, find_offsets
+from flip_flop.metrics import Scores, find_offsets
 from flip_flop.prompts import RenderedInstance
 from flip_flop.record import RunRecord, TaskRecord, TemplateRecord
 from flip_flop.scoring import distributed
@@ -127,14 +126,14 @@ class F2CTrainer(Trainer):
         is_default = args is None
         args = F2CConfig() if args is None else args if isinstance(args, F2CConfig) else F2CConfig.of(args)
         args.check_metric(has_metrics=compute_metrics is not None)
-        record, self._names = None, list[str]()
+        record, self.template_names = None, list[str]()
         if task is not None:
             data = rows_for_task(task, args, train_dataset, eval_dataset)
             train_dataset, eval_dataset, content_free = data.train, data.validation, data.content_free
             if data.record.answer:  # measured once, at the end, because answers have to be generated
                 self.open_validation, eval_dataset = eval_dataset[:OPEN_ROWS], None
             record = data.record
-            self._names = [template.name for template in record.templates]
+            self.template_names = [template.name for template in record.templates]
         self.loaded = load_trained(model, processing_class, args, quantization_config)
         if is_default:
             args = F2CConfig(output_dir=f"{self.loaded.record.name.rstrip('/').split('/')[-1]}-F2C")
@@ -145,10 +144,11 @@ class F2CTrainer(Trainer):
         self.adapted = prepare_model(self.loaded.model, args, peft_config)
         check_optimizer(optimizers[0], self.adapted)
         with self.adapted.disable_adapter():  # before training, because a row may be too long
-            self._base_answers = self._validation_answers(args, "base") if self.open_validation else None
-        too_long = self._base_answers.too_long if self._base_answers else ()
+            self.base_answers = self.validation_answers(args, "base") if self.open_validation else None
+        too_long = self.base_answers.too_long if self.base_answers else ()
         self.unanswered = [*self.unanswered, *(replace(prompt, split="validation") for prompt in too_long)]
         self.task_record = self._describe_rows(record)
+        self.template_names = [template.name for template in self.task_record.templates]
         self._zero_adapter = weights_digest(self.adapted) if is_zero else ""
         self._validation_scores: dict[str, Scores] = {}
         self._prepare_votes(args, content_free)
@@ -219,7 +219,7 @@ class F2CTrainer(Trainer):
         by_name = eval_dataset if isinstance(eval_dataset, Mapping) else {"validation": eval_dataset}
         rows_of = {"train": train_dataset, **by_name}
         splits = [(split, self._with_answers(args, split, rows)) for split, rows in rows_of.items()]
-        how: dict[str, Any] = {"names": self._names, "quiet": bool(args.disable_tqdm)}
+        how: dict[str, Any] = {"names": self.template_names, "quiet": bool(args.disable_tqdm)}
         self.train_instances, *evaluated = encode_rows(self.encoder, args.too_long, *splits, **how)
         self.eval_instances = None if eval_dataset is None else evaluated[0]
         self.eval_by_name = dict(zip(by_name, evaluated, strict=True)) if by_name is eval_dataset else {}
@@ -258,20 +258,16 @@ class F2CTrainer(Trainer):
         rows: Sequence[RenderedInstance],
         label: str,
         num_samples: int = 0,
-    ) -> ScoredRows:
+    ) -> Scores:
         names = ("chat_template", "batch_tokens", "too_long", "prompt_date")
         options = ScoringOptions(**{name: getattr(args, name) for name in names})
         how: dict[str, Any] = {"label": label, "quiet": bool(args.disable_tqdm), "shared": True}
-        return generate(loaded, rows, options, names=self._names, sampling=(num_samples, args.seed), **how)
+        return generate(loaded, rows, options, names=self.template_names, sampling=(num_samples, args.seed), **how)
 
-    def _validation_answers(self, args: F2CConfig, name: str) -> ScoredRows:
+    def validation_answers(self, args: F2CConfig, name: str) -> Scores:
+        """Return the model's open answers to a few validation rows."""
         adapted = replace(self.loaded, model=self.adapted, store=None)
         return self._generate(adapted, args, self.open_validation, f"answers, {name}")
-
-    def answers_before_and_after(self) -> tuple[Scores, Scores]:
-        """Return the open answers to a few validation rows, without and with the adapter."""
-        assert self._base_answers is not None
-        return self._base_answers, self._validation_answers(self.args, "trained")
 
     @property
     def datasets(self) -> list[InstanceDataset]:
@@ -282,11 +278,6 @@ class F2CTrainer(Trainer):
     def too_long(self) -> list[TooLong]:
         """The prompts of skipped rows that exceed the model's context."""
         return [*self.unanswered, *(prompt for dataset in self.datasets for prompt in dataset.too_long)]
-
-    @property
-    def template_names(self) -> list[str]:
-        """The names of the templates; rows without a task number them."""
-        return [template.name for template in self.task_record.templates]
 
     def _describe_rows(self, record: TaskRecord | None) -> TaskRecord:
         """Return the record of the task, or of rows without one, with the number of rows that are not too long."""
@@ -437,10 +428,10 @@ class F2CTrainer(Trainer):
         sizes = pass_sizes(self.adapted, instances, self.args.batch_tokens)
         with distributed.in_step(self.adapted, lambda: compute([self._spare_row], weight=0.0)):
             results, self._row_tokens = by_rows(run, sizes, self._row_tokens, parameters)
-        self.statistics = StepStatistics.merged([before, *(statistics for _, statistics in results)])
+        self.statistics = StepStatistics([before, *(statistics for _, statistics in results)])
         if self.accelerator.sync_gradients:
             is_sharded = distributed.sharding_of(self.adapted) is not None
-            if is_sharded and not distributed.any_rank(self._has_gradient, self.args.device):
+            if is_sharded and not distributed.any_rank(self._has_gradient):
                 self.adapted.zero_grad(set_to_none=True)  # as in one process, where the optimizer skips such a step
             self._has_gradient = False
             distributed.sum_gradients(parameters)
@@ -482,7 +473,7 @@ class F2CTrainer(Trainer):
         # On resume in several processes, accelerate does not set the epoch of the sampler.
         self._sampler.set_epoch(int((self.state.epoch or 0.0) + 1e-6))
         batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
-        count = distributed.all_reduce_sum(sum(len(batch["instances"]) for batch in batches), device)
+        count = sum(distributed.all_gather(sum(len(batch["instances"]) for batch in batches)))
         return batches, count * distributed.num_parts() // distributed.world_size()
 
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:
@@ -492,8 +483,7 @@ class F2CTrainer(Trainer):
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Add the terms, case shares and vote statistics of the steps since the last log line."""
         if "loss" in logs:
-            parts = distributed.all_gather(self.statistics.read())[: distributed.num_parts()]
-            statistics = StepStatistics.merged(parts)
+            statistics = StepStatistics(distributed.all_gather(self.statistics.read())[: distributed.num_parts()])
             counts = statistics.vote_counts(len(self.train_instances[0].answers[0]))
             logs = logs | statistics.means() | self.stop_on_collapse.line(counts)
             self.statistics = StepStatistics()
@@ -545,7 +535,7 @@ class F2CTrainer(Trainer):
             if rows not in self.eval_by_name:
                 raise InputError("E-DATA-ROWS", f"There is no eval_dataset {rows!r}.", nearest(rows, self.eval_by_name))
             return self.eval_by_name[rows]
-        (dataset,) = encode_rows(self.encoder, self.args.too_long, ("validation", rows), names=self._names)
+        (dataset,) = encode_rows(self.encoder, self.args.too_long, ("validation", rows), names=self.template_names)
         return dataset
 
     def _metrics_on(self, dataset: InstanceDataset) -> dict[str, float]:
@@ -580,11 +570,13 @@ class F2CTrainer(Trainer):
         votes = VoteTable(tuple(row.id for row in self.voters), scores)
         if method == "none":
             return votes
-
-        def score_content_free() -> np.ndarray:
-            return self.score_base(self.content_free.instances, "calibration").scores
-
-        return votes.with_offsets(find_offsets(method, scores, self.args.label_prior, score_content_free))
+        offsets = find_offsets(
+            method,
+            scores,
+            self.args.label_prior,
+            content_free=lambda: self.score_base(self.content_free.instances, "calibration").scores,
+        )
+        return votes.with_offsets(offsets)
 
     @cached_property
     def validation_votes(self) -> VoteTable:
