@@ -76,7 +76,7 @@ def _loss(
     log_probs: Sequence[Tensor], answers: Sequence[EncodedAnswer], scores: np.ndarray, config: F2CConfig
 ) -> Tensor:
     """Eq. 10 of one instance, from ``[tokens, vocab]`` for each template's consensus answer."""
-    split = split_templates(torch.from_numpy(scores), config.split_settings)
+    split = split_templates(torch.from_numpy(scores), config)
     terms = f2c_loss(
         -torch.stack([mean_of_targets(part, answer) for part, answer in zip(log_probs, answers, strict=True)]),
         answer_distributions(log_probs, config.answer_aggregation),

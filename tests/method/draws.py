@@ -2,13 +2,23 @@
 
 import itertools
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import numpy as np
 import torch
 
 from flip_flop.files import generator
-from flip_flop.method import SplitSettings, find_consensus, split_templates
+from flip_flop.method import find_consensus, split_templates
 
+# Settings of Algorithm 1.
+LIMITS = {
+    "unanimous_margin": 0.5,
+    "max_cc_size": 3,
+    "flip_weight_min": 0.2,
+    "flip_weight_max": 0.9,
+    "flip_temperature": 0.6,
+    "cc_size_bound": "templates",
+}
 # The settings of the losses in the paper.
 PAPER = {
     "divergence_space": "vocab",
@@ -74,7 +84,7 @@ class LogitInstance(MadeInstance):
 
     logits: list[list[torch.Tensor]]
     targets: list[list[list[int]]]
-    limits: SplitSettings
+    limits: SimpleNamespace
     id: str = "made"
     gold: int | None = None
 

@@ -3,12 +3,12 @@
 import functools
 import math
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from flip_flop.method import (
-    SplitSettings,
     TemplateSplit,
     aggregate_answer_log_probs,
     cce_loss,
@@ -24,7 +24,7 @@ from flip_flop.method import (
     swarm_teachers,
 )
 from tests.method import oracle
-from tests.method.draws import log_distributions, random_of, scores_for_votes, vote_patterns
+from tests.method.draws import LIMITS, log_distributions, random_of, scores_for_votes, vote_patterns
 
 WEIGHTS = {"cce_weight": 0.7, "jsd_weight": 1.3}
 
@@ -111,7 +111,7 @@ def test_extreme_logits_give_no_nan_in_losses_or_gradients(split, dtype):
 def test_equation_7_counts_skipped_instances_so_any_split_of_a_batch_adds_up():
     random = random_of("batch")
     scores = [scores_for_votes(votes, 3, random).requires_grad_() for votes in vote_patterns()[:40]]
-    settings = SplitSettings(1.0, max_cc_size=3, flip_weight_min=0.2, flip_weight_max=0.8, flip_temperature=0.5)
+    settings = SimpleNamespace(**LIMITS)
 
     def loss(rows):
         split = split_templates(rows, settings)

@@ -8,10 +8,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flip_flop.method import METHODS, SplitSettings, find_consensus
+from flip_flop.method import METHODS, find_consensus
 from tests.exact import EXACT
 from tests.method import oracle
-from tests.method.draws import PAPER, MadeInstance, random_of
+from tests.method.draws import LIMITS, PAPER, MadeInstance, random_of
 
 LABEL_FREE = ("bct", "opct", "ssd", "ttrl", "cpc_grpo", "swarm_l2", "swarm_l1_l2", "marginal_entropy")
 WITH_LABELS = ("supervised", "paft", "ppcl")
@@ -32,7 +32,7 @@ class ScoredInstance(MadeInstance):
     id: str = "made"
 
     def __post_init__(self):
-        self.decide(self.vote_scores, SplitSettings(0.5, 3, 0.2, 0.9, 0.6))
+        self.decide(self.vote_scores, SimpleNamespace(**LIMITS))
 
     def scores(self):
         return self.leaf

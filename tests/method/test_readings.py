@@ -7,12 +7,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flip_flop.method import METHODS, SplitSettings
+from flip_flop.method import METHODS
 from tests.exact import EXACT
 from tests.method import oracle
-from tests.method.draws import PAPER, LogitInstance, random_of
+from tests.method.draws import LIMITS, PAPER, LogitInstance, random_of
 
-LIMITS = {"tau": 0.5, "k_max": 3, "f_min": 0.2, "f_max": 0.9, "t": 0.6}
+NUMBERS = {"tau": 0.5, "k_max": 3, "f_min": 0.2, "f_max": 0.9, "t": 0.6}
 RELEASE = {
     "answer_aggregation": "per_position",
     "jsd": "symmetric",
@@ -62,14 +62,14 @@ def made(number, num_templates):
 def decide(logits, targets, bound="templates"):
     """The label with the most votes, and Algorithm 1, which carries no gradient and so is decided once."""
     scores = oracle.scores_of(logits, targets)
-    return oracle.consensus(scores)[2], oracle.algorithm_1(scores, bound=bound, **LIMITS)
+    return oracle.consensus(scores)[2], oracle.algorithm_1(scores, bound=bound, **NUMBERS)
 
 
 def assert_equal(method, logits, targets, variant, expected, limits=None):
     """Compare terms and gradients with the loops; ``expected`` gets the logits with and without gradient."""
     leaves = [[torch.tensor(rows, dtype=torch.float64, requires_grad=True) for rows in answers] for answers in logits]
     config = SimpleNamespace(cce_weight=0.7, jsd_weight=1.3, **SPACE_WEIGHTS, **variant)
-    instance = LogitInstance(leaves, targets, limits or SplitSettings(0.5, 3, 0.2, 0.9, 0.6))
+    instance = LogitInstance(leaves, targets, SimpleNamespace(**(LIMITS | (limits or {}))))
     terms = METHODS[method].loss(instance, config)
     for term, value in zip(terms.values(), expected(logits, logits), strict=True):
         assert term.item() == pytest.approx(complex(value).real, rel=EXACT, abs=EXACT)
@@ -90,7 +90,7 @@ def test_f2c_matches_the_loops_for_each_variant(changes, number, num_templates):
     variant = {name: (PAPER | changes)[name] for name in PAPER}
     logits, targets = made(number, num_templates)
     decided = decide(logits, targets, bound)
-    limits = SplitSettings(0.5, 3, 0.2, 0.9, 0.6, cc_size_bound=bound)
+    limits = {"cc_size_bound": bound}
 
     def expected(moved, still):
         spaces = ["vocab", "labels"] if variant["divergence_space"] == "both" else [variant["divergence_space"]]

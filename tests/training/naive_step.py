@@ -107,7 +107,7 @@ def slow_instance(model, instance, args):
     """The instance as a method reads it, with one forward per template and label."""
     logits = [[_answer_logits(model, answer) for answer in answers] for answers in instance.answers]
     targets = [[answer.tokens for answer in answers] for answers in instance.answers]
-    return LogitInstance(logits, targets, args.split_settings, id=instance.id)
+    return LogitInstance(logits, targets, args, id=instance.id)
 
 
 def _answer_logits(model, answer):
@@ -124,7 +124,7 @@ def slow_step(trainer, instances, voter=None):
     for instance in instances:
         slow = slow_instance(model, instance, trainer.args)
         if voter is not None:
-            slow.decide(slow_instance(voter, instance, trainer.args).vote_scores, trainer.args.split_settings)
+            slow.decide(slow_instance(voter, instance, trainer.args).vote_scores, trainer.args)
         if not trainer.method.skips(slow):
             losses += trainer.method.loss(slow, trainer.args).values()
     loss = torch.stack(losses).sum() / len(instances)

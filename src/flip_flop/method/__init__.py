@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         mixture_log_probs,
     )
     from flip_flop.method.losses import cce_loss, f2c_loss, flip_loss, jsd_loss
-    from flip_flop.method.settings import PAPER_METHODS, SplitSettings, TrainingProtocol, row_protocol_of
+    from flip_flop.method.settings import PAPER_METHODS, TrainingProtocol, row_protocol_of
     from flip_flop.method.swarm import swarm_loss, swarm_mixture_loss, swarm_teachers
     from flip_flop.method.table import BASE, METHODS, Method, find_method
     from flip_flop.method.types import Consensus, Instance, TemplateSplit
@@ -36,7 +36,7 @@ __all__, __getattr__, __dir__ = exports(
             "mixture_log_probs",
         ),
         "losses": ("cce_loss", "f2c_loss", "flip_loss", "jsd_loss"),
-        "settings": ("PAPER_METHODS", "SplitSettings", "TrainingProtocol", "row_protocol_of"),
+        "settings": ("PAPER_METHODS", "TrainingProtocol", "row_protocol_of"),
         "swarm": ("swarm_loss", "swarm_mixture_loss", "swarm_teachers"),
         "table": ("BASE", "METHODS", "Method", "find_method"),
         "types": ("Consensus", "Instance", "TemplateSplit"),

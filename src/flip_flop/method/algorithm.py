@@ -2,6 +2,7 @@
 
 import math
 import statistics
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -9,7 +10,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from flip_flop.method.divergences import at_least_float32
-from flip_flop.method.settings import SplitSettings
 from flip_flop.method.types import Consensus, TemplateSplit
 
 
@@ -62,7 +62,7 @@ def label_log_probs(scores: Float[Tensor, "*batch labels"]) -> Float[Tensor, "*b
 
 def split_templates(
     scores: Float[Tensor, "templates labels"],
-    settings: SplitSettings,
+    settings: Any,
     predictions: Int[Tensor, " templates"] | None = None,
 ) -> TemplateSplit:
     r"""Algorithm 1: split one instance's templates into the CC and the NC set, and weigh the flip term.
@@ -78,14 +78,24 @@ def split_templates(
     of :func:`find_consensus`. Everything is decided on the CPU in float64, so the same scores give the same sets on
     every device; the masks are there, too.
 
+    ``settings`` is an ``F2CConfig``, or any object with these attributes:
+
+    - ``unanimous_margin``: :math:`\tau_{\text{unanimous}}`, in nats; ``inf`` for no Case 2.
+    - ``max_cc_size``: :math:`k_{\max}`, at least 2.
+    - ``flip_weight_min``: :math:`f_{\min}`, at least 0.
+    - ``flip_weight_max``: :math:`f_{\max}`, at least :math:`f_{\min}`.
+    - ``flip_temperature``: :math:`t`, above 0, in nats.
+    - ``cc_size_bound``: Line 10. ``templates``: :math:`k = \min(k_{\max}, V - 1)`, the paper's; ``group``:
+      :math:`k = \min(k_{\max}, |G| - 1)`, the release's row "k, line 10".
+
     Raises:
         ValueError: A score is not finite.
 
     Example:
         >>> scores = torch.tensor([[-0.1, -3.0], [-0.2, -2.0], [-0.6, -0.8], [-1.5, -0.3]])
-        >>> settings = SplitSettings(
-        ...     unanimous_margin=1.0, max_cc_size=2, flip_weight_min=0.0, flip_weight_max=1.0, flip_temperature=1.0
-        ... )
+        >>> from types import SimpleNamespace
+        >>> flip = {"flip_weight_min": 0.0, "flip_weight_max": 1.0, "flip_temperature": 1.0}
+        >>> settings = SimpleNamespace(unanimous_margin=1.0, max_cc_size=2, cc_size_bound="templates", **flip)
         >>> split = split_templates(scores, settings)
         >>> split.case, split.cc_mask.tolist(), split.nc_mask.tolist(), round(split.flip_weight, 4)
         (3, [True, True, False, False], [False, False, True, True], 0.7109)

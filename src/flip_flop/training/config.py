@@ -159,11 +159,9 @@ class F2CConfig(TrainingSettings, TrainingArguments):
             )
 
     def _check_supported(self) -> None:
-        """Refuse settings of Algorithm 1 out of range, and features that have no effect or break a training."""
-        try:
-            _ = self.split_settings
-        except ValueError as error:
-            raise InputError("E-CONFIG", str(error)) from error
+        """Refuse weights of the flip term in the wrong order, and features that have no effect or break a training."""
+        is_ordered = self.flip_weight_min <= self.flip_weight_max
+        self._require("flip_weight_min", is_ordered, f"at most flip_weight_max, {self.flip_weight_max}")
         if self.load_best_model_at_end and self.metric_for_best_model in SELECTED:
             self.metric_for_best_model, self.greater_is_better = "selection", True
         given: Any = getattr(self.accelerator_config, "__dict__", self.accelerator_config)

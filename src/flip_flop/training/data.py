@@ -497,7 +497,7 @@ def initial_vote_stats(
     if num_with_consensus == 0 and find_method(config.method).needs_consensus:
         hint = "Run an audit first: look for reversed answer choices, or use a stronger model."
         raise InputError("E-NO-CONSENSUS", f"none of the {len(scores)} instances has a strict majority.", hint)
-    cases = [split_templates(table, config.split_settings, written).case for table, written in scores]
+    cases = [split_templates(table, config, written).case for table, written in scores]
     consensus_share = num_with_consensus / len(scores)
     case_shares = [cases.count(case) / len(cases) for case in (1, 2, 3)]
     shares = [] if votes.is_open else votes.shares.tolist()

@@ -5,6 +5,7 @@
 import ast
 import contextlib
 import functools
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
@@ -25,7 +26,6 @@ from flip_flop.method.settings import (
     JsdForm,
     Reduction,
     Space,
-    SplitSettings,
     SwarmPairs,
     TrainingProtocol,
 )
@@ -132,11 +132,13 @@ def read_value(item: "Field[Any]", value: Any) -> Any:
     return value
 
 
-# Ranges of numbers, which must also be finite.
+# Ranges of numbers, which must also be finite, but for unanimous_margin.
 RANGES: dict[str, Callable[[float], bool]] = {
     "at least 0": lambda value: value >= 0,
     "at least 0, and below 2**32": lambda value: 0 <= value < 2**32,
     "at least 1": lambda value: value >= 1,
+    "at least 2": lambda value: value >= 2,
+    "a number": lambda value: not math.isnan(value),
     "at least 0 and below 1": lambda value: 0 <= value < 1,
     "above 0": lambda value: value > 0,
     "above 0, or -1 for the default": lambda value: value > 0 or value == -1,
@@ -210,16 +212,20 @@ class TrainingSettings:
     )
     cce_weight: float = _setting(1.0, "lambda_CCE, Eq. 6.", "at least 0")
     jsd_weight: float = _by_protocol("beta_jsd, Eq. 8.", "at least 0", paper=0.05, release=0.05, recommended=1.0)
-    unanimous_margin: float = _setting(1.4, "tau_unanimous in nats, Algorithm 1 line 6.")
-    max_cc_size: int = _setting(3, "k_max >= 2, Algorithm 1 line 10.")
+    unanimous_margin: float = _setting(1.4, "tau_unanimous in nats, Algorithm 1 line 6.", "a number")
+    max_cc_size: int = _setting(3, "k_max >= 2, Algorithm 1 line 10.", "at least 2")
     cc_size_bound: CcSizeBound = _by_protocol(
         "Algorithm 1 line 10: k is less than the number of templates, or of majority voters.",
         paper="templates",
         release="group",
     )
-    flip_weight_min: float = _by_protocol("f_min, Algorithm 1 line 18.", paper=0.01, release=0.01, recommended=0.1)
-    flip_weight_max: float = _by_protocol("f_max, Algorithm 1 line 18.", paper=0.1, release=0.1, recommended=1.0)
-    flip_temperature: float = _setting(2.0, "t > 0, Algorithm 1 line 18.")
+    flip_weight_min: float = _by_protocol(
+        "f_min, Algorithm 1 line 18.", "at least 0", paper=0.01, release=0.01, recommended=0.1
+    )
+    flip_weight_max: float = _by_protocol(
+        "f_max, Algorithm 1 line 18.", "at least 0", paper=0.1, release=0.1, recommended=1.0
+    )
+    flip_temperature: float = _setting(2.0, "t > 0, Algorithm 1 line 18.", "above 0")
     divergence_space: DivergenceSpace = _by_protocol(
         "Divergences over the vocabulary, the labels, or both.", paper="vocab", release="vocab", recommended="labels"
     )
@@ -314,8 +320,3 @@ class TrainingSettings:
     model_init_kwargs: dict[str, Any] | None = _setting(
         None, "In Python, for a model given by name: revision, dtype, device, quantization_config."
     )
-
-    @property
-    def split_settings(self) -> SplitSettings:
-        """The settings of Algorithm 1."""
-        return SplitSettings(**{item.name: getattr(self, item.name) for item in fields(SplitSettings)})

@@ -365,7 +365,7 @@ class F2CTrainer(Trainer):
             instance = TrainingInstance(
                 id=row.id,
                 consensus=find_consensus(scores, written),
-                split=split_templates(scores, self.args.split_settings, written),
+                split=split_templates(scores, self.args, written),
                 vote_scores=scores,
                 gold=_known(label) if self.method.uses_labels else None,
                 states=states.of(number),
