@@ -154,6 +154,7 @@ def test_a_run_is_complete_and_its_answers_were_measured(trained):
     assert record["training"]["vote_calibration"] == "none"
     assert record["training"]["selected_by"] == "last"
     assert record["training"]["survey"]["vote_label_shares"] == []
+    assert "vote_share_0" not in (out / "log.jsonl").read_text()  # choice 0 is another answer in each instance
     change = record["training"]["validation"]
     assert change["num_instances"] == 7
     assert "Task `open`, open answers. Trained without labels" in (out / "adapter" / "README.md").read_text(
@@ -205,6 +206,12 @@ def test_what_open_answers_do_not_support_is_one_line(tmp_path, changes, form, w
     config = make_config(SETTINGS | changes)
     refused(words, train, load_tiny(), open_task(**form), config, tmp_path / "run", quiet=True)
     assert not (tmp_path / "run" / "run.json").exists()
+
+
+def test_right_answers_that_no_template_has_written_are_no_gold_labels(tmp_path):
+    task, config = replace(open_task(), label_field="label"), make_config(SETTINGS | {"method": "supervised"})
+    words = "E-NO-GOLD: supervised uses gold labels, but no generated answer is right"
+    refused(words, train, load_tiny(), task, config, tmp_path / "run", quiet=True)
 
 
 def test_samples_need_open_answers(tmp_path):

@@ -255,11 +255,12 @@ def require_data(instances: Sequence[EncodedInstance], args: F2CConfig) -> None:
             f"clean_template is {args.clean_template}, but there are {num_templates} templates.",
             f"Use 0 to {num_templates - 1}.",
         )
-    if args.uses_labels and all(instance.label is None for instance in instances):
+    # A right answer that no template has written is an empty choice, without tokens.
+    golds = [instance.answers[0][instance.label].tokens for instance in instances if instance.label is not None]
+    if args.uses_labels and not any(golds):
         reader = method.name if method.uses_labels else "supervised_weight"
-        raise InputError(
-            "E-NO-GOLD", f"{reader} uses gold labels, but none of the {len(instances)} training instances has one."
-        )
+        fault = "no generated answer is right" if golds else f"none of the {len(instances)} training instances has one"
+        raise InputError("E-NO-GOLD", f"{reader} uses gold labels, but {fault}.")
 
 
 def collate(batch: Sequence[EncodedInstance]) -> dict[str, list[EncodedInstance]]:

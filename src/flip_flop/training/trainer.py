@@ -484,8 +484,10 @@ class F2CTrainer(Trainer):
         """Add the terms, case shares and vote statistics of the steps since the last log line."""
         if "loss" in logs:
             statistics = StepStatistics(distributed.all_gather(self.statistics.read())[: distributed.num_parts()])
-            counts = statistics.vote_counts(len(self.train_instances[0].answers[0]))
-            logs = logs | statistics.means() | self.stop_on_collapse.line(counts)
+            logs = logs | statistics.means()
+            if not self.train_instances[0].votes:  # otherwise each instance has its labels, the answers to it
+                counts = statistics.vote_counts(len(self.train_instances[0].answers[0]))
+                logs = logs | self.stop_on_collapse.line(counts)
             self.statistics = StepStatistics()
         if "train_loss" in logs:
             logs["train_loss"] = mean_loss(self.state.log_history)  # the library omits the steps before a resume
