@@ -194,9 +194,9 @@ def of_open_answers() -> Iterator[str]:
     smol = [results["capitals"]["runs"][method]["right"].values() for method in ("base", "f2c")]
     best = [100 * max(fmean(map(int, hits)) for hits in templates) for templates in smol]
     yield f"rises from {best[0]:.1f} to {best[1]:.1f}."
-    cells = (("capitals-ssd", "ssd"), ("capitals", "f2c"))
-    ssd, f2c = (100 * results[name]["vote_accuracy"][method] for name, method in cells)
-    yield f"its vote of the eight has {ssd:.1f}, F2C's {f2c:.1f}."
+    cells = (("capitals-ssd", "ssd"), ("capitals", "f2c"), ("qwen-capitals-ssd", "ssd"))
+    votes = (100 * results[name]["vote_accuracy"][method] for name, method in cells)
+    yield "Its vote of the eight has {:.1f} for SmolLM2 (F2C's {:.1f}) and {:.1f} for Qwen.".format(*votes)
 
 
 def of_word_problems() -> Iterator[str]:
