@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from flip_flop.errors import InputError, require_package
+from flip_flop.errors import InputError, look_up, require_package
 
 DEMO = "demo"  # the embedded model
 SERVED = "openai:"  # begins the name of a model that is served
@@ -80,10 +80,8 @@ def check_model_name(name: str, revision: str | None = None, *, dtype: str = "au
     Raises:
         InputError: ``E-MODEL-FILE``; ``E-MODEL-DEVICE`` for an unknown data type or device.
     """
-    if dtype not in ("auto", *DTYPES):
-        raise InputError("E-MODEL-DEVICE", f"Unknown dtype {dtype!r}.", f"Use one of {', '.join(DTYPES)}.")
-    if device.partition(":")[0] not in DEVICES:
-        raise InputError("E-MODEL-DEVICE", f"Unknown device {device!r}.", "Use cpu, or cuda for a GPU.")
+    look_up(dtype, dict.fromkeys(("auto", *DTYPES)), "E-MODEL-DEVICE", "Unknown dtype")
+    look_up(device.partition(":")[0], dict.fromkeys(DEVICES), "E-MODEL-DEVICE", "Unknown device")
     if is_endpoint(name):
         raise InputError(
             "E-ENDPOINT",

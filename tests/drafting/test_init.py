@@ -587,7 +587,7 @@ MISTAKES = {
     ),
     "roles": (FILES["topic"][1], ("--kind", "yes_no"), "E-INIT", ["are not no, yes", "--labels"]),
     "every row": (csv("text,name", lambda n: f"{text(n)},a{n}", 120), ("--label", "name"), "E-INIT", ["120"]),
-    "a prompt of another column": (PLAIN, ("--prompt", "typed.txt"), "E-INIT", ["{txet}", "'text'?"]),
+    "a prompt of another column": (PLAIN, ("--prompt", "typed.txt"), "E-INIT", ["'txet'", "'text'?"]),
     "a prompt without columns": (
         PLAIN,
         ("--prompt", "plain.txt"),

@@ -147,7 +147,7 @@ def test_stop_text_ends_an_answer_and_not_the_reasoning_before_it():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("word",), "Use text, number, latex"),
+        (("word",), "Known: latex, number, text"),
         (("text", "last_number"), "kind number"),
         (("text", "("), "regular expression"),
         (("text", ""), "empty"),

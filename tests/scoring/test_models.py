@@ -236,7 +236,7 @@ def test_remote_code_is_not_run(copy):
 
 
 def test_unknown_dtype_and_device_are_rejected(base):
-    assert "float32, bfloat16, float16" in rejected("E-MODEL-DEVICE", base, dtype="int8")
+    assert "auto, bfloat16, float16, float32" in rejected("E-MODEL-DEVICE", base, dtype="int8")
     rejected("E-MODEL-DEVICE", base, device="abacus")
     if not torch.cuda.is_available():
         rejected("E-MODEL-DEVICE", base, device="cuda")

@@ -20,6 +20,7 @@ from flip_flop.scoring.options import DEFAULT_SCORING, DeviceMap, LoadIn, Scorin
 from flip_flop.tasks import Task, load_task, prior_from
 
 Command = Callable[..., Any]
+TEMPLATES_HELP = "NAME,NAME,... or `all` or `held_out`; by default all but the held-out ones."
 CALIBRATE_HELP = (
     "Correct the label bias of each template (docs/calibration.md). auto: batch, if it changes a prediction; stored: "
     "the offsets in the adapter's folder."
@@ -195,9 +196,7 @@ class ModelOptions(BaseModelOptions):
 class TemplateOptions:
     """The templates of a task."""
 
-    templates: str | None = option(
-        None, help="NAME,NAME,... or `all` or `held_out`; by default all but the held-out ones."
-    )
+    templates: str | None = option(None, help=TEMPLATES_HELP)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,28 +1,17 @@
 """``flip-flop templates``: list, show and check templates."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
 from flip_flop.cli.lazy import LazyGroup
-from flip_flop.cli.options import DataOptions, TemplateOptions, option, options
+from flip_flop.cli.options import TEMPLATES_HELP, DataOptions, options
 from flip_flop.console import align_columns, count, echo, visible
 from flip_flop.errors import InputError
 from flip_flop.files import derive_seed
 from flip_flop.prompts import Encode, LintRow, RenderedInstance, lines_of, lint_templates
 from flip_flop.tasks import Task
-
-
-@dataclass(frozen=True, kw_only=True)
-class ShowOptions(TemplateOptions):
-    """The options of ``show``."""
-
-    instance: str = option("1", short="-n", help="Its number in the split, or its id.")
-    split: str = option("test", help="Which split it is in.")
-    seed: int = option(0, help="For templates that draw at random.")
-
 
 LAZY = {
     "fetch": ("flip_flop.paper.cli:fetch_command", "Download PromptSource's templates."),
@@ -58,23 +47,27 @@ def list_command(data: DataOptions, task: str) -> None:
 
 @templates_command.command("show", short_help="One instance under every template.")
 @click.argument("task")
-@options(ShowOptions, DataOptions)
-def show_command(show: ShowOptions, data: DataOptions, task: str) -> None:
+@click.option("--templates", help=TEMPLATES_HELP)
+@click.option("--instance", "-n", default="1", show_default=True, help="Its number in the split, or its id.")
+@click.option("--split", default="test", show_default=True, help="Which split it is in.")
+@click.option("--seed", default=0, show_default=True, help="For templates that draw at random.")
+@options(DataOptions)
+def show_command(data: DataOptions, task: str, templates: str | None, instance: str, split: str, seed: int) -> None:
     """Show one instance of TASK under every template, with its answers. * marks the gold answer.
 
     Scoring puts each prompt into the model's chat template, if it has one, with the task's additions to it.
     """
-    opened = data.open(task, show.templates)
-    instances = opened.instances(show.split, seed=show.seed, need_labels=False)
-    by_name = {str(number): instance for number, instance in enumerate(instances, start=1)}
-    selected = (by_name | {instance.id: instance for instance in instances}).get(show.instance)
+    opened = data.open(task, templates)
+    instances = opened.instances(split, seed=seed, need_labels=False)
+    by_name = {str(number): each for number, each in enumerate(instances, start=1)}
+    selected = (by_name | {each.id: each for each in instances}).get(instance)
     if selected is None:
         raise InputError(
             "E-TASK-UNKNOWN",
-            f"{opened.name}, {show.split}, has no instance {show.instance!r}.",
+            f"{opened.name}, {split}, has no instance {instance!r}.",
             f"Give a number from 1 to {len(instances)}, or an id.",
         )
-    echo(visible(f"{opened.name}, {show.split}, instance {selected.id}", one_line=True))
+    echo(visible(f"{opened.name}, {split}, instance {selected.id}", one_line=True))
     for key, value in selected.chat.given.items():
         echo(visible(f"{key}: {value}", one_line=True))
     for name, prompt, choices in zip(opened.templates.names, selected.prompts, selected.choices, strict=True):

@@ -11,7 +11,7 @@ from typing import Any, get_args
 import yaml
 
 from flip_flop.drafting import TaskKind
-from flip_flop.errors import InputError, nearest
+from flip_flop.errors import InputError, look_up
 from flip_flop.prompts import SEPARATOR, Template, names_of, reference
 from flip_flop.tasks.readers import read_text
 
@@ -153,9 +153,8 @@ def read_prompt(path: Path, columns: Sequence[str]) -> tuple[list[Phrasings], tu
     """
     text = read_text(path).strip()
     if not re.search(r"\{[{%#]", text):
-        unknown = next((name for name in re.findall(_FIELD, text) if name.strip() not in columns), None)
-        if unknown is not None:
-            raise InputError("E-INIT", f"{path}: {{{unknown}}} is not a column.", nearest(unknown, columns))
+        for name in re.findall(_FIELD, text):
+            look_up(name.strip(), dict.fromkeys(columns), "E-INIT", f"{path}: there is no column")
         text = re.sub(_FIELD, lambda found: f"{{{{ {reference(found[1].strip(), columns)} }}}}", text)
     names = names_of(Template(path.stem, text, None).jinja)
     printed = tuple(name for name in columns if name in names)

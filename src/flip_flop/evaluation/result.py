@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from flip_flop.console import count, percent, percent_interval, visible
-from flip_flop.errors import InputError
+from flip_flop.errors import InputError, look_up
 from flip_flop.evaluation.decision import LOW_MASS, Decision, decide
 from flip_flop.evaluation.instances import write_instances
 from flip_flop.files import check_output, new_folder, write_arrays, write_json
@@ -217,9 +217,7 @@ class Audit:
         """
         import pandas
 
-        if table not in _TABLES:
-            raise ValueError(f"There is no table {table!r}: choose one of {', '.join(_TABLES)}.")
-        return pandas.DataFrame(_TABLES[table](self))
+        return pandas.DataFrame(look_up(table, _TABLES, "E-CONFIG", "there is no table")(self))
 
     def __repr__(self) -> str:
         names = ("observed_agreement", "accuracy" if self.data.answered else "mean_f1")

@@ -9,7 +9,7 @@ from decimal import Context, Decimal
 
 import regex
 
-from flip_flop.errors import InputError, log, require_package
+from flip_flop.errors import InputError, log, look_up, require_package
 from flip_flop.prompts.latex import expression_key, latex_key
 
 KINDS = ("text", "number", "latex")
@@ -69,8 +69,7 @@ class AnswerFormat:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stop", tuple(self.stop))
-        if self.kind not in KINDS:
-            raise InputError("E-TASK-KEY", f"the kind of answer is {self.kind!r}.", f"Use {', '.join(KINDS)}.")
+        look_up(self.kind, dict.fromkeys(KINDS), "E-TASK-KEY", "the kind of answer is")
         if self.kind == "latex":
             require_package("math_verify", "latex", "E-TASK-KEY", "the kind of answer latex")
         if self.extract == LAST_NUMBER and self.kind != "number":

@@ -198,12 +198,9 @@ def _check_delimiter(columns: Sequence[str], where: str) -> None:
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    fields: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in fields:
-            raise ValueError(f"duplicate key {key!r} in one object")
-        fields[key] = value
-    return fields
+    if (key := first_repeated(key for key, _ in pairs)) is not None:
+        raise ValueError(f"duplicate key {key!r} in one object")
+    return dict(pairs)
 
 
 def _finite(text: str) -> float:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from flip_flop.errors import InputError, first_repeated, log, nearest
+from flip_flop.errors import InputError, first_repeated, log, look_up
 from flip_flop.files import new_folder, sha256_file, user_cache, write_json
 from flip_flop.prompts import Template, TemplateSet, check_rendering
 from flip_flop.strict_yaml import StrictLoader, StrictModel, read_yaml, validate
@@ -163,10 +163,8 @@ def read_promptsource(folder: Path, name: str) -> list[SourceTemplate]:
             the cache.
     """
     path, manifest = folder / name / FILE_NAME, folder / MANIFEST_NAME
-    if not re.fullmatch(_NAME, name) or not path.is_file():
-        raise InputError(
-            "E-TASK-UNKNOWN", f"PromptSource has no templates for {name!r}.", nearest(name, promptsource_names(folder))
-        )
+    known = dict.fromkeys(promptsource_names(folder))
+    look_up(name, known, "E-TASK-UNKNOWN", "PromptSource has no templates for")
     # The text is enough, and an invalid manifest has no digest.
     if manifest.is_file() and f'"{name}": "{sha256_file(path)}"' not in manifest.read_text(errors="replace"):
         raise InputError("E-TPL-FETCH", f"{path} has changed since it was downloaded.", f"Run `{FETCH_COMMAND}` again.")
