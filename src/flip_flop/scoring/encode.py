@@ -14,6 +14,7 @@ The boundary rule is implemented only here. Only the tokens of the answer are sc
 import contextlib
 import functools
 import inspect
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -180,7 +181,7 @@ class PromptEncoder:
             for start in range(0, len(instances), CHUNK):
                 chunk = [self.as_read(instance) for instance in instances[start : start + CHUNK]]
                 for row, instance in zip(self._encode(chunk), chunk, strict=True):
-                    long = self._too_long(row)
+                    long = self.too_long(row.id, map(longest_text, row.answers))
                     too_long += long
                     if not long:
                         self._check(row, instance.choices)
@@ -289,14 +290,10 @@ class PromptEncoder:
             encoded.append(EncodedInstance(rendered.id, tuple(answers), rendered.label, votes))
         return encoded
 
-    def _too_long(self, instance: EncodedInstance) -> list[TooLong]:
-        if self.max_length is None:
-            return []
-        return [
-            TooLong(instance.id, template, tokens, self.max_length)
-            for template, tokens in enumerate(map(longest_text, instance.answers))
-            if tokens > self.max_length
-        ]
+    def too_long(self, identifier: str, sizes: Iterable[int]) -> list[TooLong]:
+        """Return the prompts of an instance that exceed the model's context. ``sizes`` include the answers."""
+        limit = math.inf if self.max_length is None else self.max_length
+        return [TooLong(identifier, place, size, int(limit)) for place, size in enumerate(sizes) if size > limit]
 
     def _check(self, instance: EncodedInstance, choices: Sequence[Sequence[str]]) -> None:
         for index, answers in enumerate(instance.answers):

@@ -51,12 +51,11 @@ def generate(
     """
     encoder, form = loaded.encoder(options.chat_template, options.prompt_date or ""), instances[0].answer
     assert form is not None
-    limit, too_long, read, prompts = encoder.max_length, [], [], []
+    too_long, read, prompts = list[TooLong](), list[RenderedInstance](), list[list[int]]()
     (num_samples, seed), random_keys = sampling, list[RandomKey | None]()
     for instance in map(encoder.as_read, instances):
         ids = encoder.prompt_ids(instance)
-        sizes = [len(tokens) + form.max_tokens for tokens in ids]
-        long = [TooLong(instance.id, place, size, limit) for place, size in enumerate(sizes) if limit and size > limit]
+        long = encoder.too_long(instance.id, (len(tokens) + form.max_tokens for tokens in ids))
         too_long += long
         if not long:
             copies = 1 + num_samples

@@ -20,12 +20,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from flip_flop.errors import InputError, log, nearest
-from flip_flop.files import derive_seed
 from flip_flop.scoring.adapters import ADAPTER_KINDS, UNDIVIDED
 from flip_flop.scoring.causal_lm import HALF, as_input_error, unwrap
 from flip_flop.scoring.distributed import all_gather, sharding_of
 from flip_flop.scoring.models import LoadedModel, ModelGiven, as_loaded, load_model
 from flip_flop.training.config import F2CConfig, setting_errors
+from flip_flop.training.step import drawn_for
 
 # Keys of model_init_kwargs.
 INIT_SETTINGS = ("revision", "dtype", "device", "quantization_config")
@@ -105,16 +105,15 @@ def _with_adapter(model: nn.Module, args: F2CConfig, peft_config: PeftConfig | N
     hint = "Use --shard fsdp." if sharding_of(model) == "tp" else "Give another peft_config."
     with (
         as_input_error("E-ADAPTER", what, hint, (ValueError, UserWarning, AttributeError)),
-        torch.random.fork_rng(devices=[]),
+        drawn_for(torch.device("cpu"), args.seed, "lora"),
         warnings.catch_warnings(),
     ):
         warnings.filterwarnings("ignore", message=".*did not match any targeted module.*")  # of fused experts
         warnings.filterwarnings("error", message=UNDIVIDED)
-        torch.manual_seed(derive_seed(args.seed, "lora"))
         adapted = cast(PeftModel, get_peft_model(model, copy.deepcopy(config)))  # which it changes
         if sharding_of(model) == "tp":
-            torch.manual_seed(derive_seed(args.seed, "lora"))
-            _initialize_as_whole(adapted, copy.deepcopy(config))
+            with drawn_for(torch.device("cpu"), args.seed, "lora"):
+                _initialize_as_whole(adapted, copy.deepcopy(config))
     if peft_config is None:
         _warn_of_share(adapted)
     return adapted

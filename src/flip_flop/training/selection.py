@@ -160,9 +160,7 @@ class StopOnCollapse(TrainerCallback):
     """
 
     def __init__(self, config: F2CConfig, first_votes: Callable[[], VoteTable]):
-        self.bound = config.max_share_drift
-        self.is_enabled = config.stop_on_collapse
-        self.evaluates = config.eval_strategy != "no"
+        self.config = config
         self.first_votes = first_votes
         self.hint = f"Lower --learning-rate{'' if config.votes == 'frozen' else ' or use --votes frozen'}."
 
@@ -178,7 +176,8 @@ class StopOnCollapse(TrainerCallback):
 
     def _collapsed(self, state: TrainerState) -> dict[int, bool]:
         """Whether the predictions had collapsed, by the step of each evaluation or log line."""
-        key, bound = ("eval_collapsed", 0.0) if self.evaluates else ("vote_drift", self.bound)
+        is_logged = self.config.eval_strategy == "no"
+        key, bound = ("vote_drift", self.config.max_share_drift) if is_logged else ("eval_collapsed", 0.0)
         return {int(entry["step"]): entry[key] > bound for entry in state.log_history if key in entry}
 
     def step(self, state: TrainerState) -> int | None:
@@ -188,7 +187,7 @@ class StopOnCollapse(TrainerCallback):
 
     def is_due(self, state: TrainerState) -> bool:
         """Whether training has to stop."""
-        return self.is_enabled and self.step(state) is not None
+        return self.config.stop_on_collapse and self.step(state) is not None
 
     def has_collapsed(self, state: TrainerState, last: int) -> bool:
         """Whether the predictions had collapsed at the last evaluation up to a step."""
@@ -196,19 +195,15 @@ class StopOnCollapse(TrainerCallback):
 
     def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Ask for an evaluation, or stop if there are none."""
-        if not self.is_enabled or state.log_history[-1].get("vote_drift", 0.0) <= self.bound:
-            return
-        if self.evaluates:
+        has_drifted = state.log_history[-1].get("vote_drift", 0.0) > self.config.max_share_drift
+        if self.config.stop_on_collapse and has_drifted and self.config.eval_strategy != "no":
             control.should_evaluate, control.should_save = True, args.save_strategy != "no"
-        else:
-            self._stop_if_due(state, control)
+        elif has_drifted:
+            self.on_evaluate(args, state, control)
 
     def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Stop if this evaluation is the second in a row that has collapsed."""
-        self._stop_if_due(state, control)
-
-    def _stop_if_due(self, state: TrainerState, control: TrainerControl) -> None:
-        if self.is_enabled and self.step(state) == state.global_step:
+        if self.config.stop_on_collapse and self.step(state) == state.global_step:
             log.warning("W-COLLAPSE: stopped at step %d: the predictions collapsed. %s", state.global_step, self.hint)
             # The checkpoint lets --keep-worse save the adapter without training again.
             control.should_training_stop, control.should_save = True, True
