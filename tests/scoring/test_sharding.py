@@ -374,7 +374,7 @@ def largest_difference(tensors, others, relative=False):
 @pytest.mark.parametrize(
     ("flags", "reason"),
     [
-        ((), "--shard divides the weights between processes, but there is one. Start several: torchrun"),
+        ((), "shard divides the weights between processes, but there is one. Start several: torchrun"),
         (("--load-in", "4bit"), "--shard does not work with --load-in."),
         (("--device-map", "auto"), "--shard does not work with --device-map."),
     ],

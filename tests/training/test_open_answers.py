@@ -1,5 +1,6 @@
 """Training on open answers: generated answers as candidates, the files of a run, and what is refused."""
 
+import copy
 import shutil
 from collections import Counter
 from dataclasses import replace
@@ -100,6 +101,7 @@ def test_a_token_without_probability_is_never_sampled():
 
 def test_an_answer_ends_at_the_ends_of_model_and_tokenizer_and_at_no_other_token():
     loaded, instance = load_tiny(), open_task(max_tokens=8).render("train").instances[0]
+    loaded = replace(loaded, tokenizer=copy.deepcopy(loaded.tokenizer))  # other tests share it
     config, tokenizer = loaded.model.generation_config, loaded.tokenizer
     with torch.no_grad():
         loaded.model.lm_head.weight.zero_()  # all tokens are equal, so that the first one is written
