@@ -141,7 +141,7 @@ def test_loading_options_that_are_no_json_object_are_refused(tmp_path, value):
 @pytest.mark.parametrize(
     ("loads", "key", "value", "words"),
     [
-        (True, "model_init_kwargs", {"device_map": "auto"}, ".*'device_map', which is not passed on"),
+        (True, "model_init_kwargs", {"device_map": "auto"}, ".*does not pass on 'device_map'"),
         (False, "model_init_kwargs", {"dtype": "float32"}, "dtype: the model is loaded already"),
         (False, "quantization_config", BitsAndBytesConfig(load_in_8bit=True), "quantization_config: the model is load"),
     ],

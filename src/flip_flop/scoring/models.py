@@ -1,6 +1,5 @@
 """Load a causal language model from safetensors or GGUF, its tokenizer and an adapter, and record them."""
 
-import importlib.util
 import json
 import logging
 import os
@@ -31,7 +30,7 @@ from transformers.utils import logging as transformers_logging
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from flip_flop.console import versions
-from flip_flop.errors import InputError, install_command, log
+from flip_flop.errors import InputError, log, require_package
 from flip_flop.files import (
     lock_output,
     new_folder,
@@ -422,12 +421,7 @@ def _quantization(quantization: QuantizationConfigMixin | LoadIn, dtype: str) ->
         raise InputError(
             "E-MODEL-DEVICE", f"Unknown quantization {quantization!r}.", f"Use {' or '.join(get_args(LoadIn))}."
         )
-    if importlib.util.find_spec("bitsandbytes") is None:
-        raise InputError(
-            "E-MODEL-DEVICE",
-            f"Loading in {quantization} needs bitsandbytes, which is not installed.",
-            f"Install it: {install_command('quantized')}.",
-        )
+    require_package("bitsandbytes", "quantized", "E-MODEL-DEVICE", f"Loading in {quantization}")
     if quantization == "8bit":
         return BitsAndBytesConfig(load_in_8bit=True)
     nf4 = {"bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True}

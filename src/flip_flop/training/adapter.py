@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
-from flip_flop.errors import InputError, log, nearest
+from flip_flop.errors import InputError, log, look_up
 from flip_flop.scoring.adapters import ADAPTER_KINDS, UNDIVIDED
 from flip_flop.scoring.causal_lm import HALF, as_input_error, unwrap
 from flip_flop.scoring.distributed import all_gather, sharding_of
@@ -315,12 +315,7 @@ def load_trained(
             )
         return as_loaded(model, tokenizer)
     for name in settings:
-        if name not in INIT_SETTINGS:
-            raise InputError(
-                "E-CONFIG",
-                f"model_init_kwargs has {name!r}, which is not passed on.",
-                nearest(name, INIT_SETTINGS),
-            )
+        look_up(name, dict.fromkeys(INIT_SETTINGS), "E-CONFIG", "model_init_kwargs does not pass on")
     if isinstance(settings.get("dtype"), torch.dtype):
         settings["dtype"] = str(settings["dtype"]).removeprefix("torch.")
     if args.bf16:

@@ -21,7 +21,7 @@ from transformers.trainer_utils import PredictionOutput
 from transformers.training_args import OptimizerNames
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
-from flip_flop.errors import InputError, nearest
+from flip_flop.errors import InputError, look_up
 from flip_flop.files import write_text
 from flip_flop.hub import why_unreachable
 from flip_flop.method import find_consensus, find_method, split_templates
@@ -534,9 +534,7 @@ class F2CTrainer(Trainer):
 
     def _encoded(self, rows: RenderedRows | str) -> InstanceDataset:
         if isinstance(rows, str):
-            if rows not in self.eval_by_name:
-                raise InputError("E-DATA-ROWS", f"There is no eval_dataset {rows!r}.", nearest(rows, self.eval_by_name))
-            return self.eval_by_name[rows]
+            return look_up(rows, self.eval_by_name, "E-DATA-ROWS", "There is no eval_dataset")
         (dataset,) = encode_rows(self.encoder, self.args.too_long, ("validation", rows), names=self.template_names)
         return dataset
 
