@@ -27,7 +27,7 @@ Choices = tuple[tuple[str, ...], ...]
 # The runs that read a prompt (none if all did), the prompt, and the answers that these runs wrote, by name.
 Block = tuple[list[str], str, list[tuple[str, str]]]
 PAGE_SIZE = 4_000_000  # characters of a page's instances, compressed and in Base64
-MAX_PROMPTS = 200_000  # to try: more do not fit
+NUM_TRIED = 200  # instances whose size tells how many fit
 
 
 @dataclass(frozen=True)
@@ -219,8 +219,9 @@ def embed(group: AuditComparison, order: list[int], printed: Collection[int], si
     ranked = np.concatenate([np.array(sorted(printed), dtype=np.int64), _by_interest(group.advised)])
     ranked = ranked[np.sort(np.unique(ranked, return_index=True)[1])]
     number, labels = len(ranked), RowLabels.of(group.row_forms)
-    if size is not None:
-        number = max(len(printed), min(number, MAX_PROMPTS // len(order)))
+    if size is not None and number > NUM_TRIED:
+        tried = _pack(group, order, np.sort(ranked[:NUM_TRIED]), printed, labels)
+        number = max(len(printed), min(number, NUM_TRIED * size // len(tried.content)))
     while True:
         packed = _pack(group, order, np.sort(ranked[:number]), printed, labels)
         if size is None or len(packed.content) <= size or number <= len(printed):
