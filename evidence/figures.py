@@ -206,6 +206,7 @@ def of_word_problems() -> Iterator[str]:
         ("qwen-svamp-direct", "Qwen, number"),
         ("qwen-svamp", "Qwen, steps"),
         ("svamp-equation", "SmolLM2, equation"),
+        ("svamp-equation-ssd", "SmolLM2, equation"),
         ("qwen-svamp-equation", "Qwen, equation"),
     )
     for name, title in rows:

@@ -17,6 +17,7 @@ from flip_flop.scoring.open_answers import TEMPERATURE, GumbelNoise, as_choices,
 from flip_flop.scoring.options import ScoringOptions
 from flip_flop.tasks import RowsSource, Task
 from flip_flop.training import F2CTrainer, make_config, train
+from flip_flop.training.selection import reason_against_answers
 from tests.evaluation.test_open_answers import grouped
 from tests.refused import refused
 from tests.tiny import byte_bpe
@@ -227,6 +228,25 @@ def test_samples_need_open_answers(tmp_path):
         tmp_path / "run",
         quiet=True,
     )
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({}, None),
+        ({"answer_length": (12.0, 24.0), "accuracy": (0.3, 0.2, [-0.3, 0.1])}, None),
+        ({"observed_agreement": (0.4, 0.39)}, "agree less"),
+        ({"answer_length": (12.5, 56.7)}, "grow from 12 to 57 characters"),  # Oslo Oslo Oslo ...
+        ({"accuracy": (0.22, 0.0, [-0.35, -0.08])}, "less often right"),
+        ({"accuracy": (0.0, 0.0, None)}, None),
+    ],
+)
+def test_adapters_with_worse_answers_are_not_saved(changes, reason):
+    values = {"observed_agreement": (0.4, 0.6), "unmapped_share": (0.1, 0.0), "answer_length": (12.0, 9.0)} | changes
+    parts = ("before", "after", "interval")
+    change = {name: dict(zip(parts, (*numbers, None), strict=False)) for name, numbers in values.items()}
+    found = reason_against_answers({"num_instances": 32, "collapsed": False, **change})
+    assert found is None if reason is None else found.startswith("W-WORSE: ") and reason in found
 
 
 class Interrupted(RuntimeError):

@@ -18,6 +18,8 @@ from flip_flop.training.settings import SelectBy
 
 # The label frequencies of fewer votes are too noisy.
 MIN_VOTES = 50
+# Answers that grow more repeat themselves without an end. Runs that gained had 0.5 to 1.1 (docs/evidence.md).
+MAX_LENGTH_RATIO = 2
 
 
 def evaluation_metrics(table: Scores, gold: np.ndarray, names: Sequence[str], f1: Average = "auto") -> dict[str, float]:
@@ -279,4 +281,10 @@ def reason_against_answers(change: Mapping[str, Any]) -> str | None:
     agreement = numbers["observed_agreement"]
     if agreement["after"] < agreement["before"]:
         return "W-WORSE: after training, the answers to validation rows agree less."
+    length, right = numbers["answer_length"], numbers.get("accuracy")
+    if length["after"] > MAX_LENGTH_RATIO * length["before"]:
+        characters = f"{length['before']:.0f} to {length['after']:.0f} characters"
+        return f"W-WORSE: after training, the answers to validation rows grow from {characters}."
+    if right and right["interval"] and right["interval"][1] < 0:
+        return "W-WORSE: after training, the answers to validation rows are less often right."
     return None
