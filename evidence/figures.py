@@ -207,6 +207,7 @@ def of_word_problems() -> Iterator[str]:
         ("qwen-svamp", "Qwen, steps"),
         ("svamp-equation", "SmolLM2, equation"),
         ("svamp-equation-ssd", "SmolLM2, equation"),
+        ("svamp-equation-ttrl", "SmolLM2, equation"),
         ("qwen-svamp-equation", "Qwen, equation"),
     )
     for name, title in rows:
