@@ -3,6 +3,7 @@
 import functools
 
 import torch
+import transformers
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import (
     AutoModelForCausalLM,
@@ -118,6 +119,7 @@ def tiny_model(architecture="qwen2", vocab_size=400, seed=0):
 def save_tiny(folder, *, seed=0, tokenizer=None, architecture="qwen2"):
     """A tiny model on disk, as a user has it: config, safetensors, tokenizer."""
     tokenizer = tokenizer or byte_bpe()
+    transformers.utils.logging.disable_progress_bar()  # it would be in the command's output
     tiny_model(architecture, len(tokenizer), seed=seed).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder

@@ -81,7 +81,8 @@ def check_model_name(name: str, revision: str | None = None, *, dtype: str = "au
         InputError: ``E-MODEL-FILE``; ``E-MODEL-DEVICE`` for an unknown data type or device.
     """
     look_up(dtype, dict.fromkeys(("auto", *DTYPES)), "E-MODEL-DEVICE", "Unknown dtype")
-    look_up(device.partition(":")[0], dict.fromkeys(DEVICES), "E-MODEL-DEVICE", "Unknown device")
+    if device.partition(":")[0] not in DEVICES:
+        raise InputError("E-MODEL-DEVICE", f"Unknown device {device!r}.", "Use cpu, or cuda for a GPU.")
     if is_endpoint(name):
         raise InputError(
             "E-ENDPOINT",

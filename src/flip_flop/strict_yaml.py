@@ -54,15 +54,15 @@ def read_yaml(path: Path, *, loader: type[StrictLoader] = StrictLoader, code: st
     try:
         return yaml.load(path.read_text(encoding="utf-8-sig"), Loader=loader)
     except OSError as error:
-        raise InputError(code, f"{path} cannot be read: {error.strerror}.") from None
+        raise InputError(code, f"{path} cannot be read: {error.strerror}.", "Give a YAML file.") from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f" line {mark.line + 1}" if mark is not None else ""
         problem = " ".join(str(error.problem or error.context).split())
         raise InputError(code, f"{path}{line}: {problem}.", "Fix the YAML at this line.") from None
     except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
-        problem = " ".join(str(error).split())[:200]
-        raise InputError(code, f"{path}: {problem}.", "Write YAML in UTF-8.") from None
+        hint = "Save it as UTF-8." if isinstance(error, UnicodeDecodeError) else "Fix the YAML."
+        raise InputError(code, f"{path}: {' '.join(str(error).split())[:200]}.", hint) from None
 
 
 class StrictModel(BaseModel):

@@ -202,6 +202,24 @@ def test_scores_that_are_not_finite_are_refused(score):
         split_of([*UNSURE, [-0.1, score]])
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"max_cc_size": 1},
+        {"flip_weight_min": 0.5, "flip_weight_max": 0.4},
+        {"flip_weight_min": -0.1},
+        {"flip_weight_max": math.inf},
+        {"flip_weight_min": math.nan},
+        {"flip_temperature": 0.0},
+        {"flip_temperature": math.nan},
+        {"unanimous_margin": math.nan},
+    ],
+)
+def test_settings_out_of_their_range_are_refused(changes):
+    with pytest.raises(ValueError, match="out of its range"):
+        split_of(UNSURE, **changes)
+
+
 @pytest.mark.parametrize(("gap", "weight"), [(0.0, 0.5), (1e6, 0.9), (-1e6, 0.1)])
 def test_line_18_flip_weight_runs_from_f_min_to_f_max(gap, weight):
     scores = torch.tensor([[-1e7, -1e7 - 3.0], [-1e7, -1e7 - 3.0], [-1e7 - gap, -1e7 - gap - 1.0]], dtype=torch.float64)

@@ -207,14 +207,17 @@ def test_missing_cell_is_a_dash():
     assert averages[1][2] == averages[1][4].strip("()") + " over 10 tasks"  # the paper's average is over the same ten
 
 
-def test_notes_name_instances_that_are_not_the_papers():
+def test_notes_name_cells_over_fewer_seeds_and_instances_that_are_not_the_papers():
     values = dict.fromkeys(("mean_f1", "f1_std", "observed_agreement"), 0.5)
     audits = [{"method": "base", "task": task, "values": values, "instances": 277} for task in ("rte", "wic")]
     for task, seeds in (("rte", (0, 1, 2)), ("wic", (1,))):
         made = {"method": "f2c", "task": task, "values": values, "base": values, "instances": 277}
         audits += [made | {"seed": seed, "is_done": seed in seeds} for seed in range(3)]
     notes = grids.methods_table(made_frame(*audits)).notes
-    assert notes[2] == "Not the paper's instances: WiC 277 of test."
+    assert notes[2:4] == [
+        "Over fewer seeds than the others: F2C on WiC (1).",
+        "Not the paper's instances: WiC 277 of test.",
+    ]
     assert "2 audits of this table not done yet." in notes
 
 

@@ -411,7 +411,7 @@ MISTAKES = [
     ("name: terse\n", "reference: x\n", "E-TASK-KEY", "template 2 has no name"),
     ("label_field: urgent", "label_field: [urgent]", "E-TASK-KEY", "label_field is ['urgent']. It should be a valid string"),
     ("labels: [0, 1]\n", "", "E-TASK-KEY", "has a label_field but no labels"),
-    ("labels: [0, 1]\n", "labels: [0, 1]\nf1: mikro\n", "E-TASK-KEY", "f1 is 'mikro', but there are 2 labels. Use macro or auto"),
+    ("labels: [0, 1]\n", "labels: [0, 1]\nf1: mikro\n", "E-TASK-KEY", "f1 is 'mikro'. Did you mean 'macro'"),
     ("[terse]", "terse", "E-TASK-KEY", "held_out_templates is 'terse'. Write held_out_templates: [plain, formal]."),
     ("[terse]", "[tersely]", "E-TASK-UNKNOWN", "no template 'tersely'. Did you mean 'terse'?"),
     ("name: terse\n", "name: terse\n    order: swapped\n", "E-TASK-KEY", "template 'terse' has an order but no wording. Give the same wording"),
@@ -449,7 +449,7 @@ def test_a_mistake_in_a_task_file_is_rejected_with_its_place(tmp_path, old, new,
 def test_an_unreadable_task_file_is_rejected(tmp_path):
     path = tmp_path / "task.yaml"
     path.write_bytes("name: ä".encode("latin-1"))
-    assert "byte 0xe4 in position 6: unexpected end of data. Write YAML in UTF-8" in str(refusal(path))
+    assert "byte 0xe4 in position 6: unexpected end of data. Save it as UTF-8" in str(refusal(path))
     assert str(refusal(tmp_path / "tsk.yaml")).endswith("tsk.yaml. Did you mean 'task.yaml'?")
     assert refusal(tmp_path / "tsk.yaml").code == "E-TASK-FILE"
     assert refusal(tmp_path).code == "E-TASK-FILE"

@@ -89,7 +89,7 @@ def split_templates(
       :math:`k = \min(k_{\max}, |G| - 1)`, the release's row "k, line 10".
 
     Raises:
-        ValueError: A score is not finite.
+        ValueError: A score is not finite, or a setting is out of its range.
 
     Example:
         >>> scores = torch.tensor([[-0.1, -3.0], [-0.2, -2.0], [-0.6, -0.8], [-1.5, -0.3]])
@@ -100,6 +100,10 @@ def split_templates(
         >>> split.case, split.cc_mask.tolist(), split.nc_mask.tolist(), round(split.flip_weight, 4)
         (3, [True, True, False, False], [False, False, True, True], 0.7109)
     """
+    is_ordered = 0 <= settings.flip_weight_min <= settings.flip_weight_max < math.inf
+    is_split = settings.max_cc_size >= 2 and not math.isnan(settings.unanimous_margin)
+    if not (is_ordered and is_split and 0 < settings.flip_temperature < math.inf):
+        raise ValueError("A setting of Algorithm 1 is out of its range.")
     num_templates, num_labels = scores.shape
     scores = scores.detach().to("cpu", torch.float64)
     if not scores.isfinite().all():

@@ -141,9 +141,11 @@ def load_plan(path: Path) -> Plan:
     """Read a plan that :meth:`StudyFolder.write_plan` wrote (``E-STUDY``)."""
     try:
         return _PLAN.validate_json(path.read_bytes())
-    except (OSError, ValidationError) as error:
-        reason = str(error).splitlines()[0]
-        raise InputError("E-STUDY", f"{path} is not the plan of a study ({reason}).", "Run the study again.") from None
+    except OSError as error:
+        reason = str(error.strerror)
+    except ValidationError as error:
+        reason = error.errors()[0]["msg"]
+    raise InputError("E-STUDY", f"{path} is not the plan of a study ({reason}).", "Run the study again.")
 
 
 def _adapter(run: Path) -> str | None:

@@ -1,5 +1,6 @@
 """A study: a grid of tasks, methods, seeds and templates with settings, read from a YAML file."""
 
+import csv
 import functools
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -7,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import pandas as pd
 from pydantic import AfterValidator, BeforeValidator, Field, StrictBool, StrictInt, model_validator
 
 from flip_flop.errors import InputError, look_up, nearest
@@ -299,11 +299,13 @@ def release_settings(model: str) -> Mapping[tuple[str, str], Mapping[str, Any]]:
     """
     family = "llama" if "llama" in Path(model).name.lower() else "qwen"
     settings: dict[tuple[str, str], dict[str, Any]] = {}
-    rows = pd.read_csv(RELEASE_SETTINGS, keep_default_na=False)
-    for row in rows[rows["model"].isin(["", family])].drop(columns="model").to_dict("records"):
-        task = row.pop("task")
-        settings["cce", task] = {"cce_weight": row.pop("cce_alone")}
-        settings["f2c", task] = row
+    with RELEASE_SETTINGS.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            task, of_family, cce_alone = row.pop("task"), row.pop("model"), float(row.pop("cce_alone"))
+            if of_family in ("", family):
+                settings["cce", task] = {"cce_weight": cce_alone}
+                settings["f2c", task] = {name: float(value) for name, value in row.items()}
+                settings["f2c", task]["max_cc_size"] = int(row["max_cc_size"])
     return settings
 
 

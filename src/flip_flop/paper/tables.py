@@ -176,6 +176,12 @@ def make_notes(frame: pd.DataFrame, asked: pd.DataFrame, rows: Iterable[Row], *m
     texts = [cell.text for row in rows for cell in row if cell.style != "paper"]
     ends = [f"{size:,}" for size in (*sizes[:1], *sizes[-1:])]
     num_open = len(audits) - len(complete)
+    trained = complete[complete["method"] != BASE.name]
+    per_cell = trained.groupby([*CELL, "method_title"], dropna=False, sort=False)["seed"].nunique()
+    fewer = [
+        f"{line.method_title} on {task_title(line.task)}{held_out(line)} ({line.seed})"
+        for line in per_cell[per_cell < len(seeds)].reset_index().itertuples()
+    ]
     other = [
         f"{task_title(line.task)} {line.instances:,} of {line.split}"
         for line in complete.drop_duplicates(["task", "instances", "split"]).itertuples()
@@ -185,6 +191,7 @@ def make_notes(frame: pd.DataFrame, asked: pd.DataFrame, rows: Iterable[Row], *m
     notes = [
         f"Model: {', '.join(done['model'].unique())}{seed_words}.",
         bool(ends) and f"Split {' and '.join(splits)}; instances per task: {' to '.join(dict.fromkeys(ends))}.",
+        bool(fewer) and f"Over fewer seeds than the others: {'; '.join(fewer)}.",
         bool(other) and f"Not the paper's instances: {', '.join(other)}.",
         bool(names) and f"Collapsed, one label nearly everywhere or for each template: {'; '.join(names)}.",
         bool(done["is_demo"].any()) and DEMO_NOTE,

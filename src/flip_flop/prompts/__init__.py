@@ -15,3 +15,14 @@ from flip_flop.prompts.template import (
     render_instance,
     templates_differ_in_answer_words,
 )
+
+__all__ = [
+    "CHAT_KEYS",
+    "AnswerFormat",
+    "Chat",
+    "RenderedInstance",
+    "Template",
+    "TemplateSet",
+    "render_instance",
+    "templates_differ_in_answer_words",
+]

@@ -12,3 +12,24 @@ from flip_flop.report.compare import (
 from flip_flop.report.page import render_page, report_groups, write_figures, write_report
 from flip_flop.report.sections import caveats
 from flip_flop.report.tables import legend, render_csv, render_latex, render_markdown, render_text, table_caveats
+
+__all__ = [
+    "caveats",
+    "comparison_blocks",
+    "data_differences",
+    "group_runs",
+    "legend",
+    "load_run",
+    "mean_difference",
+    "render_csv",
+    "render_latex",
+    "render_markdown",
+    "render_page",
+    "render_text",
+    "report_groups",
+    "require_comparable",
+    "table_caveats",
+    "what_differs",
+    "write_figures",
+    "write_report",
+]

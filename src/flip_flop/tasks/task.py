@@ -110,6 +110,7 @@ class Task:
         texts = [unicodedata.normalize("NFC", str(label)) for label in self.labels or ()]
         if self.labels is not None and len(texts) < 2:
             raise InputError("E-TASK-KEY", f"{task} has {len(texts)} label.", "List at least two labels.")
+        look_up(self.f1, dict.fromkeys(("auto", "binary", "macro")), "E-TASK-KEY", f"{task}: f1 is")
         resolve_average(self.f1, len(texts) or 2)
         if (twice := first_repeated(texts)) is not None:
             raise InputError("E-LABEL-DUP", f"{task} lists the label {twice!r} twice.", "Remove one of them.")

@@ -282,7 +282,7 @@ def reason_against_answers(change: Mapping[str, Any]) -> str | None:
     if agreement["after"] < agreement["before"]:
         return "W-WORSE: after training, the answers to validation rows agree less."
     length, right = numbers["answer_length"], numbers.get("accuracy")
-    if length["after"] > MAX_LENGTH_RATIO * length["before"]:
+    if length["after"] > MAX_LENGTH_RATIO * length["before"] > 0:
         characters = f"{length['before']:.0f} to {length['after']:.0f} characters"
         return f"W-WORSE: after training, the answers to validation rows grow from {characters}."
     if right and right["interval"] and right["interval"][1] < 0:
