@@ -166,13 +166,7 @@ def _train(plan: Plan, folder: StudyFolder, cell: Cell) -> bool:
         (out / RUN_FILE).unlink()
         (out / CELL).unlink()
     data = load_training_data(task, config, limit=study.limit, eval_limit=study.eval_limit)
-    try:
-        return train(_load(plan), data, config, out, resume=True, keep_worse=True).stopped_by is None
-    except InputError as error:
-        if error.code != "E-RESUME-CHANGED":
-            raise
-        hint = f"Restore them, or remove {out}, and run the study again."
-        raise InputError(error.code, error.message, hint) from error
+    return train(_load(plan), data, config, out, resume=True, keep_worse=True).stopped_by is None
 
 
 def _audit(plan: Plan, folder: StudyFolder, unit: Unit, cell: Cell) -> None:
