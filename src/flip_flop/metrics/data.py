@@ -14,7 +14,7 @@ from flip_flop.metrics.f1 import Average, resolve_average
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """The scores of one model on instances under templates, with their gold labels and what a scorer says about them.
+    """The scores of one model on instances under templates, with their gold labels and the scorer's record.
 
     ``len(data)`` is the number of instances, and ``data[rows]`` has the arrays that metrics read, of some instances.
 

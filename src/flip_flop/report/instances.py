@@ -27,7 +27,7 @@ Choices = tuple[tuple[str, ...], ...]
 # The runs that read a prompt (none if all did), the prompt, and the answers that these runs wrote, by name.
 Block = tuple[list[str], str, list[tuple[str, str]]]
 PAGE_SIZE = 4_000_000  # characters of a page's instances, compressed and in Base64
-NUM_TRIED = 200  # instances whose size tells how many fit
+NUM_TRIED = 200  # instances from whose size the number that fits is estimated
 
 
 @dataclass(frozen=True)

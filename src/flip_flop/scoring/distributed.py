@@ -84,9 +84,9 @@ def sum_gradients(parameters: Iterable[Tensor]) -> None:
         parameter.grad = summed.view_as(grad).to(grad.dtype)
 
 
-def any_rank(flag: bool) -> bool:
-    """Return whether the flag is set in any process."""
-    return any(all_gather(flag))
+def any_rank(flag: bool, device: torch.device) -> bool:
+    """Return whether the flag is set in any process. A tensor, because sharded models ask before each pass."""
+    return bool(_sum(torch.tensor(int(flag), device=device))) if world_size() > 1 else flag
 
 
 def shard(items: Sequence[Any]) -> Sequence[Any]:
@@ -195,7 +195,7 @@ def shared_pass(model: nn.Module) -> Iterator[None]:
 def announce_pass(model: nn.Module) -> None:
     """Tell the other processes that this process computes a pass, for which the weights of all are gathered."""
     if sharding_of(model) == "fsdp":
-        any_rank(True)
+        any_rank(True, unwrap(model).device)
 
 
 @contextmanager
@@ -212,7 +212,7 @@ def in_step(model: nn.Module, spare: Callable[[], Any]) -> Iterator[None]:
         raise
     except (InputError, torch.OutOfMemoryError) as error:  # between two passes
         failure = error
-    while sharding_of(model) == "fsdp" and any_rank(False):
+    while sharding_of(model) == "fsdp" and any_rank(False, unwrap(model).device):
         spare()
     if failure is not None:
         raise failure

@@ -109,7 +109,7 @@ class GumbelNoise(LogitsProcessor):
 
 
 class _Stops(StoppingCriteria):
-    """Ends answers at their stop texts. The library's own criterion would also end the reasoning before an answer."""
+    """Ends answers at their stop texts. The library's criterion would also end the reasoning before an answer."""
 
     def __init__(self, tokenizer: Any, form: AnswerFormat, prompts: torch.Tensor) -> None:
         self.tokenizer, self.form, self.width = tokenizer, form, prompts.shape[1]
@@ -125,7 +125,12 @@ class _Stops(StoppingCriteria):
 def _batches(prompts: Sequence[Sequence[int]], max_tokens: int, batch_tokens: int) -> list[list[int]]:
     """Return the places of prompts of similar lengths, with little padding; the longest first."""
     longest_first = sorted(range(len(prompts)), key=lambda place: len(prompts[place]))[::-1]
-    batches = groups(longest_first, lambda batch: len(batch) * (len(prompts[batch[0]]) + max_tokens) <= batch_tokens)
+
+    def add(batch: tuple[int, int], place: int) -> tuple[int, int]:
+        size, width = batch
+        return size + 1, width or len(prompts[place]) + max_tokens
+
+    batches = groups(longest_first, (0, 0), add, lambda batch: batch[0] * batch[1] <= batch_tokens)
     return [batch[::-1] for batch in batches]
 
 

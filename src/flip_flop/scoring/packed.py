@@ -29,6 +29,9 @@ from flip_flop.scoring.options import DEFAULT_SCORING, Backend
 from flip_flop.scoring.trie import TokenTrie, join
 
 T = TypeVar("T")
+State = TypeVar("State")
+# The number of sequences, their longest and shortest length, and the columns with logits.
+Batch = tuple[int, int, int, frozenset[int]]
 # The most logits of one forward pass: 256 MB in float32, or 441 rows of 151,936.
 MAX_LOGITS = 1 << 26
 # Floating-point operations above which the fixed cost of a forward pass is small: an order of magnitude by device.
@@ -160,8 +163,8 @@ def _padded_logits(
 
     Args:
         model: The model.
-        trie: The instances. A sequence is named by its last node. An input shares the sequence of a longer input that
-            begins with it.
+        trie: The instances. The last node of a sequence identifies it. An input shares the sequence of a longer input
+            that begins with it.
         batch_tokens: The tokens of a forward pass, padding included.
         same_length: Compute only sequences of one length together, for positions that depend on the length. A pass
             over a single token resets positions that a longer sequence has changed.
@@ -179,12 +182,18 @@ def _padded_logits(
     pieces: list[Tensor] = []
     row_of: dict[tuple[int, int], int] = {}
 
-    def fits(batch: list[int]) -> bool:
-        width, used = int(trie.depth[batch[0]]) + 1, set[int]().union(*(columns[end] for end in batch))
-        is_alike = not same_length or int(trie.depth[batch[-1]]) + 1 == width
-        return is_alike and len(batch) * width <= batch_tokens and len(batch) * len(used) <= max_rows
+    def add(batch: Batch, end: int) -> Batch:
+        size, width, _, used = batch
+        length = int(trie.depth[end]) + 1
+        return size + 1, width or length, length, used | columns[end]
 
-    for batch in groups(sorted(columns, key=lambda end: -trie.depth[end]), fits):
+    def fits(batch: Batch) -> bool:
+        size, width, shortest, used = batch
+        is_alike = not same_length or shortest == width
+        return is_alike and size * width <= batch_tokens and size * len(used) <= max_rows
+
+    empty: Batch = (0, 0, 0, frozenset())
+    for batch in groups(sorted(columns, key=lambda end: -trie.depth[end]), empty, add, fits):
         sequences = [torch.from_numpy(trie.ids[[*trie.ancestors(end), end]].astype(np.int64)) for end in batch]
         ids = pad_sequence(sequences, batch_first=True)
         if same_length:
@@ -335,22 +344,29 @@ def pass_sizes(model: nn.Module, instances: Sequence[EncodedInstance], batch_tok
     return sizes
 
 
-def groups(items: Iterable[T], fits: Callable[[list[T]], bool]) -> Iterator[list[T]]:
-    """Yield the items in order, in groups that fit. An item that does not fit is alone."""
-    group: list[T] = []
+def groups(
+    items: Iterable[T], start: State, add: Callable[[State, T], State], fits: Callable[[State], bool]
+) -> Iterator[list[T]]:
+    """Yield the items in order, in groups whose state fits. An item that does not fit has its own group.
+
+    ``add`` returns the state of a group, such as its size, with another item. An empty group has the state ``start``.
+    """
+    group, state = list[T](), start
     for item in items:
-        if group and not fits([*group, item]):
+        grown = add(state, item)
+        if group and not fits(grown):
             yield group
-            group = []
+            group, grown = [], add(start, item)
         group.append(item)
+        state = grown
     if group:
         yield group
 
 
 def pack(sizes: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
-    """Yield the indices of the sizes, largest first, in groups of at most ``max_tokens``. A larger size is alone."""
+    """Yield the indices of the sizes, largest first, in groups of at most ``max_tokens``, or of one larger size."""
     largest_first = sorted(range(len(sizes)), key=lambda index: -sizes[index])
-    return groups(largest_first, lambda group: sum(sizes[index] for index in group) <= max_tokens)
+    return groups(largest_first, 0, lambda tokens, index: tokens + sizes[index], lambda tokens: tokens <= max_tokens)
 
 
 def training_row_tokens(model: nn.Module, max_tokens: int) -> int:

@@ -204,7 +204,7 @@ def score_instances(
         advance = stack.enter_context(track(label, len(instances), "instances", quiet=quiet))
         # Only the tries of one window are in memory.
         fresh = (replace(instance) if "trie" not in vars(instance) else instance for instance in instances)
-        for window in groups(fresh, lambda window: sum(len(each.trie) for each in window) <= max_nodes):
+        for window in groups(fresh, 0, lambda nodes, added: nodes + len(added.trie), lambda nodes: nodes <= max_nodes):
             shared = shared_beginning([instance.trie for instance in window])
             sizes = pass_sizes(model, window, batch_tokens, shared)
             waiting = list(pack(sizes, batch_tokens - shared))[::-1]

@@ -59,8 +59,10 @@ def build_trie(answers: Sequence[Sequence[Pair]]) -> TokenTrie:
             none if the instance lacks its label. The last token of an answer is only a target, without a node.
     """
     pairs = [pair for template in answers for pair in template]
+    prompts = {id(prompt): prompt for prompt, _ in pairs}  # labels share theirs
     # Bytes in the order of the tokens are sorted and compared faster.
-    reads = [np.array([*prompt, *answer[:-1]], TOKEN).tobytes() for prompt, answer in pairs]
+    packed = {key: np.array(prompt, TOKEN).tobytes() for key, prompt in prompts.items()}
+    reads = [packed[id(prompt)] + np.array(answer[:-1], TOKEN).tobytes() for prompt, answer in pairs]
     ids: list[bytes] = []
     depth: list[int] = []
     leave: list[int] = []

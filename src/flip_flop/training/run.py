@@ -393,7 +393,7 @@ class StopOnSignal(TrainerCallback):
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs) -> None:
         """Request a checkpoint and the end; at the end of an epoch, after its evaluation."""
         # A launcher signals its processes one by one, but they must stop at the same step.
-        stopped = any_rank(self.received is not None)
+        stopped = any_rank(self.received is not None, args.device)
         if stopped and state.global_step < state.max_steps:
             self.received = self.received or signal.SIGTERM
             control.should_training_stop = True
@@ -412,7 +412,7 @@ class StopOnSignal(TrainerCallback):
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Stop after an evaluation, without another step."""
-        if any_rank(self.received is not None) and 0 < state.global_step < state.max_steps:
+        if any_rank(self.received is not None, args.device) and 0 < state.global_step < state.max_steps:
             control.should_training_stop = control.should_save = True
 
     def restore(self) -> None:

@@ -431,7 +431,7 @@ class F2CTrainer(Trainer):
         self.statistics = StepStatistics([before, *(statistics for _, statistics in results)])
         if self.accelerator.sync_gradients:
             is_sharded = distributed.sharding_of(self.adapted) is not None
-            if is_sharded and not distributed.any_rank(self._has_gradient):
+            if is_sharded and not distributed.any_rank(self._has_gradient, self.args.device):
                 self.adapted.zero_grad(set_to_none=True)  # as in one process, where the optimizer skips such a step
             self._has_gradient = False
             distributed.sum_gradients(parameters)
