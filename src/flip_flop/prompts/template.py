@@ -272,6 +272,7 @@ class RenderedInstance:
         label: The gold label's index, or None.
         chat: Additions to the chat template.
         written: The generated answer under each template, if the model wrote answers.
+        endings: What ended each open answer, with the white space before it. None: it is cut at ``max_tokens``.
         answer: The format of open answers, or None for answer choices. Open answers have V + 1 ``choices``, which are
             empty until the answers are generated.
         references: The keys of right open answers.
@@ -283,6 +284,7 @@ class RenderedInstance:
     label: int | None
     chat: Chat = field(default=Chat(), repr=False)
     written: tuple[str, ...] = field(default=(), repr=False)
+    endings: tuple[str | None, ...] = field(default=(), repr=False)
     answer: AnswerFormat | None = None
     references: tuple[str, ...] = ()
 

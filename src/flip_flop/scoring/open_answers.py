@@ -68,11 +68,11 @@ def generate(
     is_whole = distributed.sharding_of(loaded.model) is None  # otherwise all processes compute a batch together
     part = distributed.shard(batches) if shared and is_whole else batches
 
-    def write_part() -> dict[int, tuple[str, bool]]:
+    def write_part() -> dict[int, tuple[str, str | None]]:
         with track(label, sum(map(len, part)), "answers", quiet=quiet) as advance:
             return _write_all(loaded, prompts, part, form, random_keys, advance)
 
-    answers: dict[int, tuple[str, bool]] = {}
+    answers: dict[int, tuple[str, str | None]] = {}
     for written in distributed.all_results(write_part) if shared else [write_part()]:
         answers |= written  # of the last process, if all have written all: they may round differently
     settings = {
@@ -83,9 +83,9 @@ def generate(
         "batch_tokens": options.batch_tokens,
     }
     in_order = [answers[place] for place in range(len(prompts))]
-    texts, is_cut = np.array(in_order, dtype=object).reshape(len(read), -1, 2).transpose(2, 0, 1)
+    texts, ends = np.array(in_order, dtype=object).reshape(len(read), -1, 2).transpose(2, 0, 1).tolist()
     lengths = np.array([len(tokens) for tokens in prompts]).reshape(len(read), -1)
-    grouped = group_answers(read, texts.tolist(), settings, is_cut.astype(bool))
+    grouped = group_answers(read, texts, settings, ends)
     return replace(grouped, prompt_tokens=lengths, too_long=tuple(too_long))
 
 
@@ -141,8 +141,8 @@ def _write_all(
     form: AnswerFormat,
     random_keys: Sequence[RandomKey | None],
     advance: Callable[..., object],
-) -> dict[int, tuple[str, bool]]:
-    """Return the answers by the places of their prompts, and whether they are cut at ``max_tokens``."""
+) -> dict[int, tuple[str, str | None]]:
+    """Return the answers and their end tokens by the places of their prompts. None: it is cut at ``max_tokens``."""
     model, tokenizer = unwrap(loaded.model), loaded.tokenizer
     known = model.generation_config.eos_token_id if model.generation_config else None
     ends = {tokenizer.eos_token_id, *(known if isinstance(known, list) else [known])} - {None}  # a tuned model has two
@@ -174,7 +174,8 @@ def _write_all(
             for place, tokens in zip(batch, stored[key], strict=True):
                 end = next((number for number, token in enumerate(tokens) if token in ends), len(tokens))
                 text = str(tokenizer.decode(tokens[:end], skip_special_tokens=True))
-                answers[place] = (text, end == form.max_tokens)
+                end_token = None if end == form.max_tokens else str(tokenizer.decode(tokens[end : end + 1]))
+                answers[place] = text, end_token
             advance(len(batch))
     return answers
 
@@ -212,20 +213,21 @@ def group_answers(
     read: Sequence[RenderedInstance],
     texts: Sequence[Sequence[str]],
     settings: Mapping[str, Any],
-    is_cut: np.ndarray | bool = False,
+    ends: Sequence[Sequence[str | None]] = (),
 ) -> Scores:
     """Return generated texts as predictions: an instance's different keys are its labels.
 
     The labels have the order of the templates and not of the references, so that ties of a vote do not depend on the
-    references. An answer that cannot be read has no label. ``is_cut`` are the texts that end at ``max_tokens``
-    ``[instances, templates]``; those without a stop text are counted (``W-ANSWER-CUT``).
+    references. An answer that cannot be read has no label. ``ends`` are the texts of the end tokens, and None where a
+    text ends at ``max_tokens`` ``[instances, templates]``; those without a stop text are counted (``W-ANSWER-CUT``).
     """
-    rows, labels, answered, unstopped = [], [], [], []
-    for instance, generated in zip(read, texts, strict=True):
+    rows, labels, answered, num_cut = [], [], [], 0
+    for instance, generated, end_tokens in zip(read, texts, ends or [[""] * len(row) for row in texts], strict=True):
         form, references = instance.answer, instance.references
         assert form is not None
         ended = [form.before_stop(*answer) for answer in zip(generated, instance.prompts, strict=True)]
-        unstopped.append(list(map(str.__eq__, ended, generated)))
+        endings = [_ending(form, *answer) for answer in zip(generated, ended, end_tokens, strict=True)]
+        num_cut += endings.count(None)
         written = [text.strip() for text in ended]
         keys = [form.key(text, prompt) for text, prompt in zip(written, instance.prompts, strict=True)]
         distinct = list(dict.fromkeys(key for key in keys if key is not None))
@@ -234,12 +236,11 @@ def group_answers(
         missing = len(written) + 1 - len(distinct)
         words = (*distinct, *[""] * (missing - 1), references[0] if references and not matches else "")
         more: dict[str, Any] = {"choices": (words,) * len(written), "label": gold}
-        rows.append(replace(instance, written=tuple(written), **more))
+        rows.append(replace(instance, written=tuple(written), endings=tuple(endings), **more))
         labels.append([-1 if key is None else distinct.index(key) for key in keys])
         f1 = [max((token_f1(key, reference) for reference in references), default=0.0) for key in keys]
         exact = [key in references for key in keys]
         answered.append((list(map(_number, keys)), exact, f1, list(map(len, written))))
-    num_cut = int((np.array(unstopped) & is_cut).sum())
     if num_cut:
         hint = "Raise max_tokens of the answer, or add stop texts."
         log.warning("W-ANSWER-CUT: %d of %d answers end at max_tokens. %s", num_cut, sum(map(len, texts)), hint)
@@ -250,9 +251,17 @@ def group_answers(
     return Scores.of(rows, scores, counts, instances=rows, settings=settings, answered=arrays)
 
 
+def _ending(form: AnswerFormat, generated: str, ended: str, end_token: str | None) -> str | None:
+    """Return what follows the letters of an answer: white space, and a stop text or the end token. None: it is cut."""
+    space, rest = ended[len(ended.rstrip()) :], generated[len(ended) :]
+    stop = next((stop for stop in form.stop if rest.startswith(stop)), end_token)
+    return None if stop is None else space + stop
+
+
 def as_choices(answered: Scores, seed: int, num_samples: int = 0) -> list[RenderedInstance]:
     """Return generated answers as answer choices for training: the shortest text of each key, under all templates.
 
+    A choice includes what ended the text, a stop text or the end token. So the model also learns where answers end.
     An instance has one choice more than answers, in a random order. Those without a text are empty: no template can
     answer with them. ``written`` is the choice of each template: its answer, or its most frequent one (a tie goes to
     the first), and empty if none can be read. The gold label is the shortest choice with a reference's key, otherwise
@@ -265,9 +274,10 @@ def as_choices(answered: Scores, seed: int, num_samples: int = 0) -> list[Render
     for instance, labels in zip(answered.instances, answered.predictions.tolist(), strict=True):
         keys = [instance.choices[0][label] if label >= 0 else None for label in labels]
         shortest: dict[str, str] = {}
-        for key, text in sorted(zip(keys, instance.written, strict=True), key=lambda pair: len(pair[1])):
+        texts = zip(keys, instance.written, instance.endings, strict=True)
+        for key, text, ending in sorted(texts, key=lambda answer: len(answer[1])):
             if key is not None:
-                shortest.setdefault(key, text)
+                shortest.setdefault(key, text + (ending or ""))
         places = generator(seed, "choices", instance.id).permutation(len(instance.written) + 1).tolist()
         choices = [""] * len(places)
         for place, text in zip(places, shortest.values(), strict=False):

@@ -272,8 +272,8 @@ def _scores_of(
     if settings["by"] == "generation":
         texts = np.array([answer["text"] for answer in answers], dtype=object).reshape(shape[:2]).tolist()
         if read[0].answer is not None:
-            is_cut = np.array([bool(answer.get("cut")) for answer in answers]).reshape(shape[:2])
-            return group_answers(read, texts, settings, is_cut)
+            ends = np.array([None if answer.get("cut") else "" for answer in answers], dtype=object).reshape(shape[:2])
+            return group_answers(read, texts, settings, ends.tolist())
         read = [replace(instance, written=tuple(written)) for instance, written in zip(read, texts, strict=True)]
     meanings = [_meaning(question, answer) for question, answer in zip(questions, answers, strict=True)]
     if settings["by"] == "generation":
