@@ -36,13 +36,13 @@ def open_task(**changes):
     return Task("sums", TEMPLATES, {"test": ROWS}, **({"label_field": "answer", "answer": NUMBER} | changes))
 
 
-def grouped(texts, references=(), form=NUMBER):
+def grouped(texts, references=(), form=NUMBER, ends=()):
     instances = [
         RenderedInstance(f"{row}", ("x",) * len(written), (("",) * (len(written) + 1),) * len(written), None,
                          answer=form, references=tuple(references))
         for row, written in enumerate(texts)
     ]  # fmt: skip
-    return group_answers(instances, texts, {})
+    return group_answers(instances, texts, {}, ends)
 
 
 @pytest.fixture

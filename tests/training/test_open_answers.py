@@ -54,6 +54,17 @@ def test_candidates_are_the_shortest_texts_of_each_key():
     refused("No generated answer can be read", answered, [["?", "no"]])
 
 
+def test_a_candidate_includes_what_ended_it_so_that_training_teaches_where_answers_end():
+    loaded, form = load_tiny(), AnswerFormat("text", stop=("\n", "END"))
+    end, texts = loaded.tokenizer.eos_token, ["Oslo\nQ", "Bergen  END of", "Narvik ", "Oslo Oslo"]
+    (row,) = as_choices(grouped([texts], form=form, ends=[[end, None, end, None]]), seed=0)
+    assert row.written == ("Oslo\n", "Bergen  END", f"Narvik {end}", "Oslo Oslo")  # the last one is cut
+    answers = loaded.encoder().encode(row).answers[0]
+    by_text = {text: answer.tokens for text, answer in zip(row.choices[0], answers, strict=True)}
+    assert by_text[f"Narvik {end}"][-1] == loaded.tokenizer.eos_token_id
+    assert loaded.tokenizer.decode(by_text["Oslo\n"]).endswith("Oslo\n")
+
+
 def test_a_template_votes_for_its_most_frequent_answer():
     # Two templates, each with a greedy answer and two samples: (3, 4, 4), and (5, 6, ?).
     (row,) = as_choices(grouped([["3", "5", "It is 4", "6", "4.0", "?"]], ["6"]), seed=0, num_samples=2)
