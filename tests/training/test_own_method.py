@@ -110,3 +110,47 @@ def test_random_draws_depend_only_on_seed_purpose_epoch_and_id(tmp_path):
         trainer.compute_loss(trainer.adapted, {"instances": instances})
     assert drawn[:2] == drawn[:1:-1]
     assert len({*drawn[0].values(), *drawn[1].values()}) == 4
+
+
+SCALAR = "returned .* Return a dict of scalar tensors by name"
+INVALID_LOSSES = {
+    "no gold label": (
+        lambda instance: {"x": instance.nll(instance.gold).mean()},
+        "label None of instance .* uses_labels",
+    ),
+    "label 2 of 2": (lambda instance: {"x": instance.nll(2).mean()}, "label 2 of instance .* Labels are 0 to 1"),
+    "label -1": (lambda instance: {"x": instance.answer_log_probs(-1)[0].mean()}, "label -1"),
+    "nothing": (lambda instance: None, SCALAR),
+    "tensor": (lambda instance: instance.nll(0).mean(), SCALAR),
+    "number": (lambda instance: {"x": 1.0}, SCALAR),
+    "vector": (lambda instance: {"x": instance.nll(0)}, SCALAR),
+    "key of the log": (lambda instance: {"learning_rate": instance.nll(0).mean()}, "a term 'learning_rate'"),
+    "case": (lambda instance: {"case_1": instance.nll(0).mean()}, "a term 'case_1'"),
+    "number as a name": (lambda instance: {1: instance.nll(0).mean()}, "a term 1"),
+}
+
+
+def make_own(tmp_path, loss, **changes):
+    method = Method("own", "Own", "#0", lambda instance, config: loss(instance), needs_consensus=False)
+    return make_trainer(tmp_path, method=method, **changes)
+
+
+@pytest.mark.parametrize("loss", INVALID_LOSSES)
+def test_invalid_loss_is_refused(tmp_path, loss):
+    function, words = INVALID_LOSSES[loss]
+    refused(f"E-CONFIG: .*{words}", make_own(tmp_path, function).train)
+
+
+@pytest.mark.parametrize("factor", [float("nan"), float("inf")])
+@pytest.mark.parametrize("max_steps", [1, 3])
+def test_a_term_that_is_not_finite_is_named(tmp_path, factor, max_steps):
+    trainer = make_own(tmp_path, lambda instance: {"odd": factor * instance.nll(0).mean()}, max_steps=max_steps)
+    refused(r"E-NONFINITE: the term 'odd' of the loss of instance 'train-\d+' is (nan|inf)", trainer.train)
+
+
+def test_a_loss_without_a_gradient_is_one_warning(tmp_path, caplog):
+    make_own(tmp_path, lambda instance: {"x": instance.nll(0).mean().detach()}, max_steps=2).train()
+    assert caplog.text.count("W-TRAINING: the adapter has not changed") == 1
+    caplog.clear()
+    make_own(tmp_path, lambda instance: {"x": instance.nll(0).mean()}, max_steps=2).train()
+    assert "has not changed" not in caplog.text

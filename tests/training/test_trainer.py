@@ -262,6 +262,7 @@ def test_default_folder_is_named_after_the_model(tmp_path, monkeypatch):
 
 
 ONE_TEMPLATE = {"id": "1", "prompts": ["Good?"], "choices": [["No", "Yes"]], "label": None}
+TWO_TEMPLATES = {"id": "1", "prompts": ["Good?", "Fine?"], "choices": [["No", "Yes"]] * 2, "label": None}
 
 
 @pytest.mark.parametrize(
@@ -271,6 +272,8 @@ ONE_TEMPLATE = {"id": "1", "prompts": ["Good?"], "choices": [["No", "Yes"]], "la
         ([*training_rows(), {"prompts": ["a", "b"]}], {}, "E-DATA-ROWS: Row 8"),
         *((relabelled(label), {"method": "supervised"}, "E-DATA-ROWS: .* the label is ") for label in (-2, -1, 2, "1")),
         (training_rows(), {"eval_rows": relabelled(None), "select_by": "mean_f1"}, "E-NO-GOLD"),
+        (training_rows(), {"eval_rows": []}, "E-DATA-ROWS: the validation split has no rows"),
+        (training_rows(), {"eval_rows": [TWO_TEMPLATES]}, "E-DATA-ROWS: .* train: 3 and 2 and validation: 2 and 2"),
     ],
 )
 def test_unsuitable_rows_are_refused(tmp_path, rows, changes, code):

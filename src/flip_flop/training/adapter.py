@@ -43,8 +43,12 @@ def prepare_model(model: nn.Module, args: F2CConfig, peft_config: PeftConfig | N
     Raises:
         InputError: ``E-ADAPTER`` for an unsupported kind or model; ``E-MODEL-KIND`` if the model cannot be read.
     """
-    if peft_config is not None and peft_config.peft_type not in ADAPTER_KINDS:
+    if peft_config is not None and getattr(peft_config, "peft_type", None) not in ADAPTER_KINDS:
         raise InputError("E-ADAPTER", f"{type(peft_config).__name__} is not supported.")
+    if peft_config is not None and isinstance(model, PeftModel):
+        raise InputError(
+            "E-ADAPTER", "the model has an adapter, and peft_config is another one.", "Leave one of them out."
+        )
     if isinstance(model, PeftModel) and model.active_adapters != ["default"]:  # PEFT would save the default one
         names = " and ".join(map(repr, model.active_adapters))
         raise InputError("E-ADAPTER", f"the active adapter is {names}.", "Name the adapter to train 'default'.")

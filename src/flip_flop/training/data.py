@@ -240,6 +240,20 @@ def encode_rows(
     return datasets
 
 
+def require_same_shape(datasets: Sequence[InstanceDataset], splits: Mapping[str, Any]) -> None:
+    """Refuse splits without rows, and with other numbers of templates and labels than the first (``E-DATA-ROWS``)."""
+    shapes = []
+    for (split, rows), dataset in zip(splits.items(), datasets, strict=True):
+        if rows is not None and not len(dataset):
+            raise InputError("E-DATA-ROWS", f"the {split} split has no rows.", "Give it rows, or None.")
+        shapes += [(split, len(row.answers), len(row.answers[0])) for row in dataset.instances[:1]]
+    for split, *shape in shapes:
+        if shape != list(shapes[0][1:]):
+            numbers = " and ".join(f"{split}: {templates} and {labels}" for split, templates, labels in shapes)
+            hint = "Render all splits with the same templates and labels."
+            raise InputError("E-DATA-ROWS", f"the splits differ in their templates and labels: {numbers}.", hint)
+
+
 def require_data(instances: Sequence[EncodedInstance], args: F2CConfig) -> None:
     """Refuse one template, a clean template that does not exist, and rows without the gold labels of a method.
 

@@ -1,5 +1,6 @@
 """A training step: its instances as the methods read them, rows that are computed together, and statistics."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ import torch
 from jaxtyping import Float, Int, Int64
 from torch import Tensor, nn
 
-from flip_flop.errors import log
+from flip_flop.errors import InputError, log
 from flip_flop.files import derive_seed, generator
 from flip_flop.method import Consensus, TemplateSplit
 from flip_flop.method.divergences import to_device
@@ -19,6 +20,10 @@ from flip_flop.metrics import majority_vote
 from flip_flop.scoring.packed import AnswerStates, pack
 
 Result = TypeVar("Result")
+
+# Keys of the log that no term may have, and their beginnings.
+LOGGED = ("loss", "grad_norm", "learning_rate", "epoch", "step", "flip_weight", "no_gold", "pseudo_label_accuracy")
+LOGGED_BEGINNINGS = ("case_", "own_label_mass", "vote_", "eval_", "train_")
 
 
 @dataclass(eq=False)
@@ -55,8 +60,9 @@ class TrainingInstance:
             self._scores = self.states.scores()[0]
         return self._scores
 
-    def nll(self, label: int, reduction: Reduction = "mean") -> Float[Tensor, " templates"]:
+    def nll(self, label: int | None, reduction: Reduction = "mean") -> Float[Tensor, " templates"]:
         """Negative log-likelihood of a label's answer; reuses earlier results."""
+        label = self._known(label)
         if label in self._token_log_softmax:
             answer, log_probs = self._token_log_softmax[label]
             target = to_device(answer.token_target, log_probs.device)
@@ -68,8 +74,9 @@ class TrainingInstance:
             scores = self.states.of(0, label).scores()[0, :, 0]
         return -scores * self.token_counts[:, label] if reduction == "sum" else -scores
 
-    def answer_log_probs(self, label: int) -> list[Float[Tensor, "_positions vocab"]]:
+    def answer_log_probs(self, label: int | None) -> list[Float[Tensor, "_positions vocab"]]:
         """Vocabulary distributions at each token of a label's answer, per template."""
+        label = self._known(label)
         if label not in self._token_log_softmax:
             answer = self.states.of(0, label)
             self._token_log_softmax[label] = answer, answer.token_log_softmax()
@@ -80,8 +87,30 @@ class TrainingInstance:
         seed, epoch = self.keys
         return generator(seed, purpose, epoch, self.id)
 
+    def _known(self, label: int | None) -> int:
+        num_labels = self.token_counts.shape[1]
+        if label is None or not 0 <= label < num_labels:
+            hint = f"Labels are 0 to {num_labels - 1}. `gold` is None for a method without uses_labels=True."
+            raise InputError("E-CONFIG", f"the method asks for the label {label} of instance {self.id!r}.", hint)
+        return label
+
     def _lengths(self, label: int) -> list[int]:
         return cast(list[int], self.states.token_counts[0, :, label].tolist())
+
+
+def checked_terms(terms: Any, method: str) -> dict[str, Tensor]:
+    """Return the terms of a loss.
+
+    Raises:
+        InputError: ``E-CONFIG`` if it is no dict of scalar tensors by name, or a name is a key of the log.
+    """
+    if not isinstance(terms, dict) or not all(isinstance(term, Tensor) and term.dim() == 0 for term in terms.values()):
+        hint = "Return a dict of scalar tensors by name, such as {'margin': margins.mean()}."
+        raise InputError("E-CONFIG", f"the loss of method {method!r} returned {repr(terms)[:80]}.", hint)
+    for name in terms:
+        if not isinstance(name, str) or name in LOGGED or name.startswith(LOGGED_BEGINNINGS):
+            raise InputError("E-CONFIG", f"method {method!r} has a term {name!r}.", "Choose a name that the log lacks.")
+    return terms
 
 
 @contextmanager
@@ -129,6 +158,7 @@ def by_rows(
 class InstanceStatistics(NamedTuple):
     """The statistics of an instance in a step: values by log key, the label mass of each template, and the vote."""
 
+    id: str
     values: dict[str, Any]  # loss terms stay tensors until `StepStatistics.read`
     terms: frozenset[str]
     mass: Float[Tensor, " templates"]
@@ -169,18 +199,25 @@ class StepStatistics:
                 values["flip_weight"] = split.flip_weight
             if label is not None and bool(consensus.exists):
                 values["pseudo_label_accuracy"] = float(int(consensus.label) == label)
-            self.instances.append(InstanceStatistics(values, frozenset(terms), mass, vote))
+            self.instances.append(InstanceStatistics(instance.id, values, frozenset(terms), mass, vote))
 
     def read(self) -> "StepStatistics":
-        """Copy the loss terms from their device, all at once to wait for it only once; return itself."""
-        every = [instance.values for instance in self.instances]
-        places = [(values, name) for values in every for name in values if isinstance(values[name], Tensor)]
+        """Copy the loss terms from their device, all at once to wait for it only once; return itself.
+
+        Raises:
+            InputError: ``E-NONFINITE`` for a term that is not finite.
+        """
+        every = [(instance, name) for instance in self.instances for name in instance.terms]
+        places = [(instance, name) for instance, name in every if isinstance(instance.values[name], Tensor)]
         if places:
-            terms = [values[name] for values, name in places]
+            terms = [instance.values[name] for instance, name in places]
             # A method may return a constant on the CPU.
-            unread = torch.stack([term.to(terms[0].device).reshape(()) for term in terms])
-            for (values, name), number in zip(places, unread.tolist(), strict=True):
-                values[name] = number
+            unread = torch.stack([term.to(terms[0].device) for term in terms])
+            for (instance, name), number in zip(places, unread.tolist(), strict=True):
+                if not math.isfinite(number):
+                    message = f"the term {name!r} of the loss of instance {instance.id!r} is {number}."
+                    raise InputError("E-NONFINITE", message, "Correct the method, or lower --learning-rate.")
+                instance.values[name] = number
         return self
 
     def means(self) -> dict[str, float]:

@@ -21,7 +21,7 @@ from transformers.trainer_utils import PredictionOutput
 from transformers.training_args import OptimizerNames
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
-from flip_flop.errors import InputError, look_up
+from flip_flop.errors import InputError, log, look_up
 from flip_flop.files import write_text
 from flip_flop.hub import why_unreachable
 from flip_flop.method import find_consensus, find_method, split_templates
@@ -62,11 +62,12 @@ from flip_flop.training.data import (
     instances_per_step,
     log_passes,
     require_data,
+    require_same_shape,
     rows_for_task,
     votes_of,
 )
 from flip_flop.training.selection import CheckpointCriterion, StopEarly, StopOnCollapse, evaluation_metrics
-from flip_flop.training.step import StepStatistics, TrainingInstance, by_rows, drawn_for, mean_loss
+from flip_flop.training.step import StepStatistics, TrainingInstance, by_rows, checked_terms, drawn_for, mean_loss
 
 BASE = "base"  # the key of the base model's scores
 OPEN_ROWS = 32  # validation rows of which open answers are generated
@@ -106,6 +107,7 @@ class F2CTrainer(Trainer):
     unanswered: Sequence[TooLong] = ()  # their prompts that leave no room for an answer
     evaluation_seconds: float = 0.0
     _has_gradient: bool = False  # in this step, of an instance with a loss
+    _has_learned: bool | None = None  # whether a step had a gradient, after the first one
 
     def __init__(  # noqa: PLR0913  those of transformers' trainer
         self,
@@ -220,7 +222,9 @@ class F2CTrainer(Trainer):
         rows_of = {"train": train_dataset, **by_name}
         splits = [(split, self._with_answers(args, split, rows)) for split, rows in rows_of.items()]
         how: dict[str, Any] = {"names": self.template_names, "quiet": bool(args.disable_tqdm)}
-        self.train_instances, *evaluated = encode_rows(self.encoder, args.too_long, *splits, **how)
+        encoded = encode_rows(self.encoder, args.too_long, *splits, **how)
+        require_same_shape(encoded, rows_of)
+        self.train_instances, *evaluated = encoded
         self.eval_instances = None if eval_dataset is None else evaluated[0]
         self.eval_by_name = dict(zip(by_name, evaluated, strict=True)) if by_name is eval_dataset else {}
         require_data(self.train_instances.instances, args)
@@ -377,7 +381,7 @@ class F2CTrainer(Trainer):
     def _loss_terms(self, instance: TrainingInstance, gold: int | None = None) -> dict[str, Tensor]:
         assert self.method.loss is not None
         terms = {} if self.method.skips(instance) else self.method.loss(instance, self.args)
-        return terms | few_label_terms(instance, gold, self.args)
+        return checked_terms(terms, self.method.name) | few_label_terms(instance, gold, self.args)
 
     @torch.no_grad()
     def _scores(
@@ -403,6 +407,8 @@ class F2CTrainer(Trainer):
             log_passes(len(self.train_instances), self.args)
         check_backend(self.adapted, self.train_instances.instances, self.backend)
         output = super().train(resume_from_checkpoint, *args, **kwargs)
+        if self._has_learned is False:
+            log.warning("W-TRAINING: the adapter has not changed: the loss of no instance had a gradient.")
         return output._replace(training_loss=output.metrics["train_loss"])
 
     # ---- determinism ----
@@ -426,14 +432,18 @@ class F2CTrainer(Trainer):
 
         before, parameters = self.statistics, [*self.adapted.parameters()]
         sizes = pass_sizes(self.adapted, instances, self.args.batch_tokens)
-        with distributed.in_step(self.adapted, lambda: compute([self._spare_row], weight=0.0)):
-            results, self._row_tokens = by_rows(run, sizes, self._row_tokens, parameters)
+        try:
+            with distributed.in_step(self.adapted, lambda: compute([self._spare_row], weight=0.0)):
+                results, self._row_tokens = by_rows(run, sizes, self._row_tokens, parameters)
+        except InputError:
+            before.read()  # an earlier term that is not finite would be the cause
+            raise
         self.statistics = StepStatistics([before, *(statistics for _, statistics in results)])
         if self.accelerator.sync_gradients:
             is_sharded = distributed.sharding_of(self.adapted) is not None
             if is_sharded and not distributed.any_rank(self._has_gradient, self.args.device):
                 self.adapted.zero_grad(set_to_none=True)  # as in one process, where the optimizer skips such a step
-            self._has_gradient = False
+            self._has_learned, self._has_gradient = self._has_learned or self._has_gradient, False
             distributed.sum_gradients(parameters)
         # transformers logs the mean over the processes, but the step's loss is the sum.
         return sum((loss for loss, _ in results), torch.zeros((), device=self.args.device)) * distributed.num_parts()
@@ -490,6 +500,7 @@ class F2CTrainer(Trainer):
                 logs = logs | self.stop_on_collapse.line(counts)
             self.statistics = StepStatistics()
         if "train_loss" in logs:
+            self.statistics.read()  # of the steps since the last line
             logs["train_loss"] = mean_loss(self.state.log_history)  # the library omits the steps before a resume
         super().log(logs, start_time)
 
@@ -560,7 +571,11 @@ class F2CTrainer(Trainer):
         metrics = evaluation_metrics(table, dataset.gold, self.template_names, self.task_record.f1)
         if self.compute_metrics is not None:
             scores = table.scores.copy()  # which it may change
-            metrics |= self.compute_metrics(EvalPrediction(predictions=scores, label_ids=dataset.gold))
+            more = self.compute_metrics(EvalPrediction(predictions=scores, label_ids=dataset.gold))
+            if not isinstance(more, Mapping):
+                message = f"compute_metrics returned a {type(more).__name__}."
+                raise InputError("E-CONFIG", message, "Return a dict of numbers by name.")
+            metrics |= more
         return metrics
 
     @cached_property
