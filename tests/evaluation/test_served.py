@@ -277,3 +277,49 @@ class Constant(Scorer):
 def test_audit_accepts_custom_scorer(loaded, task):
     assert audit(Constant(loaded.record), task, quiet=True).metrics["label_shares"] == [1.0, 0.0, 0.0]
     assert (audit(CausalLMScorer(loaded), task, quiet=True).scores == audit(loaded, task, quiet=True).scores).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        (lambda found: found.scores.tolist(), "an object of type list, not Scores"),
+        (lambda found: None, "an object of type NoneType"),
+        (lambda found: replace(found, scores=np.exp(found.scores)), "the score 0.333333, which"),
+        (lambda found: replace(found, token_counts=None), "not numpy arrays"),
+        (lambda found: with_fields(found, token_counts=found.scores), "not numpy arrays"),
+        (lambda found: with_fields(found, scores=torch.tensor(found.scores)), "not numpy arrays"),
+        (lambda found: with_fields(found, scores=np.nan * found.scores), "the score nan"),
+        (lambda found: with_fields(found, scores=found.scores[:, 1:]), r"\(6, 3, 3\) and \(6, 4, 3\), not \(6, 4, 3\)"),
+        (lambda found: with_fields(found, token_counts=found.token_counts[..., 1:]), "shapes"),
+        (lambda found: found[1:], "5 ids that are not those of the 6 instances"),
+        (lambda found: found[::-1], "ids"),
+        (lambda found: replace(found, ids=tuple("abcdef")), "ids"),
+        (lambda found: replace(found, gold=1 - found.gold), "gold labels"),
+    ],
+)
+def test_scores_that_break_the_contract_are_refused_before_they_are_summarised(loaded, change, fault):
+    class Broken(Constant):
+        def scores(self, *data, **how):
+            return change(super().scores(*data, **how))
+
+    task = make_task(make_rows(6))
+    for ask in (audit, predict):
+        refused(f"E-SCORER: Broken.scores returned .*{fault}", ask, Broken(loaded.record), task, quiet=True)
+
+
+def with_fields(found, **fields):
+    """Change fields without the type checks of tests."""
+    vars(found).update(fields)
+    return found
+
+
+def test_a_scorer_may_round_up_give_no_probability_and_know_no_tokens(loaded, task):
+    class Rough(Constant):
+        def scores(self, *data, **how):
+            found = super().scores(*data, **how)
+            scores = np.where(np.arange(3) == 1, np.float32(1e-4), np.float32(-np.inf)) + 0 * found.scores
+            return replace(found, scores=scores, token_counts=0 * found.token_counts)
+
+    found = audit(Rough(loaded.record), task, quiet=True)
+    assert (found.predictions == 1).all()
+    assert "own_label_mass_per_template" not in found.metrics

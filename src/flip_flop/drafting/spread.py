@@ -83,7 +83,7 @@ def format_spread(
         )
         for variants in zip(*rendered, strict=True)
     ]
-    table = as_scorer(model).scores(instances, scoring, names=names, label="formats", quiet=quiet)
+    table = as_scorer(model).checked_scores(instances, scoring, names=names, label="formats", quiet=quiet)
     skipped = ids_of(table.too_long)
     gold = np.array([-1 if one.label is None else one.label for one in instances if one.id not in skipped])
     average = resolve_average(task.f1, num_labels := table.scores.shape[2])

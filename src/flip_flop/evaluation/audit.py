@@ -153,7 +153,7 @@ def ask_again(
     asked: Any = copy.copy(scorer)
     with tempfile.TemporaryDirectory() as folder:
         asked.store = Path(folder) / "answers"  # instead of the stored answers
-        again = asked.scores(split.instances, scoring, names=run.template_names, label="again", quiet=quiet)
+        again = asked.checked_scores(split.instances, scoring, names=run.template_names, label="again", quiet=quiet)
     flips = (again.answer_keys != run.data.answer_keys).mean(axis=1)
     rate = mean_statistic(lambda values: values, bounds=(0.0, 1.0))
     intervals = {**run.metrics["intervals"], "repeat_flips": list(bootstrap_interval(rate, flips))}
@@ -187,7 +187,7 @@ def score_calibrated(
             "Remove one of the two options.",
         )
     names = data.task.templates.names
-    scores = scorer.scores(log_findings(data).instances, scoring, names=names, label=label, quiet=quiet)
+    scores = scorer.checked_scores(log_findings(data).instances, scoring, names=names, label=label, quiet=quiet)
     if scorer.is_instruct and not scores.settings.get("chat_template") and scoring.chat_template != "off":
         hint = "Use --chat-template on, or for a served model its --tokenizer."
         log.warning("W-CHAT: %s is an instruct model, asked without its chat template. %s", scorer.record.name, hint)
@@ -206,7 +206,7 @@ def score_calibrated(
             )
     else:
         offsets = find_offsets(
-            calibrate, scores.scores, label_prior, lambda: scorer.scores(empty, scoring, names=names).scores
+            calibrate, scores.scores, label_prior, lambda: scorer.checked_scores(empty, scoring, names=names).scores
         )
     if offsets is None:
         return scores
@@ -287,7 +287,7 @@ def estimate(scorer: Scorer, split: RenderedSplit, options: ScoringOptions) -> s
             if isinstance(scorer, EndpointScorer):
                 scorer.store = Path(folder) / name
             started = time.perf_counter()
-            scores = scorer.scores(timed, options, names=names)
+            scores = scorer.checked_scores(timed, options, names=names)
             seconds = time.perf_counter() - started
     lines = [f"dry run: {count(len(instances), 'instance')}, {count(len(names), 'template')}; nothing is written"]
     if isinstance(scorer, CausalLMScorer):

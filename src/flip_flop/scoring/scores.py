@@ -39,7 +39,7 @@ from flip_flop.scoring.packed import (
     rotary_limit,
     spare_pass,
 )
-from flip_flop.scoring.too_long import refuse_or_skip
+from flip_flop.scoring.too_long import ids_of, refuse_or_skip
 from flip_flop.scoring.trie import shared_beginning
 
 WINDOW = 8  # forward passes whose instances are sorted by length
@@ -52,6 +52,8 @@ SAME_NATS, SAME_SHARE = 1e-3, 1e-5
 # In units of eps, the dtype's spacing above 1. A logit from 16 to 32 is a multiple of 16 eps. The difference of two
 # logits, each rounded by up to half of that, doubles for two computations, and again for the layers below.
 ROUNDING_EPS = 64
+# The largest log-probability of an answer, because half precision may round up.
+MAX_SCORE = 0.05
 # Rows and tokens of the preferred tokens.
 NUM_ROWS, NUM_TOKENS = 3, 5
 
@@ -365,13 +367,47 @@ class Scorer(abc.ABC):
         out of the scores and listed in their ``too_long``, as the options say. ``names`` are template names, for
         errors. ``label`` names the progress bar.
 
+        Returns:
+            ``Scores.of(instances, scores, token_counts)``, both arrays ``[instances, templates, labels]``: the ids and
+            gold labels are those of the instances, in their order. A score is a log-probability in nats, at most 0;
+            ``-inf`` is allowed. ``token_counts`` are 0 where they are unknown. Open answers have labels of their own,
+            see ``answered``.
+
         Raises:
             InputError: The instances cannot be scored. No part of them is returned.
         """
 
+    def checked_scores(self, instances: Sequence[RenderedInstance], *options: ScoringOptions, **how: Any) -> Scores:
+        """Return the :meth:`scores` of the same arguments, or refuse those that break its contract (``E-SCORER``)."""
+        found = self.scores(instances, *options, **how)
+        if fault := _fault(found, instances):
+            raise InputError("E-SCORER", f"{type(self).__name__}.scores returned {fault}.")
+        return found
+
     def as_read(self, instance: RenderedInstance, options: ScoringOptions) -> RenderedInstance:
         """Return the instance as the model reads it, for example in a chat template."""
         return instance
+
+
+def _fault(found: object, instances: Sequence[RenderedInstance]) -> str:
+    """Return how the result of a scorer breaks the contract of :meth:`Scorer.scores`, or an empty text."""
+    if not isinstance(found, Scores):
+        return f"an object of type {type(found).__name__}, not Scores"
+    skipped = ids_of(found.too_long)
+    rows = [instance for instance in instances if instance.id not in skipped]
+    if not rows or [*found.ids] != [row.id for row in rows]:
+        return f"{len(found.ids)} ids that are not those of the {len(rows)} instances, in their order"
+    arrays: list[Any] = [found.scores, found.token_counts, found.gold]
+    kinds = [array.dtype.kind if isinstance(array, np.ndarray) else "" for array in arrays]
+    if kinds[0] != "f" or not {*kinds[1:]} <= {*"iu"}:
+        return "scores, token_counts and gold labels that are not numpy arrays of floats and of whole numbers"
+    shape, *shapes = (len(rows), len(rows[0].prompts), len(rows[0].choices[0])), *map(np.shape, arrays[:2])
+    if shapes != [shape] * 2:
+        return f"scores and token_counts of shapes {shapes[0]} and {shapes[1]}, not {shape}"
+    if not found.answered and found.gold.tolist() != [-1 if row.label is None else row.label for row in rows]:
+        return "gold labels that are not those of the instances"
+    highest = found.scores.max()
+    return "" if highest <= MAX_SCORE else f"the score {highest:g}, which is not a log-probability"
 
 
 class CausalLMScorer(Scorer):
