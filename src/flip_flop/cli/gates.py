@@ -10,11 +10,10 @@ import numpy as np
 from flip_flop.console import count, markdown_cell, percent, visible
 from flip_flop.errors import InputError, look_up
 from flip_flop.evaluation.run_directory import Audit, load_run
-from flip_flop.metrics import METRICS, Scores
+from flip_flop.metrics import ALIASES, METRICS, Scores
 from flip_flop.record import ModelRecord, RunRecord, TaskRecord
 from flip_flop.tasks import RenderedSplit
 
-ALIASES = {"agreement": "observed_agreement"}
 OF_PAIRS = ("observed_agreement", "fleiss_kappa")  # of two or more templates
 
 

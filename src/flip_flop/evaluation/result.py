@@ -20,6 +20,7 @@ from flip_flop.evaluation.decision import LOW_MASS, Decision, decide
 from flip_flop.evaluation.instances import write_instances
 from flip_flop.files import check_output, new_folder, write_arrays, write_json
 from flip_flop.metrics import (
+    ALIASES,
     METRICS,
     MIN_LABELLED,
     Scores,
@@ -149,12 +150,18 @@ class Audit:
         return bool(self.record.adapter and self.record.adapter.uses_labels)
 
     def value(self, metric: str) -> float | None:
-        """Return a number of ``metrics.json``, or ``None`` for a metric without a value."""
-        return self.metrics.get(metric)
+        """Return a number of ``metrics.json``, or ``None`` for a metric without a value.
+
+        Raises:
+            InputError: ``E-CONFIG`` for an unknown name.
+        """
+        known = dict.fromkeys((*METRICS, "repeat_flips")) | self.metrics
+        return look_up(ALIASES.get(metric, metric), known, "E-CONFIG", "there is no metric")
 
     def interval(self, metric: str) -> tuple[float, float] | None:
         """Return the 95% interval of a metric, or ``None``."""
-        ends = (self.metrics.get("intervals") or {}).get(metric)
+        self.value(metric)  # refuses an unknown name
+        ends = (self.metrics.get("intervals") or {}).get(ALIASES.get(metric, metric))
         return (float(ends[0]), float(ends[1])) if ends else None
 
     @property
@@ -229,9 +236,12 @@ class Audit:
         rows = [
             (
                 METRICS[name].title,
-                *chain(*((percent(run.value(name)), percent_interval(run.interval(name))) for run in runs)),
+                *chain(
+                    *((percent(run.value(name), **form), percent_interval(run.interval(name), **form)) for run in runs)
+                ),
             )
-            for name in SHOWN
+            for name in (*SHOWN, *(name for name in METRICS if name not in METRICS.built_in))
+            for form in (METRICS[name].form,)
             if self.value(name) is not None
         ]
         return html_table(

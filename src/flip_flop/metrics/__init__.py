@@ -53,7 +53,7 @@ from flip_flop.metrics.certainty import (
 )
 from flip_flop.metrics.data import Scores
 from flip_flop.metrics.f1 import Average, accuracy_per_template, chance_f1, f1_per_template, resolve_average
-from flip_flop.metrics.table import METRICS, Metric, add_metric, answers_by_position, summarise
+from flip_flop.metrics.table import ALIASES, METRICS, Metric, add_metric, answers_by_position, summarise
 
 __all__ = [
     "METRICS",

@@ -16,6 +16,7 @@ from jaxtyping import Float, Float32, Int
 from flip_flop.files import generator
 
 RESAMPLES = 2000  # the default
+ROUNDING = 1e-9  # by which a value may be outside of its bounds
 BLOCK = 2**20  # weights drawn at a time
 # More instances are divided into this number of random groups, and groups are resampled, which limits the cost of a
 # resample. The variance between the groups has an error of 2%, the variance of 2,000 resamples an error of 3%.
@@ -88,6 +89,7 @@ def mean_statistic(
     """Return the mean over instances of a number per instance. It is NaN if ``per_instance`` returns None.
 
     ``bounds`` are the lowest and the highest possible number. With them, intervals of few instances are exact.
+    A call raises ``ValueError`` if a number is outside of them, or if some of the numbers are NaN.
 
     Example:
         >>> mean_statistic(lambda x: x**2)(np.array([1.0, 3.0]))
@@ -96,8 +98,13 @@ def mean_statistic(
 
     def contributions(*data: Any) -> Float[np.ndarray, "instances 2"]:
         values, ones = per_instance(*data), np.ones(len(data[0]))
+        if values is not None and 0 < (missing := int(np.isnan(values).sum())) < len(ones):
+            raise ValueError(f"{missing} of {len(ones)} instances have the value NaN")
+        if bounds is not None and values is not None and len(ones) and (np.min(values) < low or np.max(values) > high):
+            raise ValueError(f"a value is outside of the bounds {bounds}: {np.min(values):g} to {np.max(values):g}")
         return np.stack([ones * np.nan if values is None else values, ones], axis=1)
 
+    low, high = np.add(bounds or (-np.inf, np.inf), (-ROUNDING, ROUNDING))
     ends = None if bounds is None else (np.array([[bounds[0], 1.0]]), np.array([[bounds[1], 1.0]]))
     return SumStatistic(
         contributions,

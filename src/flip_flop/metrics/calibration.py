@@ -5,12 +5,12 @@ frequencies, the prior.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from flip_flop.errors import InputError, log
+from flip_flop.errors import InputError, log, look_up
 from flip_flop.metrics.agreement import label_shares, majority_vote, predicted, share_drift
 
 # See the table in docs/calibration.md.
@@ -58,8 +58,10 @@ def check_calibration(
     """Check that a method and a prior fit each other, and return the prior as :func:`check_prior` does.
 
     Raises:
-        InputError: ``E-LABEL-PRIOR`` if the prior is invalid, missing or without effect.
+        InputError: ``E-CONFIG`` for an unknown method, ``E-LABEL-PRIOR`` if the prior is invalid, missing or without
+            effect.
     """
+    look_up(str(method), dict.fromkeys(get_args(CalibrationChoice)), "E-CONFIG", "calibrate: there is no method")
     if method in ("none", "stored") and prior is not None:
         raise InputError(
             "E-LABEL-PRIOR",

@@ -12,11 +12,18 @@ from flip_flop.metrics.agreement import label_probs, majority_vote, predicted
 from flip_flop.metrics.f1 import Average, resolve_average
 
 
+def read_only(array: np.ndarray) -> np.ndarray:
+    """Return the array, which cannot be changed any more."""
+    array.setflags(write=False)
+    return array
+
+
 @dataclass(frozen=True, eq=False)
 class Scores:
     """The scores of one model on instances under templates, with their gold labels and the scorer's record.
 
     ``len(data)`` is the number of instances, and ``data[rows]`` has the arrays that metrics read, of some instances.
+    Predictions, votes and the arrays of ``data[rows]`` are read-only, because all metrics share them.
 
     Attributes:
         scores: Mean log-probability of each answer's tokens, in nats. For a generated answer 0, and ``-inf`` for the
@@ -92,7 +99,7 @@ class Scores:
         ids = tuple(np.array(self.ids, dtype=object)[rows]) if self.ids else ()
         answered = {name: values[rows] for name, values in self.answered.items()}
         same = (self.average, counts, ids, self.factors, self.is_scale, answered)
-        return Scores(self.scores[rows], self.gold[rows], *same)
+        return Scores(read_only(self.scores[rows]), read_only(self.gold[rows]), *same)
 
     @property
     def num_labels(self) -> int:
@@ -113,7 +120,7 @@ class Scores:
     @cached_property
     def predictions(self) -> Int[np.ndarray, "instances templates"]:
         """The label with the highest score. Ties resolve to the lowest index. -1: the answer does not match a label."""
-        return predicted(self.scores)
+        return read_only(predicted(self.scores))
 
     @property
     def answer_keys(self) -> Int[np.ndarray, "instances templates"]:
@@ -146,7 +153,7 @@ class Scores:
     @cached_property
     def votes(self) -> Int[np.ndarray, " instances"]:
         """:func:`~flip_flop.metrics.majority_vote` of the templates."""
-        return majority_vote(self.scores)
+        return read_only(majority_vote(self.scores))
 
     @cached_property
     def labelled(self) -> "Scores":

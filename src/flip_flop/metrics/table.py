@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from flip_flop.errors import InputError
+from flip_flop.console import warn_once
+from flip_flop.errors import InputError, Value
 from flip_flop.metrics.agreement import (
     AGREEMENT,
     ANSWERED,
@@ -24,12 +25,20 @@ from flip_flop.metrics.agreement import (
     label_shares,
     label_shares_per_template,
 )
-from flip_flop.metrics.bootstrap import Statistic, bootstrap_interval, paired_bootstrap_interval
+from flip_flop.metrics.bootstrap import Statistic, SumStatistic, bootstrap_interval, paired_bootstrap_interval
 from flip_flop.metrics.certainty import calibration_error_per_template
-from flip_flop.metrics.data import Scores
+from flip_flop.metrics.data import Scores, read_only
 from flip_flop.metrics.f1 import ACCURACY, COHEN_KAPPA, MEAN_F1, Average, accuracy_per_template, f1_per_template
 from flip_flop.plugins import PluginTable, import_object
 
+ALIASES = {"agreement": "observed_agreement"}
+# Other keys of metrics.json, and of the tables of runs.
+RESERVED = {
+    *("label_shares", "collapsed", "constant_templates", "num_instances", "num_templates", "num_labels", "intervals"),
+    *("absent", "calibrated", "label_inside_share", "repeat_flips", "run", "agreement_interval", "f1_range", *ALIASES),
+    *("method", "label_prior", "offsets", "votes_changed", "vote_share_drift"),
+    *("templates", "instances", "f1_min", "f1_max", "calibration"),
+}
 MIN_UNBOUNDED = 50  # instances; below, percentiles of resamples are too narrow
 
 
@@ -37,13 +46,15 @@ MIN_UNBOUNDED = 50  # instances; below, percentiles of resamples are too narrow
 class Metric:
     """A number about a run. Metrics in :data:`METRICS` are in ``metrics.json``, reports and ``--fail-under``.
 
+    If the statistic of a custom metric fails, the metric has no value, and a warning names it (``W-PLUGIN``).
+
     Attributes:
         name: The key in ``metrics.json``.
         title: The name in plain text.
         label: The name in the HTML report, by default the title.
-        statistic: A function from :class:`~flip_flop.metrics.Scores` to a number, None or NaN. Intervals need one
-            matrix product for a :class:`~flip_flop.metrics.SumStatistic`, and a call per resample for any other
-            function.
+        statistic: A function from :class:`~flip_flop.metrics.Scores` to a number, or None without a value. It must
+            not change the data. Intervals need one matrix product for a :class:`~flip_flop.metrics.SumStatistic`, and a
+            call per resample for any other function.
         meaning: A sentence for the report.
         higher_is_better: None: neither is better. Gates take only metrics of which more is better.
         needs_gold: Only instances with a gold label count. Without gold labels, the metric has no value.
@@ -72,31 +83,62 @@ class Metric:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "label", self.label or self.title)
+        if self.name in RESERVED or self.name.endswith("_per_template"):
+            raise ValueError(f"{self.name!r} is the name of another number, so a metric needs another name")
+
+    @property
+    def form(self) -> dict[str, int]:
+        """The arguments of :func:`~flip_flop.console.percent` and its siblings that print the number."""
+        return {} if self.in_percent else {"decimals": 2, "scale": 1}
 
     def value(self, data: Scores) -> float | None:
         """Return the number, or None without a value."""
         if (self.needs_probabilities and data.is_generated) or (self.needs_labels and data.answered):
             return None
-        data = self.judged(data)
-        number = self.statistic(data) if len(data) else None
-        return None if number is None or np.isnan(number) else float(number)
+        return self._tried(self._number, self.judged(data))
 
     def interval(self, data: Scores, *, seed: int = 0) -> tuple[float, float] | None:
         """Return the 95% bootstrap interval over instances."""
         if not self.has_interval or self.value(data) is None:
             return None
-        return self._valid(bootstrap_interval(self.statistic, self.judged(data), seed=seed), data)
+        interval = partial(bootstrap_interval, self.statistic, seed=seed)
+        return self._valid(self._tried(interval, self.judged(data)), data)
 
     def change_interval(self, before: Scores, *after: Scores) -> tuple[float, float] | None:
         """Return the paired 95% interval of the change from ``before`` to the mean of the runs ``after``."""
         if not self.has_interval or any(self.value(data) is None for data in (before, *after)):
             return None
-        ends = paired_bootstrap_interval(self.statistic, *([self.judged(data)] for data in (before, *after)))
-        return self._valid(ends, before)
+        runs = ([self.judged(data)] for data in (before, *after))
+        return self._valid(self._tried(paired_bootstrap_interval, self.statistic, *runs), before)
 
-    def _valid(self, ends: tuple[float, float], data: Scores) -> tuple[float, float] | None:
+    @property
+    def _is_built_in(self) -> bool:
+        return METRICS.built_in.get(self.name) is self
+
+    def _number(self, data: Scores) -> float | None:
+        number = self.statistic(data) if len(data) else None
+        array = np.array(np.nan if number is None else number)
+        may_be_nan = number is None or self._is_built_in or isinstance(self.statistic, SumStatistic)
+        if array.ndim or array.dtype.kind not in "biuf" or np.isinf(array) or (np.isnan(array) and not may_be_nan):
+            raise TypeError(f"{number!r} is not a number")
+        return None if np.isnan(array) else float(array)
+
+    def _tried(self, compute: Callable[..., Value], *data: Any) -> Value | None:
+        """Compute a result, or warn if a custom metric fails: the results of an audit must not be lost."""
+        try:
+            return compute(*data)
+        except Exception as error:  # a custom statistic can raise anything
+            if self._is_built_in:
+                raise
+            reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+            warn_once(f"W-PLUGIN: metric {self.name!r} has no value or no interval: {reason}")
+            return None
+
+    def _valid(self, ends: tuple[float, float] | None, data: Scores) -> tuple[float, float] | None:
         """Return None without known extremes if the instances are few or equal: they say nothing of others."""
         has_extremes = getattr(self.statistic, "extremes", None) is not None
+        if ends is None or not np.isfinite(ends).all():
+            return None
         return ends if has_extremes or (len(self.judged(data)) >= MIN_UNBOUNDED and ends[0] < ends[1]) else None
 
     def judged(self, data: Scores) -> Scores:
@@ -318,7 +360,7 @@ def summarise(
         raise ValueError(f"Each of {num_templates} templates needs a unique name. The names are {names}.")
     if num_instances == 0:
         raise ValueError("The set of instances is empty.")
-    data = Scores(scores, gold, f1, **design)
+    data = Scores(read_only(scores.view()), read_only(gold.view()), f1, **design)
     predictions = data.predictions
     answers, reference = data.answers, None if data.answered else gold
 

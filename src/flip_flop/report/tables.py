@@ -216,11 +216,6 @@ def _latex_row(row: Row) -> str:
     return f"    {' & '.join(cell.latex() for cell in row)} \\\\"
 
 
-def style(name: str) -> dict[str, Any]:
-    """The arguments of :func:`~flip_flop.console.percent` and its siblings that print a metric."""
-    return {} if METRICS[name].in_percent else {"decimals": 2, "scale": 1}
-
-
 def constant_count(run: Audit) -> str:
     """The number of constant templates, as ``3 of 4``."""
     return f"{len(run.constant_templates)} of {len(run.template_names)}"
@@ -238,7 +233,7 @@ _TEXTS: dict[str, Callable[[Audit], str]] = {
 
 def cell_text(run: Audit, name: str) -> str:
     """A metric of a run as tables print it: a percentage, a range or a word. A dash is a missing value."""
-    return _TEXTS[name](run) if name in _TEXTS else percent(run.value(name), **style(name))
+    return _TEXTS[name](run) if name in _TEXTS else percent(run.value(name), **METRICS[name].form)
 
 
 def render_text(blocks: Blocks) -> str:
@@ -267,7 +262,7 @@ def _with_interval(run: Audit, name: str) -> str:
     """A metric as in :func:`cell_text`; an added one with its interval, which has no column."""
     interval = run.interval(name) if name in METRICS and name not in METRICS.built_in else None
     text = cell_text(run, name)
-    return text if interval is None else f"{text} ({percent_interval(interval, **style(name))})"
+    return text if interval is None else f"{text} ({percent_interval(interval, **METRICS[name].form)})"
 
 
 def render_csv(blocks: Blocks) -> str:
@@ -372,7 +367,7 @@ def _parts(group: "AuditComparison", run: Audit, name: str) -> dict[str, str | N
     """The small print of a cell: an interval, and for a later run the difference from the baseline."""
     if name not in METRICS:
         return {"difference": None, "interval": None}
-    form = style(name)
+    form = METRICS[name].form
     if run is group.base:
         interval = run.interval(name)
         return {"difference": None, "interval": percent_interval(interval, **form) if interval else None}
