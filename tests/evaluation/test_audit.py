@@ -2,11 +2,13 @@
 
 import json
 import logging
+import re
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import datasets
+import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -16,6 +18,7 @@ from flip_flop import (
     ScoringOptions,
     Task,
     audit,
+    compare,
     load_model,
     load_run,
     predict,
@@ -23,7 +26,7 @@ from flip_flop import (
     write_report,
 )
 from flip_flop.errors import require_whole
-from flip_flop.metrics import summarise
+from flip_flop.metrics import METRICS, Metric, summarise
 from flip_flop.prompts import TemplateSet
 from flip_flop.record import RunRecord, TaskRecord
 from flip_flop.scoring import PromptEncoder
@@ -333,3 +336,34 @@ def test_the_report_shows_mass_and_escapes_tokens(found, tmp_path):
     assert "'<b>\\x1b[31m\\u202e\\n'" in page.text
     share = 100 * found.metrics["own_label_mass_per_template"]["truth"]
     assert f"own labels {share:.1f}%" in page.text
+
+
+def test_unknown_metrics_and_calibrations_are_refused_and_aliases_work(loaded, audited):
+    for ask in (audited.value, audited.interval):
+        refused("E-CONFIG: there is no metric 'acuracy'. Did you mean 'accuracy'?", ask, "acuracy")
+        assert ask("agreement") == ask("observed_agreement") is not None
+    assert audited.value("repeat_flips") is audited.interval("wording_flips") is None
+
+
+@pytest.mark.parametrize(("calibrate", "hint"), [("btch", "Did you mean 'batch'?"), (None, "Did you mean 'none'?")])
+def test_unknown_calibrations_are_refused(loaded, monkeypatch, calibrate, hint):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # users have no type checks
+    words = f"E-CONFIG: calibrate: there is no method '{calibrate}'. {re.escape(hint)}"
+    refused(words, audit, loaded, make_task(), calibrate=calibrate)
+
+
+def test_a_notebook_shows_custom_metrics(loaded, monkeypatch):
+    monkeypatch.setitem(METRICS.data, "rows", Metric("rows", "number of rows", len, in_percent=False))
+    shown = audit(loaded, make_task(), quiet=True)._repr_html_()
+    assert "<td>number of rows</td><td>5.00</td>" in shown
+
+
+@pytest.mark.parametrize("runs", [lambda run: (), lambda run: ([run, run],), lambda run: (run, None)])
+def test_compare_takes_audits_and_folders_only(audited, runs):
+    with pytest.raises(TypeError, match=r"compare\(before, after\), and not (nothing|list|\w+, NoneType)\."):
+        compare(*runs(audited))
+
+
+def test_rows_with_labels_instead_of_a_label_are_refused(loaded):
+    rows = [{"prompts": ["a", "b"], "choices": [["x", "y"]] * 2, "labels": 1}]
+    refused("E-DATA-ROWS: Row '0' has the key 'labels'. Did you mean 'label'?", audit, loaded, rows)

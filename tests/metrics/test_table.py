@@ -1,6 +1,7 @@
 """F1, accuracy and kappa equal scikit-learn or slow loops; the summary has all metrics."""
 
 import json
+import logging
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +11,7 @@ from sklearn.metrics import cohen_kappa_score, f1_score
 from flip_flop.files import generator
 from flip_flop.metrics import (
     METRICS,
+    Metric,
     Scores,
     bootstrap_interval,
     f1_per_template,
@@ -225,3 +227,62 @@ def test_names_that_do_not_fit_no_instances_or_a_nan_are_refused():
     for values, names, words in cases:
         with pytest.raises(ValueError, match=words):
             summarise(values, gold[: len(values)], names)
+
+
+def failing(data):
+    raise KeyError("no such column")
+
+
+def changing(data):
+    data.predictions[:] = 0
+    return 1.0
+
+
+def one_nan(data):
+    return np.where(np.arange(len(data)) == 1, np.nan, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("statistic", "reason"),
+    [
+        (failing, "KeyError: 'no such column'"),
+        (lambda data: np.ones(2), "TypeError: array([1., 1.]) is not a number"),
+        (lambda data: "0.5", "TypeError: '0.5' is not a number"),
+        (lambda data: (0.0, 1.0), "TypeError: (0.0, 1.0) is not a number"),
+        (lambda data: np.inf, "TypeError: inf is not a number"),
+        (lambda data: one_nan(data).mean(), "is not a number"),
+        (mean_statistic(one_nan), "ValueError: 1 of 60 instances have the value NaN"),
+        (
+            mean_statistic(lambda data: np.full(len(data), 5.0), bounds=(0.0, 1.0)),
+            "outside of the bounds (0.0, 1.0): 5 to 5",
+        ),
+        (changing, "ValueError: assignment destination is read-only"),
+    ],
+)
+@pytest.mark.parametrize("needs_gold", [False, True])
+def test_a_custom_metric_that_fails_has_no_value_and_loses_no_other(monkeypatch, caplog, statistic, reason, needs_gold):
+    scores, gold = run(60)
+    expected = summarise(scores, gold, NAMES)
+    name = f"failing_{len(caplog.handler.records)}_{needs_gold}_{abs(hash(reason))}"  # a warning appears once
+    monkeypatch.setitem(METRICS.data, name, Metric(name, "failing", statistic, needs_gold=needs_gold))
+    with caplog.at_level(logging.WARNING):
+        found = summarise(scores, gold, NAMES)
+    assert (found.pop(name), found["intervals"].pop(name)) == (None, None)
+    assert found == expected
+    assert caplog.text.count("W-PLUGIN") == 1
+    assert f"metric {name!r}" in caplog.text
+    assert reason in caplog.text
+
+
+def test_a_custom_metric_whose_resamples_fail_has_a_value_without_an_interval(monkeypatch):
+    scores, gold = run(60)
+    statistic = lambda data: 1.0 if len({*map(bytes, data.scores)}) == 60 else np.inf  # noqa: E731
+    monkeypatch.setitem(METRICS.data, "fragile", Metric("fragile", "fragile", statistic))
+    found = summarise(scores, gold, NAMES)
+    assert (found["fragile"], found["intervals"]["fragile"]) == (1.0, None)
+
+
+def test_a_metric_cannot_have_the_name_of_another_key():
+    for name in {*KEYS - METRICS.keys(), "own_label_mass_per_template", "calibrated", "repeat_flips", "agreement"}:
+        with pytest.raises(ValueError, match=f"'{name}' is the name of another number"):
+            Metric(name, "mine", len)

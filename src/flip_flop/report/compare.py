@@ -291,6 +291,9 @@ def compare(*runs: Audit | str | PathLike[str]) -> AuditComparison:
     Raises:
         InputError: ``E-RUN-MISMATCH`` if they differ in these; ``E-RUN-MISSING`` or ``E-RUN-BROKEN``.
     """
+    if not runs or not all(isinstance(run, Audit | str | PathLike) for run in runs):
+        given = ", ".join(type(run).__name__ for run in runs) or "nothing"
+        raise TypeError(f"Give audits or run directories, as in compare(before, after), and not {given}.")
     groups = group_runs([run if isinstance(run, Audit) else load_run(run) for run in runs])
     require_comparable([AuditComparison(group.runs[:1]) for group in groups])
     return groups[0]

@@ -478,6 +478,8 @@ def _render_row(row: RenderedInstance | Mapping[str, Any], number: int) -> Rende
             "E-DATA-ROWS", f"Row {number}: 'prompts' and 'choices' must be lists with one entry per template.", _ROWS
         )
     name = str(number if fields.get("id") is None else fields["id"])
+    if "labels" in fields and "label" not in fields:
+        raise InputError("E-DATA-ROWS", f"Row {name!r} has the key 'labels'.", f"Did you mean 'label'? {_ROWS}")
     label, last = fields["label"] if label_text(fields.get("label")) else None, len(choices[0]) - 1
     if label is not None and not (hasattr(label, "__index__") and 0 <= label <= last):
         raise InputError(
