@@ -100,6 +100,8 @@ def test_later_layers_of_settings_win(tmp_path):
         (GOOD, "train_first: [2, all]", "first: [2]", "unknown key 'first'"),
         (GOOD, "learning_rate: 1e-4", "method: cce", "methods"),
         (GOOD, "methods: {f2c", "methods: {base", "swarm"),
+        (GOOD, "methods: {f2c", "methods: {cce", "settings, methods: there is no 'cce'. Known: f2c."),
+        (GOOD, "[base, f2c]", "[]", "at least 1"),
         (GOOD, "{f2c: {learning_rate: 2e-4, jsd-weight: 0.5}}", "{f2c: 3}", "a valid dictionary"),
         (GOOD, "limit: 7", "limit: 7\nlimit: 8", "line 12"),
         (GOOD, "limit: 7", "protocol: realease", "'release'"),

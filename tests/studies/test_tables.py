@@ -11,18 +11,22 @@ import numpy as np
 import pytest
 
 from flip_flop.console import DEMO_NOTE
+from flip_flop.method import METHODS, Method
 from flip_flop.metrics import METRICS, instance_agreement, mean_statistic, paired_bootstrap_interval
 from flip_flop.paper import tables as grids
-from flip_flop.paper.frame import average_seeds, colours_of, make_frame
+from flip_flop.paper.folder import StudyFolder
+from flip_flop.paper.frame import average_seeds, colours_of, make_frame, titles_of
 from flip_flop.paper.published import PAPER_METRICS, dataset_names, stated_numbers, table1, table2
 from flip_flop.paper.study import MethodVariant
 from flip_flop.paper.tables import make_tables, write_outputs
 from flip_flop.report import load_run
 from flip_flop.report.tables import escape
+from tests.studies import small_studies
 from tests.studies.made_results import MODEL, Maker, made_frame, paper_audits, study1, study2, study3, transfer_audits
 
 PAPER = made_frame(*paper_audits())
 TRANSFER = made_frame(*transfer_audits())
+OWN = Method("own", "Our method", "#123456", METHODS["cce"].loss)
 HOSTILE = r"\input{x} $a_b$ 50% #1 & ~^ {[*]} <\\> \"q\" `c`"
 
 
@@ -45,6 +49,16 @@ def rows_of(table) -> list[list[str]]:
 
 
 # ---- the frame ----
+
+
+def test_an_own_method_has_its_title_and_colour_as_long_as_it_can_be_imported(tmp_path, monkeypatch):
+    reference = f"{__name__}:OWN"
+    plan = small_studies.plan(small_studies.small(methods=("base", reference)))
+    frame = make_frame(StudyFolder(tmp_path), plan)
+    assert (titles_of(frame)[reference], colours_of(frame)[reference]) == ("Our method", "#123456")
+    monkeypatch.delattr(sys.modules[__name__], "OWN")
+    frame = make_frame(StudyFolder(tmp_path), plan)
+    assert titles_of(frame)[reference] == reference
 
 
 @pytest.fixture(scope="session")

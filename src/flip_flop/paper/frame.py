@@ -26,8 +26,9 @@ from typing import Any, Literal
 
 import pandas as pd
 
+from flip_flop.errors import InputError
 from flip_flop.evaluation.run_directory import Audit, load_run
-from flip_flop.method import BASE, METHODS, Method
+from flip_flop.method import BASE, METHODS, Method, find_method
 from flip_flop.metrics import METRICS
 from flip_flop.paper.folder import StudyFolder
 from flip_flop.paper.plan import Cell, Plan
@@ -132,14 +133,22 @@ def _compare(metric: str, base: Audit | None, runs: Sequence[Audit]) -> dict[str
 
 
 def _methods_audited(plan: Plan) -> dict[str, Method]:
-    """Return the methods by name, in the order of tables. Other people's methods share a colour."""
+    """Return the methods by name, in the order of tables. Methods that cannot be imported share a colour."""
     known: dict[str, Method] = {BASE.name: BASE, **METHODS}
     for number, (name, variant) in enumerate(plan.study.variants.items()):
         colour = variant.colour or VARIANT_COLOURS[number % len(VARIANT_COLOURS)]
         known[name] = Method(name, variant.title or name, colour)
     order = plan.study.methods if plan.study.variants else known
     names = sorted({cell.method for cell in plan.audits}, key=lambda name: _rank(name, order))
-    return {name: known.get(name, Method(name, name, _OTHERS_COLOUR)) for name in names}
+    return {name: known.get(name) or _own_method(name) for name in names}
+
+
+def _own_method(name: str) -> Method:
+    """Return a method given as ``module:name``, or only its name if it cannot be imported any more."""
+    try:
+        return find_method(name)
+    except InputError:
+        return Method(name, name, _OTHERS_COLOUR)
 
 
 def _order(first: Mapping[str, Any], methods: Sequence[str]) -> Any:

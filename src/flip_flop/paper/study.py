@@ -143,7 +143,7 @@ class Study(_Block):
 
     name: Annotated[str, Field(pattern=r"^[\w-]+$")]
     tasks: Names
-    methods: Annotated[tuple[str, ...], AfterValidator(_once_each)] = ()
+    methods: Names = ()
     seeds: Seeds = (0,)
     model: str | None = None
     description: str = ""
@@ -244,6 +244,10 @@ def load_study(name: str) -> Study:
     taken = SHARED_FOLDERS if is_shipped else (*SHARED_FOLDERS, *study_names())
     if study.name.lower() in taken:
         raise InputError("E-STUDY", f"{name}: name is {study.name!r}, which is taken.", "Give another name.")
+    used = [*study.methods, *(study.variants[method].method for method in study.methods if method in study.variants)]
+    require_known(
+        study.settings.methods, [method for method in used if method != BASE.name], f"{name}: settings, methods"
+    )
     return study.model_copy(update={"folder": str(path.parent.resolve())})
 
 
