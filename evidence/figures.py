@@ -208,6 +208,7 @@ def of_word_problems() -> Iterator[str]:
         ("svamp-equation", "SmolLM2, equation"),
         ("svamp-equation-ssd", "SmolLM2, equation"),
         ("svamp-equation-ttrl", "SmolLM2, equation"),
+        ("qwen-svamp-equation-ssd", "Qwen, equation"),
         ("qwen-svamp-equation-ttrl", "Qwen, equation"),
         ("qwen-svamp-equation", "Qwen, equation"),
     )
