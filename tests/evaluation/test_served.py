@@ -291,7 +291,7 @@ def test_audit_accepts_custom_scorer(loaded, task):
         (lambda found: with_fields(found, scores=np.nan * found.scores), "the score nan"),
         (lambda found: with_fields(found, scores=found.scores[:, 1:]), r"\(6, 3, 3\) and \(6, 4, 3\), not \(6, 4, 3\)"),
         (lambda found: with_fields(found, token_counts=found.token_counts[..., 1:]), "shapes"),
-        (lambda found: found[1:], "5 ids that are not those of the 6 instances"),
+        (lambda found: found[1:], "5 ids, which differ from the ids of the 6 instances"),
         (lambda found: found[::-1], "ids"),
         (lambda found: replace(found, ids=tuple("abcdef")), "ids"),
         (lambda found: replace(found, gold=1 - found.gold), "gold labels"),

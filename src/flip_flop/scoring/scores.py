@@ -379,34 +379,34 @@ class Scorer(abc.ABC):
 
     def checked_scores(self, instances: Sequence[RenderedInstance], *options: ScoringOptions, **how: Any) -> Scores:
         """Return the :meth:`scores` of the same arguments, or refuse those that break its contract (``E-SCORER``)."""
-        found = self.scores(instances, *options, **how)
-        if fault := _fault(found, instances):
+        scores = self.scores(instances, *options, **how)
+        if fault := _fault(scores, instances):
             raise InputError("E-SCORER", f"{type(self).__name__}.scores returned {fault}.")
-        return found
+        return scores
 
     def as_read(self, instance: RenderedInstance, options: ScoringOptions) -> RenderedInstance:
         """Return the instance as the model reads it, for example in a chat template."""
         return instance
 
 
-def _fault(found: object, instances: Sequence[RenderedInstance]) -> str:
+def _fault(scores: object, instances: Sequence[RenderedInstance]) -> str:
     """Return how the result of a scorer breaks the contract of :meth:`Scorer.scores`, or an empty text."""
-    if not isinstance(found, Scores):
-        return f"an object of type {type(found).__name__}, not Scores"
-    skipped = ids_of(found.too_long)
+    if not isinstance(scores, Scores):
+        return f"an object of type {type(scores).__name__}, not Scores"
+    skipped = ids_of(scores.too_long)
     rows = [instance for instance in instances if instance.id not in skipped]
-    if not rows or [*found.ids] != [row.id for row in rows]:
-        return f"{len(found.ids)} ids that are not those of the {len(rows)} instances, in their order"
-    arrays: list[Any] = [found.scores, found.token_counts, found.gold]
+    if not rows or [*scores.ids] != [row.id for row in rows]:
+        return f"{len(scores.ids)} ids, which differ from the ids of the {len(rows)} instances or their order"
+    arrays: list[Any] = [scores.scores, scores.token_counts, scores.gold]
     kinds = [array.dtype.kind if isinstance(array, np.ndarray) else "" for array in arrays]
     if kinds[0] != "f" or not {*kinds[1:]} <= {*"iu"}:
         return "scores, token_counts and gold labels that are not numpy arrays of floats and of whole numbers"
     shape, *shapes = (len(rows), len(rows[0].prompts), len(rows[0].choices[0])), *map(np.shape, arrays[:2])
     if shapes != [shape] * 2:
         return f"scores and token_counts of shapes {shapes[0]} and {shapes[1]}, not {shape}"
-    if not found.answered and found.gold.tolist() != [-1 if row.label is None else row.label for row in rows]:
-        return "gold labels that are not those of the instances"
-    highest = found.scores.max()
+    if not scores.answered and scores.gold.tolist() != [-1 if row.label is None else row.label for row in rows]:
+        return "gold labels that differ from the labels of the instances"
+    highest = scores.scores.max()
     return "" if highest <= MAX_SCORE else f"the score {highest:g}, which is not a log-probability"
 
 

@@ -47,7 +47,7 @@ def prepare_model(model: nn.Module, args: F2CConfig, peft_config: PeftConfig | N
         raise InputError("E-ADAPTER", f"{type(peft_config).__name__} is not supported.")
     if peft_config is not None and isinstance(model, PeftModel):
         raise InputError(
-            "E-ADAPTER", "the model has an adapter, and peft_config is another one.", "Leave one of them out."
+            "E-ADAPTER", "the model has an adapter, and peft_config describes a second one.", "Leave one of them out."
         )
     if isinstance(model, PeftModel) and model.active_adapters != ["default"]:  # PEFT would save the default one
         names = " and ".join(map(repr, model.active_adapters))

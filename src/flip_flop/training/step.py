@@ -104,7 +104,7 @@ def checked_terms(terms: Any, method: str) -> dict[str, Tensor]:
     """Return the terms of a loss.
 
     Raises:
-        InputError: ``E-CONFIG`` if it is no dict of scalar tensors by name, or a name is a key of the log.
+        InputError: ``E-CONFIG`` if it is not a dict of scalar tensors by name, or a name is a key of the log.
     """
     if not isinstance(terms, dict) or not all(isinstance(term, Tensor) and term.dim() == 0 for term in terms.values()):
         hint = "Return a dict of scalar tensors by name, such as {'margin': margins.mean()}."
