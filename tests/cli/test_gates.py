@@ -121,8 +121,10 @@ def test_a_stored_run_without_a_metric_to_compare_is_refused(audit):
 
 
 def test_markdown_has_the_table_and_a_row_for_each_gate(audit):
-    limits = ("--fail-under", "agreement=0", "--fail-under", "macro_f1=1", "--fail-if-worse-than", "perfect")
-    result = audit(*limits, "--markdown", "ci/summary.md")
+    limits = ("--fail-under", "agreement=0", "--fail-under", "macro_f1=1")
+    runs = ("perfect", "perfect:agreement", "stored")
+    stored = (word for run in runs for word in ("--fail-if-worse-than", run))
+    result = audit(*limits, *stored, "--markdown", "ci/summary.md")
     assert result.code == 1
     assert os.listdir("ci") == ["summary.md"]  # no temporary file
     _, table, *_, results = (block.splitlines() for block in Path("ci/summary.md").read_text().split("\n\n"))
@@ -131,9 +133,14 @@ def test_markdown_has_the_table_and_a_row_for_each_gate(audit):
     for block in (table, results):
         assert len({len(re.findall(r"(?<!\\)\|", line)) for line in block}) == 1
     rows = [line.strip("| ").split(" | ") for line in results[2:]]
-    assert [row[1] for row in rows] == ["passed", "**failed**", "**failed**"]
-    messages = errors_of(result).splitlines()[-2:]
-    assert [row[2] for row in rows[1:]] == list(map(markdown_cell, messages))
+    assert [row[1] for row in rows] == ["passed", *["**failed**"] * 3, "passed"]
+    assert [row[0] for row in rows[2:]] == [
+        "not worse than perfect",
+        "not worse than perfect in observed\\_agreement",
+        "not worse than stored",
+    ]
+    messages = errors_of(result).splitlines()[-3:]
+    assert [row[2] for row in rows[1:4]] == list(map(markdown_cell, messages))
     assert {row[3] for row in rows} == {"out"}
 
 

@@ -37,10 +37,11 @@ class AuditOptions:
         (), metavar="METRIC=VALUE", help="Exit with 1 below it, e.g. agreement=0.9. Repeatable."
     )
     metric: tuple[str, ...] = option((), metavar="MODULE:NAME", help="Also compute this custom metric. Repeatable.")
-    fail_if_worse_than: str | None = option(
-        None,
+    fail_if_worse_than: tuple[str, ...] = option(
+        (),
         metavar="RUN[:METRIC]",
-        help="Exit with 1 if macro-F1 (without labels: agreement) is worse than in this run, or a template constant.",
+        help="Exit with 1 if macro-F1 (without labels: agreement) is worse than in this run, or a template constant. "
+        "Repeatable.",
     )
     markdown: Path | None = option(
         None, callback=out_file, help="Write the table and the results of --fail-... as Markdown."

@@ -29,38 +29,39 @@ class Gate:
 
 @dataclass(frozen=True)
 class Checks:
-    """The gates of a command: metrics with their minimum, and the stored run of ``--fail-if-worse-than``.
+    """The gates of a command: metrics with their minimum, and the stored runs of ``--fail-if-worse-than``.
 
-    ``metric`` compares the runs. By default, it is macro-F1, or the accuracy of open answers, or without gold labels
-    agreement.
+    Each stored run has the metric that compares it. By default, it is macro-F1, or the accuracy of open answers, or
+    without gold labels agreement.
     """
 
     thresholds: Sequence[tuple[str, float]]
-    stored: Audit | None
-    metric: str | None = None
+    stored: Sequence[tuple[Audit, str | None]]
 
     @classmethod
-    def of(cls, fail_under: Sequence[str], fail_if_worse_than: str | None) -> "Checks":
-        """Parse the options (``E-FAIL-UNDER``), and load the stored run."""
-        thresholds = [parse_threshold(text) for text in fail_under]
-        if fail_if_worse_than is None:
-            return cls(thresholds, None)
-        run, _, metric = fail_if_worse_than.rpartition(":")
-        if not run or Path(fail_if_worse_than).exists():
-            return cls(thresholds, load_run(fail_if_worse_than))
-        return cls(thresholds, load_run(run), known_metric("--fail-if-worse-than", metric))
+    def of(cls, fail_under: Sequence[str], fail_if_worse_than: Sequence[str]) -> "Checks":
+        """Parse the options (``E-FAIL-UNDER``), and load the stored runs."""
+        return cls([parse_threshold(text) for text in fail_under], [stored_run(text) for text in fail_if_worse_than])
 
     def require_values(self, split: RenderedSplit, *, skips_rows: bool) -> None:
         """Refuse gates without a value on this split, before it is scored. Skipped rows are known after scoring."""
         for name, _ in self.thresholds:
             check_threshold(name, split)
-        if self.stored is not None and not skips_rows:
-            check_stored(self.stored, unscored_audit(split), self.metric)
+        for stored, metric in () if skips_rows else self.stored:
+            check_stored(stored, unscored_audit(split), metric)
 
     def results(self, runs: "Sequence[Audit]") -> list[Gate]:
         """Return the results of all gates for all runs."""
         gates = [threshold_gate(run, *threshold) for run in runs for threshold in self.thresholds]
-        return gates + [comparison_gate(self.stored, run, self.metric) for run in runs if self.stored is not None]
+        return gates + [comparison_gate(stored, run, metric) for run in runs for stored, metric in self.stored]
+
+
+def stored_run(text: str) -> tuple[Audit, str | None]:
+    """Load the run of ``RUN[:METRIC]``, and return it with the metric if one is given (``E-FAIL-UNDER``)."""
+    run, _, metric = text.rpartition(":")
+    if not run or Path(text).exists():
+        return load_run(text), None
+    return load_run(run), known_metric("--fail-if-worse-than", metric)
 
 
 def parse_threshold(text: str) -> tuple[str, float]:
@@ -172,7 +173,8 @@ def comparison_gate(stored: Audit, run: Audit, metric: str | None) -> Gate:
     parts += [f"constant now: {visible(', '.join(constant), one_line=True)}"] if constant else []
     parts += group_runs([stored, run])[0].other_prompts
     message = f"{'worse' if worse else 'not clearly worse'} than {stored.path}: {'; '.join(parts)}"
-    return Gate(str(run.path), f"not worse than {stored.path}", not worse, message)
+    condition = f"not worse than {stored.path}{f' in {metric}' if metric else ''}"
+    return Gate(str(run.path), condition, not worse, message)
 
 
 def markdown(gates: Sequence[Gate], table: str) -> str:
