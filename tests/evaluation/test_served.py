@@ -180,8 +180,9 @@ def test_interrupted_audit_continues_with_stored_answers(served, task):
     assert len(server.requests) - num_requests <= 20
 
 
-def test_interrupt_does_not_wait_for_replies(served, task):
+def test_interrupt_does_not_wait_for_replies(served, task, capsys):
     """As by Ctrl-C: what interrupts the reading of answers ends it, while the server still thinks."""
+    audit(served[1], make_task(make_rows(1)), quiet=True)
     served[0].waits.clear()
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a process of the tests' ignores it
     interrupt = threading.Timer(0.3, lambda: signal.pthread_kill(threading.main_thread().ident, signal.SIGINT))
@@ -192,6 +193,7 @@ def test_interrupt_does_not_wait_for_replies(served, task):
         with pytest.raises(KeyboardInterrupt):
             audit(served[1], task, quiet=True)
         assert not served[0].waits.is_set()
+        assert "12 of 60 answers are stored. Run the command again to continue." in capsys.readouterr().err
     finally:
         signal.signal(signal.SIGINT, before)
         answer.cancel()

@@ -78,7 +78,7 @@ def with_choices(choices):
     return make_task(templates=[*TEMPLATES[:2], Template("place", "{{ text }}?", choices)])
 
 
-ANSWER, LOG_PROBS = "E-ENDPOINT-ANSWER: Instance", "E-ENDPOINT-LOGPROBS: Instance .*tiny at http"
+ANSWER = "E-ENDPOINT-ANSWER: Instance"
 ALIKE = r"E-ENDPOINT-LOGPROBS: Template 'place': the answers .* begin alike"
 NO_MODEL = {"message": "no such model: tiny"}
 ERRORS = ({"error": NO_MODEL | {"code": 404}}, {"error": NO_MODEL["message"]}, {"error": NO_MODEL, "choices": []})
@@ -86,9 +86,9 @@ ONE_ROW = {"id": "a", "prompts": ["Is it?"], "choices": [["Yes", "yes"]], "label
 # Switches of the server, options, data, and the error.
 FAULTS = [
     *(
-        (changed(change), ECHO, None, f"{LOG_PROBS}.*--by generation")
+        (changed(change), ECHO, None, f"{ANSWER} .*tiny at http.* sends an invalid reply (?!.*(pydantic|generation))")
         for change in (
-            *map(with_log_prob, (5, 0.1, True, "-1", [1], -1e300, float("nan"), -float("inf"), {}, None)),
+            *map(with_log_prob, (5, 0.1, True, "-1", [1], -1e300, float("nan"), -float("inf"), {})),
             *(with_list(name, lambda values: values[:-2]) for name in ("tokens", "token_logprobs")),
             *(with_list(name, lambda values: [*values, values[-1]]) for name in ("tokens", "token_logprobs")),
             with_list("tokens", lambda values: [*values[:-1], 3]),
@@ -98,18 +98,21 @@ FAULTS = [
             without_last_token,
         )
     ),
+    (changed(with_log_prob(None)), ECHO, None, "E-ENDPOINT-LOGPROBS: Instance .*--by generation"),
     *(
-        (changed(change), scoring, None, "E-ENDPOINT-(ANSWER|LOGPROBS): Instance")
+        (changed(change), scoring, None, ANSWER)
         for scoring in (ScoringOptions(), GENERATION)
         for change in (
             *(with_usage(prompt_tokens=value) for value in ("7", -7, 7.0, True, 10**400)),
             lambda reply: reply.update(usage="none"),
             lambda reply: reply.update(choices=[3]),
+            lambda reply: reply.update(choices=[]),
+            lambda reply: reply.update(choices=2 * reply["choices"]),
             lambda reply: reply["choices"][0].update(text=0),
         )
     ),
     *(
-        ({"kind": "chat", **changed(with_top(*top))}, TOP, None, "E-ENDPOINT-LOGPROBS: Instance")
+        ({"kind": "chat", **changed(with_top(*top))}, TOP, None, f"{ANSWER}.* sends an invalid reply")
         for top in ([("<pad>", -9999.0)], [("<pad>", -9999.0)] * 20, [("a", -900.0), ("b", -950.0)])
     ),
     *(
@@ -117,6 +120,8 @@ FAULTS = [
         for body in ERRORS
         for scoring in (CHAT, ScoringOptions(), TOP)
     ),
+    ({"changes": lambda content: "<html>Log in</html>"}, ScoringOptions(), None,
+     f"{ANSWER} .* sends a reply that is not JSON: <html>Log in</html>"),
     ({"log_probs": False}, ScoringOptions(), None, "E-ENDPOINT-LOGPROBS: .* Add --by generation"),
     ({"fails": [400] * 3}, ScoringOptions(), None, f"{ANSWER} 'test-1', template 'plain': .*answers 400"),
     ({"fails": [401] * 3}, ScoringOptions(), None, rf"{ANSWER} .* tiny at http.* answers 401: .*no: Bearer \*\*\*"),
@@ -176,7 +181,9 @@ OVERLOADED = ({"code": 429, "message": "wait"}, {"code": "rate_limit_exceeded"},
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("bodies", [[], *([json.dumps({"error": error})] * 2 for error in OVERLOADED)])
+@pytest.mark.parametrize(
+    "bodies", [[], ["<html>", '{"choices": [{'], *([json.dumps({"error": error})] * 2 for error in OVERLOADED)]
+)
 def test_overloaded_server_is_asked_again(served, bodies):
     server, name = served
     expected = audit(name, FEW, quiet=True)
@@ -188,6 +195,27 @@ def test_overloaded_server_is_asked_again(served, bodies):
     assert theirs.record.scoring["num_asked"] == theirs.scores.size
     assert len(server.requests) - num_requests == theirs.scores.size + (len(bodies) or 3)
     assert set(server.keys) == {"Bearer a-secret"}
+
+
+def test_server_that_asks_for_short_waits_is_asked_for_about_a_minute(served, monkeypatch):
+    server, name = served
+    server.sends = lambda handler, content: handler.reply(content, 429, {"Retry-After": "1"})
+    waits = []
+    monkeypatch.setattr(time, "sleep", waits.append)
+    refused("E-ENDPOINT-ANSWER: .* answers 429", audit, name, FEW, quiet=True, scoring=ECHO)
+    assert 40 < sum(wait for wait in waits if wait > 0.3) < 60  # others are of threads
+
+
+def test_invalid_reply_keeps_the_stored_answers(served):
+    server, name = served
+    audit(name, make_task(make_rows(1)), quiet=True, scoring=ECHO)
+    number = iter(range(100))
+    of_text = changed(with_log_prob(5))["changes"]
+    server.changes = lambda content: of_text(content) if next(number) >= 10 else content
+    refused(
+        "E-ENDPOINT-ANSWER: .*less than or equal to.* 12 of 24 answers are stored. Run the command again to continue.",
+        audit, name, FEW, quiet=True, scoring=ECHO,
+    )  # fmt: skip
 
 
 def like_gpt_5(asked):

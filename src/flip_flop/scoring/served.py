@@ -55,8 +55,8 @@ class EndpointScorer(Scorer):
     """A served model, by its name ``openai:URL#NAME``.
 
     The tokenizer, or its name, supplies only the chat template for prompts. The key comes from ``OPENAI_API_KEY``.
-    Failed connections and statuses 429 and 5xx are retried ``retries`` times. Scoring ends if no reply is complete
-    for ``seconds``.
+    Failed connections, statuses 429 and 5xx, and replies that are no JSON are retried ``retries`` times. Scoring ends
+    if no reply is complete for ``seconds``.
 
     Raises:
         InputError: ``E-ENDPOINT``, or those of :func:`~flip_flop.scoring.load_tokenizer`.
@@ -216,18 +216,22 @@ class EndpointScorer(Scorer):
                     elif "temperature" not in self.server.adapted:
                         num_changed += not _is_same(question, stored[question.key], answer)
                     if num_changed > len(again) // 5:  # a few answers may change by rounding
-                        raise InputError(
-                            "E-ENDPOINT-ANSWER",
-                            f"{self.server} does not answer as before: its weights have changed.",
-                            f"Remove {self.store} to ask all again.",
-                        )
-            except (UnreachableError, UnsupportedError) as error:
+                        break
+            except (InputError, KeyboardInterrupt) as error:
                 if not answers:
                     raise
-                hint = error.hint
-                if isinstance(error, UnreachableError):
-                    hint = f"{len(answers):,} of {len(by_key):,} answers are stored. Run the command again to continue."
-                raise InputError(error.code, error.message, hint) from error
+                kept = f"{len(answers):,} of {len(by_key):,} answers are stored. Run the command again to continue."
+                if isinstance(error, InputError):
+                    hint = kept if isinstance(error, UnreachableError) else f"{error.hint} {kept}"
+                    raise InputError(error.code, error.message, hint) from error
+                echo(f"\n{kept}", err=True)
+                raise
+        if num_changed > len(again) // 5:
+            raise InputError(
+                "E-ENDPOINT-ANSWER",
+                f"{self.server} does not answer as before: its weights have changed.",
+                f"Remove {self.store} to ask all again.",
+            )
         new = [answers[question.key] for question in missing]
         read, written = (sum(answer[name] for answer in new) for name in ("read", "written"))
         if not quiet:

@@ -13,7 +13,7 @@ from multiprocessing.pool import ThreadPool  # its threads are daemons: no reply
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from flip_flop.errors import InputError
 from flip_flop.files import sha256_json
@@ -21,6 +21,8 @@ from flip_flop.hub import endpoint_of
 from flip_flop.scoring.encode import num_common
 
 # Retries begin after 0.5 s, 1 s, 2 s, ... up to 8 s. They span about a minute, in which a server can restart.
+LONGEST_WAIT = 8
+NOT_JSON = 599  # no server's status
 RETRIES, SECONDS, SECONDS_TO_NAME = 10, 300.0, 30.0
 WITHOUT_PROBABILITIES = "Add --by generation to use generated answers."
 UNSUPPORTED = (400, 404, 405, 422)  # statuses of a server that lacks an endpoint or an option
@@ -196,14 +198,20 @@ def text_of(shown: str | list[int]) -> str:
 
 
 def mark_errors(response: Any) -> None:
-    """Give a reply with an error its status. Some servers send errors with the status 200."""
+    """Give a reply that is no JSON, or an error, its status. Some servers send errors with the status 200.
+
+    Waits that the server asks for are dropped if they are shorter than the last ones of the client.
+    """
     response.read()
-    if response.status_code == 200 and b'"error"' in response.content:
+    if re.fullmatch(f"[0-{LONGEST_WAIT}]", response.headers.get("retry-after", "")):
+        del response.headers["retry-after"]
+    if response.status_code == 200:
         try:
-            error = json.loads(response.content).get("error")
-        except (ValueError, AttributeError, RecursionError):  # not JSON, or not an object
+            reply = json.loads(response.content)
+        except (ValueError, RecursionError):
+            response.status_code = NOT_JSON
             return
-        if error:
+        if isinstance(reply, dict) and reply.get("error"):
             response.status_code = 429 if OVERLOADED.search(response.content) else 400
 
 
@@ -316,7 +324,8 @@ class Server:
             hint = "See the server's log." if status in (400, 413, 422) else ""
             if status < 400:
                 hint = "Redirects are not followed. Give the address of the server itself."
-            raise kind("E-ENDPOINT-ANSWER", f"{self} answers {status}: {reason}.", hint) from None
+            answers = "sends a reply that is not JSON" if status == NOT_JSON else f"answers {status}"
+            raise kind("E-ENDPOINT-ANSWER", f"{self} {answers}: {reason}.", hint) from None
         except self._errors.OpenAIError as error:
             kind = UnreachableError if isinstance(error, self._errors.APIConnectionError) else InputError
             raise kind("E-ENDPOINT-ANSWER", f"{self} does not answer: {self.plain(error)}.") from None
@@ -340,14 +349,23 @@ def ask(server: Server, question: Question) -> Answer:
         return APIS[question.api](server, question)
     except InputError as error:
         raise type(error)(error.code, f"{question.place}: {error.message}", error.hint) from error
-    except Exception as error:  # any that an invalid reply causes
-        # Only a missing part leads to the next API: one invalid reply must not change the scores.
-        kind = UnsupportedError if isinstance(error, MissingError) else InputError
+    except MissingError as error:  # only this leads to the next API: one invalid reply must not change the scores
         code, hint = "E-ENDPOINT-LOGPROBS", WITHOUT_PROBABILITIES
         if question.api == "generation":
             code, hint = "E-ENDPOINT-ANSWER", ""
-        reason = f"{type(error).__name__}: {server.plain(error)}"
-        raise kind(code, f"{question.place}: {server} sends an invalid reply ({reason}).", hint) from error
+        raise UnsupportedError(code, f"{question.place}: {server}: {server.plain(error)}.", hint) from error
+    except Exception as error:  # any that an invalid reply causes
+        reason = server.plain(_fault(error))
+        message = f"{question.place}: {server} sends an invalid reply ({reason})."
+        raise InputError("E-ENDPOINT-ANSWER", message, "See the server's log.") from error
+
+
+def _fault(error: Exception) -> str:
+    """Return what is wrong with a reply: of several faults, the first."""
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False)[0]
+        return f"{'.'.join(map(str, first['loc'])) or 'all'}: {first['msg'].removeprefix('Value error, ')}"
+    return str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
 
 
 def ask_echo(server: Server, question: Question) -> Answer:
@@ -509,7 +527,8 @@ def _check_end(context: Sequence[str], tokens: Sequence[str], answer: str) -> No
 
 def _answer(log_probs: Sequence[Any], merged: bool, read: int, written: int) -> Answer:
     if not log_probs or None in log_probs:
-        raise ValueError("none for the answer's tokens")
+        hint = WITHOUT_PROBABILITIES
+        raise InputError("E-ENDPOINT-LOGPROBS", "the server has none for the answer's tokens.", hint)
     score = float(np.minimum(np.array(log_probs, dtype=np.float64), 0.0).mean())
     return {"score": score, "tokens": len(log_probs), "merged": merged, "read": read, "written": written}
 
