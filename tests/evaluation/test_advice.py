@@ -127,7 +127,7 @@ def test_decision_after_training_names_what_the_base_has_without_it(tmp_path):
     assert verdict.startswith(
         f"Training helped: one template has macro-F1 {free[1]} calibrated, without training, {new_f1} with f2c (+"
     )
-    assert change.startswith(f"f2c: agreement {agreement} to {new_agreement} (+")
+    assert change.startswith(f"f2c, not calibrated: agreement {agreement} to {new_agreement} (+")
     assert f", macro-F1 {f1} to {new_f1} (+" in change
     assert reached == f"Without training, base (calibrated) has agreement {free[0]}."
     begins = (
@@ -141,7 +141,12 @@ def test_decision_after_training_names_what_the_base_has_without_it(tmp_path):
         f"its templates, and its mean differs by +{gain:.1f} (f2c)."
     )
     (agreement_alone,) = compare(*audits(tmp_path / "unlabelled", np.full(120, -1))).decision
-    assert agreement_alone == f"{change.split('), ')[0]})."
+    assert agreement_alone == f"{change.replace(', not calibrated', '').split('), ')[0]})."
+    calibrated = with_offsets(trained, np.linspace(-1, 1, 16).reshape(8, 2))
+    verdict, _, _, free_vote, _ = compare(base, calibrated).decision
+    reached = 100 * fmean(macro_f1(answers, gold) for answers in calibrated.calibrated.predictions.T)
+    assert f"macro-F1 {free[1]} calibrated, without training, {reached:.1f} with f2c (calibrated) (" in verdict
+    assert "With one pass, f2c (calibrated) is " in free_vote
 
 
 BOTH_ORDERS = {"wording": ("a", "a", "b", "b"), "order": ("given", "swapped", "given", "swapped")}
@@ -251,6 +256,20 @@ def test_abstention_has_the_numbers_of_the_coverage_table(run):
     )
 
 
+def test_abstention_is_not_advised_without_a_clear_gain(tmp_path):
+    gold = np.arange(60) % 2
+    right = np.ones((60, 5), dtype=bool)
+    right[:12, :2] = right[40:44] = False  # 12 uncertain votes are right, and 4 certain ones wrong
+    right[:3, 2:4] = False  # 3 uncertain ones are wrong
+    scores = np.where(right[:, :, None] == (np.arange(2) == gold[:, None, None]), -0.1, -2.0).astype(np.float32)
+    run = make_audit(tmp_path / "run", scores, gold, TEMPLATES[:5])
+    assert run.decision.template
+    assert (
+        run.abstention_advice
+        == "Abstaining on 20.0 % does not clearly help: accuracy of the vote 91.7 instead of 88.3."
+    )
+
+
 def test_instances_have_a_confidence_and_their_worst_template(run):
     table = run.to_pandas("instances")
     for row, rows, predictions, vote in zip(
@@ -304,7 +323,7 @@ GUESS = "None of these templates is clearly above chance: the best, "
 @pytest.mark.parametrize(
     ("scores", "gold", "words"),
     [
-        (constant, np.arange(60) % 2, "None of these templates works: every one is constant. Compare --chat-template"),
+        (constant, np.arange(60) % 2, "None of these templates works: every one is constant. List the labels"),
         (constant, (np.arange(100) % 10 > 0).astype(int), GUESS),  # binary F1 is 94.7
         (guesses, np.arange(60) % 2, GUESS),
         (lambda gold: guesses(gold, 5), np.arange(60) % 5, GUESS),
@@ -317,7 +336,14 @@ def test_templates_that_ignore_the_rows_are_not_recommended(tmp_path, scores, go
     run = load_run(write_run(tmp_path / "guess", "base", values, gold, templates, labels=labels))
     assert run.decision.template is None
     assert run.decision.text.startswith(words)
-    assert words != GUESS or f"chance {100 / len(labels):.1f}. Compare" in run.decision.text
+    assert words != GUESS or f"chance {100 / len(labels):.1f}. List the labels" in run.decision.text
+    assert run.decision.text.endswith(" List the labels in the prompt or use a stronger model.")
+    assert run.abstention_advice == ""
+    listing = [(name, f"{answers} {jinja}", answers) for name, jinja, answers in templates]
+    listed = load_run(write_run(tmp_path / "listed", "base", values, gold, listing, labels=labels))
+    assert listed.decision.text.endswith(". Use a stronger model.")
+    chat = replace(listed, record=replace(listed.record, scoring={"chat_template": True}))
+    assert chat.decision.text.endswith(" Compare --chat-template on and off (--compare-chat) or use a stronger model.")
     right = values + 9 * (np.arange(len(labels)) == gold[:, None, None])
     run = load_run(write_run(tmp_path / "right", "base", right, gold, templates, labels=labels))
     number = len(templates)

@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from flip_flop.console import count, duration, today, versions
 from flip_flop.errors import InputError, log
-from flip_flop.evaluation.result import LOW_MASS
+from flip_flop.evaluation.decision import LOW_MASS, remedy
 from flip_flop.evaluation.run_directory import Audit
 from flip_flop.metrics import (
     CalibrationChoice,
@@ -141,7 +141,8 @@ def audit(
         metrics["label_inside_share"] = label_inside_share(scores)
     result = Audit(record, metrics, scores, names)
     if result.low_mass:
-        hint = "List the labels in the prompt, use the model's words as labels, or change --chat-template."
+        has_chat_template = scorer.is_instruct or bool(scores.settings.get("chat_template"))
+        hint = remedy(result, has_chat_template, "use the model's words as labels")
         log.warning("W-LABEL-MASS: %s. %s", result.low_mass, hint)
     return result
 

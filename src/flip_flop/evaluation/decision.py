@@ -1,6 +1,6 @@
 """What to do after an audit: which template to use, how sure that is, and what to fix first."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ from flip_flop.metrics import (
 
 if TYPE_CHECKING:
     from flip_flop.evaluation.result import Audit
+    from flip_flop.prompts import RenderedInstance
 
 # Of the statement that a template is better than another: at 95 %, 5 % of these statements about equal templates would
 # be wrong.
@@ -32,7 +33,6 @@ CAUSES = {
     "wording_flips": "the wording",
     "repeat_flips": "asking the same question again",
 }
-REMEDY = "Compare --chat-template on and off (--compare-chat), or list the labels in the prompt."
 
 
 @dataclass(frozen=True)
@@ -110,9 +110,10 @@ def _choose(run: "Audit", forms: Sequence["Audit"]) -> Decision:
     candidates = Scores(np.concatenate([form.data.scores for form in forms], axis=1), run.data.gold, average="macro")
     ranking = rank_templates(candidates, confidence=CONFIDENCE)
     best, *others = ranking.order
+    hint = remedy(run, bool(run.record.scoring.get("chat_template")), "use a stronger model")
     if ranking.faults[best] == "constant":
         which = "every one is constant" if len(templates) > 1 else "it is constant"
-        return Decision((f"None of these templates works: {which}. {REMEDY}",))
+        return Decision((f"None of these templates works: {which}. {hint}",))
     metric, single = METRICS["macro_f1"], candidates.labelled.single(best)
     value, chance = float(ranking.values[best]), chance_f1(single)
     interval = bootstrap_interval(metric.statistic, single, confidence=1 - 0.05 / len(names))
@@ -120,7 +121,7 @@ def _choose(run: "Audit", forms: Sequence["Audit"]) -> Decision:
     numbers = f"macro-F1 {percent(value)} ({what}: {percent_interval(interval)}), chance {percent(chance)}"
     if interval[0] <= chance:
         words = "None of these templates is clearly above chance: the best,"
-        return Decision((f"{words} {_form(*names[best])}, has {numbers}. {REMEDY}",))
+        return Decision((f"{words} {_form(*names[best])}, has {numbers}. {hint}",))
     ends = {index: difference[2] for index, difference in enumerate(ranking.differences) if difference}
     close = tuple(names[index] for index in others if ranking.faults[index] is None and ends[index] >= 0)
     how = ""
@@ -140,6 +141,21 @@ def _choose(run: "Audit", forms: Sequence["Audit"]) -> Decision:
         sentences.append(f"The {kind} over {len(templates)} templates, {len(templates)} passes per answer, has {vote}.")
     sentences += _fixes(run, ranking, used=names[best][0])
     return Decision(tuple(sentences), *names[best], value, interval, close)
+
+
+def remedy(run: "Audit", has_chat_template: bool, other: str) -> str:
+    """Return a sentence on what may help if a model does not answer with the labels, without what it has already."""
+    hints = [] if _lists_labels(run.instances) else ["list the labels in the prompt"]
+    hints += ["compare --chat-template on and off (--compare-chat)"] if has_chat_template else []
+    words = f"{', '.join(hints)} or {other}" if hints else other
+    return f"{words[0].upper()}{words[1:]}."
+
+
+def _lists_labels(instances: "Iterable[RenderedInstance]") -> bool:
+    """Return whether all prompts of the first instance have all of their answers."""
+    first = next(iter(instances), None)
+    pairs = zip(first.prompts, first.choices, strict=True) if first else [("", ("label",))]
+    return all(choice.casefold() in prompt.casefold() for prompt, choices in pairs for choice in choices)
 
 
 def _decide_open(run: "Audit") -> Decision:

@@ -24,7 +24,10 @@ from flip_flop.metrics import (
     METRICS,
     MIN_LABELLED,
     Scores,
+    SumStatistic,
     TemplateRanking,
+    answers_by_position,
+    bootstrap_interval,
     calibrated,
     calibration_error_per_template,
     factor_flips,
@@ -399,10 +402,14 @@ def coverage_rows(run: Audit) -> list[dict[str, Any]]:
 
 
 def abstention_advice(run: Audit) -> str:
-    """Return a sentence on the accuracy of the most confident votes, or an empty text for fewer than 50 gold labels."""
-    voting = run.calibrated or run
+    """Return a sentence on the accuracy of the most confident votes.
+
+    It is empty for fewer than 50 gold labels, or if no template is clearly above chance.
+    """
+    voting, flips = run.calibrated or run, run.interval("order_flips")
     *thresholds, overall = [row for row in coverage_rows(voting) if row["by"] == "vote share"]
-    if len(voting.data.labelled) < MIN_LABELLED or not thresholds or run.data.answered:
+    works = run.decision.template is not None or answers_by_position(flips)
+    if len(voting.data.labelled) < MIN_LABELLED or not thresholds or run.data.answered or not works:
         return ""
     point = min(thresholds, key=lambda row: abs(row["coverage"] - NEAR))
     share = math.floor(100 * point["threshold"] + 1e-9) / 100
@@ -410,9 +417,18 @@ def abstention_advice(run: Audit) -> str:
     kind = "calibrated " if run.calibrated or "offsets" in run.metrics else ""
     part, after, before = map(percent, (1 - point["coverage"], point["accuracy"], overall["accuracy"]))
     change = f"accuracy of the {kind}vote {after} instead of {before}."
-    if point["accuracy"] > overall["accuracy"]:
+    data = voting.data.labelled
+    keeps, right = vote_share(data) >= point["threshold"], data.voted.right[:, 0]
+    if bootstrap_interval(_GAIN, keeps, right)[0] > 0:
         return f"Abstain on {part} % (predict {calibrate}--abstain-below {share:g}): {change}"
-    return f"Abstaining on {part} % does not help: {change}"
+    return f"Abstaining on {part} % does not clearly help: {change}"
+
+
+# The accuracy of the votes that are kept, minus that of all.
+_GAIN = SumStatistic(
+    lambda keeps, right: np.stack([keeps & right, keeps, right, np.ones(len(right))], axis=1).astype(np.float64),
+    lambda sums: sums[:, 0] / sums[:, 1] - sums[:, 2] / sums[:, 3],
+)
 
 
 def html_table(caption: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -172,6 +172,11 @@ class AuditComparison:
         """The runs with an adapter, if all runs are of one base."""
         return [] if self.compares_models else [run for run in self.runs[1:] if run.record.adapter]
 
+    @property
+    def trained_forms(self) -> list[Audit]:
+        """The runs with an adapter, in the form of the baseline without training: calibrated if both can be."""
+        return [(run.calibrated if self.base.calibrated else None) or run for run in self.trained]
+
     @cached_property
     def advised(self) -> "AuditComparison":
         """The runs in the forms that their decisions name: raw, or calibrated."""
@@ -187,7 +192,7 @@ class AuditComparison:
     def verdict(self) -> str:
         """Whether the best run is better than the calibrated baseline, or an empty text without gold labels."""
         free = self.base.calibrated or self.base
-        changes = [(run, mean_difference(quality(run), free, [run])) for run in self.trained]
+        changes = [(run, mean_difference(quality(run), free, [run])) for run in self.trained_forms]
         known = [(run, change) for run, change in changes if change]
         if not known:
             return ""
@@ -214,13 +219,14 @@ class AuditComparison:
                 for name, title, change in changes
                 if change
             ]
-            sentences.append(f"{run.name}: {', '.join(numbers)}.")
+            form = f"{run.name}, not calibrated" if free is not self.base else run.name
+            sentences.append(f"{form}: {', '.join(numbers)}.")
         if self.trained and free is not self.base and size > 1:
             agreement = percent(free.value("observed_agreement"))
             sentences.append(f"Without training, {free.name} has agreement {agreement}.")
         if self.verdict and size > 1:
             vote = percent(METRICS[quality(free)].value(free.data.labelled.voted))
-            differences = [(run.name, difference_from_vote(free, run)) for run in self.trained]
+            differences = [(run.name, difference_from_vote(free, run)) for run in self.trained_forms]
             places = [f"{name} is {change.place} it ({change.words()})" for name, change in differences]
             sentences.append(
                 f"The majority vote of {free.name} has {self.quality_title} {vote} for {size} passes per answer. "
