@@ -138,4 +138,5 @@ def nearest_file(path: Path, suffixes: Collection[str] = ()) -> str:
     beside = path.parent.iterdir() if path.parent.is_dir() else ()
     names = [file.name for file in beside if not file.name.startswith(".") and file.is_file()]
     hint = nearest(path.name, [name for name in names if not suffixes or name.lower().endswith(tuple(suffixes))])
-    return hint.replace("Known: ", "Files there: ", 1)
+    place = "" if path.parent == Path() else f"{path.parent}/"
+    return hint.replace("Known: ", "Files there: ", 1).replace("mean '", f"mean '{place}", 1)

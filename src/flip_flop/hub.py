@@ -92,9 +92,10 @@ def check_model_name(name: str, revision: str | None = None, *, dtype: str = "au
     gguf = gguf_name(name)
     if is_local_name(name):
         if not (Path(*gguf).is_file() if gguf else Path(name).is_dir()):
-            raise InputError(
-                "E-MODEL-FILE", f"{name} does not exist.", "Give a model's folder, a GGUF file or a name on the hub."
-            )
+            hint = "Give a model's folder, a GGUF file or a name on the hub."
+            if name.startswith(("http://", "https://")):
+                hint = "For a served model, write openai:URL#NAME, with its name on the server."
+            raise InputError("E-MODEL-FILE", f"{name} does not exist.", hint)
     elif name != DEMO and not is_cached(name, revision) and (reason := why_unreachable()):
         raise InputError("E-MODEL-FILE", f"cannot download {name}: {reason}.", f"Give a folder, or {WAY_OUT}.")
     if gguf:

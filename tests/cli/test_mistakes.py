@@ -9,7 +9,7 @@ import resource
 import pytest
 
 from flip_flop.errors import InputError
-from tests.cli.project import TASK, one_line
+from tests.cli.project import TASK, csv_of, one_line, ticket
 
 AUDIT = ("audit", "--model", "MODEL", "--task", "tickets.yaml", "--out", "out")
 TRAIN = ("train", "--model", "MODEL", "--task", "tickets.yaml", "--out", "out", "--quiet")
@@ -74,6 +74,12 @@ MISTAKES = {
     ),
     "metric": (None, (*AUDIT, "--fail-under", "agreemnt=0.9"), "E-FAIL-UNDER", ["'agreement'"]),
     "model": (None, ("audit", "-m", "./tiny", "-t", "tickets.yaml", "-o", "out"), "E-MODEL-FILE", ["./tiny does"]),
+    "address without openai": (
+        None, (*AUDIT, "--model", "http://127.0.0.1:8000/v1"), "E-MODEL-FILE", ["write openai:URL#NAME"],
+    ),
+    "no split to train on": (
+        task("train: train.jsonl, ", ""), TRAIN, "E-TASK-UNKNOWN", ["no split 'train'. Add train: FILE to its data."],
+    ),
     "adapter": (None, (*AUDIT, "--adapter", "runs/f2c/adapter"), "E-ADAPTER", ["runs/f2c/adapter"]),
     "chat twice": (None, (*AUDIT, "--compare-chat", "--chat-template", "off"), "E-CHAT-TEMPLATE", ["--compare-chat"]),
     "data as task": (None, ("audit", "-m", "MODEL", "-t", "test.csv", "-o", "out"), "E-TASK-FILE", ["init test.csv"]),
@@ -100,6 +106,15 @@ MISTAKES = {
         write(validation__csv="txt,urgent\nroom,1\n"), TRAIN, "E-TPL-RENDER", ["validation.csv line 2"],
     ),
     "no train split": (task("train: train.jsonl, ", ""), TRAIN, "E-TASK-UNKNOWN", ["'train'"]),
+    "input in another encoding": (
+        lambda folder: (folder / "old.csv").write_bytes("text\nsehr schön\n".encode("cp1252")),
+        (*PREDICT, "--input", "old.csv", "--out", "out.csv"), "E-DATA-ENCODING",
+        ["old.csv is not utf-8 at byte 13. Save it in UTF-8 and with commas, or like the task's own files."],
+    ),
+    "input in another folder": (
+        lambda folder: (folder / "deep").mkdir() or (folder / "deep/new.csv").touch(),
+        (*PREDICT, "--input", "deep/nex.csv", "--out", "out.csv"), "E-DATA-FILE", ["Did you mean 'deep/new.csv'?"],
+    ),
     "no such input": (None, (*PREDICT, "--input", "tset.csv", "--out", "out.csv"), "E-DATA-FILE", ["'test.csv'"]),
     "chat template in predict": (
         None, (*PREDICT, "--out", "deep/out.csv", "--quiet", "--chat-template", "on"), "E-CHAT-TEMPLATE", ["off"],
@@ -149,7 +164,17 @@ MISTAKES = {
     ),
     "few labels: no match": (
         write(few__csv="text,urgent\nroom,1\n"), (*TRAIN, "--supervised-weight", "0.5", "--few-labels", "few.csv"),
-        "E-DATA-ROWS", ["few.csv line 2 is not a row of the training data"],
+        "E-DATA-ROWS", ["few.csv line 2 is not a row of the training data. Label rows of the split train; "],
+    ),
+    "few labels: no match in a sample": (
+        write(few__csv="text,urgent\nroom,1\n"),
+        (*TRAIN, "--limit", "5", "--supervised-weight", "0.5", "--few-labels", "few.csv"),
+        "E-DATA-ROWS", ["few.csv line 2 is not a row of the training data. Leave --limit out. "],
+    ),
+    "few labels: two labels": (
+        write(few__csv=csv_of([200] * 3) + '"{text}",1\n'.format(**ticket(200))),
+        (*TRAIN, "--supervised-weight", "0.5", "--few-labels", "few.csv"),
+        "E-DATA-ROWS", ["few.csv line 5 repeats line 2 with another label."],
     ),
     "negative weight": (None, (*TRAIN, "--supervised-weight", "-1"), "E-CONFIG", ["--supervised-weight is -1"]),
     "endpoint without a port": (None, served("HOST:PORT/v1#x"), "E-ENDPOINT", ["is not an endpoint and model"]),

@@ -131,6 +131,14 @@ def test_a_finding_is_logged_once_for_each_task(project, caplog):
     assert [line.partition(", ")[0] for line in caplog.messages] == ["W-TPL-BRACES: first", "W-TPL-BRACES: second"]
 
 
+def test_lint_rejects_repeated_ids_as_an_audit_does(flip_flop, project):
+    (project / "tickets.yaml").write_text(TASK.replace("labels: [0, 1]", "labels: [0, 1]\nid_field: text"))
+    (project / "test.csv").write_text("text,urgent\n" + 2 * "the room was good,1\n")
+    result = flip_flop("templates", "lint", "tickets.yaml")
+    one_line(result, "E-DATA-ROWS", "test.csv line 3 has the text 'the room was good' of line 2")
+    assert flip_flop("audit", "--model", "demo", "--task", "tickets.yaml", "--out", "out").err == result.err
+
+
 def test_lint_rejects_a_missing_label_column_as_an_audit_does(flip_flop, project):
     (project / "test.csv").write_text("text, urgent\nthe room was good, 1\n")
     result = flip_flop("templates", "lint", "tickets.yaml")

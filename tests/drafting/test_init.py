@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from flip_flop.drafting.library import KINDS, library
-from flip_flop.tasks import load_task
+from flip_flop.tasks import load_task, log_label_counts
 from tests.cli.project import one_line
 
 THINGS = ("the room was small", "the food was cold", "the staff was kind", "the wifi worked well")
@@ -242,6 +242,8 @@ def test_a_column_that_names_every_row_is_proposed_as_id_field(name, number, exp
     (folder / "a.csv").write_text(csv(f"{name},text,urgent", lambda n: f"{number(n)},{text(n)},{n % 2}"))
     result = flip_flop("init", "a.csv")
     assert f"  ids     {name if expected else 'numbers of the rows'}\n" in result.out
+    note = "a.csv: the column 'id' does not name the rows, because '1' occurs again\n"
+    assert (note in result.err) == (number(0) == number(1))
     assert load_task("task.yaml").id_field == (name if expected else None)
     ids = {each.id for part in ("train", "test") for each in load_task("task.yaml").instances(part)}
     assert ({str(number(n)) for n in range(24)} == ids) == expected
@@ -628,7 +630,7 @@ def test_a_terminal_is_asked_with_proposed_answers(flip_flop, folder, monkeypatc
 
 
 @pytest.mark.parametrize(("values", "labels"), [(("no", "yes"), ["no", "yes"]), (("0.0", "1.0"), [0, 1])])
-def test_unlabelled_rows_of_a_file_are_for_training(values, labels, flip_flop, folder):
+def test_unlabelled_rows_of_a_file_are_for_training(values, labels, flip_flop, folder, caplog):
     rows = csv("text,urgent", lambda n: f"{text(n)},{'' if n % 8 == 7 else values[n % 2]}", 120)
     (folder / "a.csv").write_text(rows)  # pandas writes integers with missing values as 0.0 and 1.0
     result = flip_flop("init", "a.csv", "--kind", "yes_no")
@@ -639,6 +641,10 @@ def test_unlabelled_rows_of_a_file_are_for_training(values, labels, flip_flop, f
     assert train.count(-1) == 15
     assert -1 not in test
     assert f"  rows    train {len(train)} (15 unlabelled), test {len(test)}\n" in result.out
+    with caplog.at_level("INFO", "flip_flop"):
+        log_label_counts(task.render("test", limit=20))
+    training = f"{len(train)} rows for training (15 of them unlabelled)"
+    assert caplog.messages[-1].endswith(f"a.csv: 20 labelled rows for testing, {training}")
     assert "# A file without splits is divided into half of the labelled rows for testing and all" in drafted(folder)
     assert "whose labels choose the checkpoint" in drafted(folder)
 

@@ -149,6 +149,17 @@ def test_decision_after_training_names_what_the_base_has_without_it(tmp_path):
     assert "With one pass, f2c (calibrated) is " in free_vote
 
 
+def test_comparison_with_a_trained_baseline_names_the_run_to_give_first(tmp_path):
+    values = make_scores(1, 60, 4, 2, 0.4)
+    base, trained = (
+        load_run(write_run(tmp_path / name, name, *values, TEMPLATES[:4], labels=LABELS, method=method))
+        for name, method in (("base", None), ("f2c", "f2c"))
+    )
+    note = "The baseline, f2c, is trained. To compare with base, give it first."
+    assert note in compare(trained, base).decision
+    assert note not in compare(base, trained).decision
+
+
 BOTH_ORDERS = {"wording": ("a", "a", "b", "b"), "order": ("given", "swapped", "given", "swapped")}
 # A verdict is content plus the preference for the first option, which is label 0 in the given order.
 PREFERENCE = np.array([1, -1, 1, -1])

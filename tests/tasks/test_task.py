@@ -450,7 +450,7 @@ def test_an_unreadable_task_file_is_rejected(tmp_path):
     path = tmp_path / "task.yaml"
     path.write_bytes("name: ä".encode("latin-1"))
     assert "byte 0xe4 in position 6: unexpected end of data. Save it as UTF-8" in str(refusal(path))
-    assert str(refusal(tmp_path / "tsk.yaml")).endswith("tsk.yaml. Did you mean 'task.yaml'?")
+    assert str(refusal(tmp_path / "tsk.yaml")).endswith(f"tsk.yaml. Did you mean '{path}'?")
     assert refusal(tmp_path / "tsk.yaml").code == "E-TASK-FILE"
     assert refusal(tmp_path).code == "E-TASK-FILE"
     assert refusal(tmp_path / "no" / "such.yaml").code == "E-TASK-FILE"

@@ -133,6 +133,8 @@ def _lint(name: str, task: Task, limit: int, seed: int, encode: Encode | None) -
 def sample_rows(task: Task, split: str, limit: int, seed: int) -> Iterator[LintRow]:
     """Yield a seeded uniform sample of the rows of a split."""
     rows = task.rows(split)
+    if task.id_field and not rows.ids:
+        rows.ids_from(task.id_field)  # refuses what an audit refuses
     gold = task.gold_labels(rows, need_labels=split != "train")
     by_chance = sorted(range(len(rows)), key=lambda index: derive_seed(seed, "lint", index))
     for index in sorted(by_chance[:limit]):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flip_flop.errors import InputError, look_up
+from flip_flop.errors import InputError, first_repeated, log, look_up
 from flip_flop.tasks import MISSING, Rows, cell_text, label_text
 
 # Asks the user, with a proposed answer; None without a terminal.
@@ -108,7 +108,11 @@ def find_columns(
     values = {} if label is None or is_open else _label_values(rows, label, labels)
     if not texts:
         texts = _text_columns(rows, [name for name in names if name not in (label, *options)], ask)
-    ids = [name for name in names if name not in (*texts, label, *options) and _names_rows(rows, name)]
+    named = [name for name in names if name not in (*texts, label, *options) and _is_named_id(name)]
+    ids = [name for name in named if _names_rows(rows, name)]
+    repeated = {name: first_repeated(map(cell_text, _cells(rows, name))) for name in named if not ids}
+    for name in [name for name, value in repeated.items() if value is not None][:1]:
+        log.info("%s: the column %r does not name the rows, because %r occurs again", rows.source, name, repeated[name])
     missing = {cell_text(row.fields.get(label or "")).strip() for row in rows.rows} & MISSING
     return Columns(tuple(texts), label, values, options, tuple(ids[:1]), tuple(sorted(missing - {"", *labels})))
 
@@ -158,11 +162,15 @@ def _named(rows: Rows, names: Sequence[str]) -> str | None:
     return next((by_name[name] for name in names if name in by_name), None)
 
 
-def _names_rows(rows: Rows, name: str) -> bool:
-    """Whether a column has the name of an id, such as ``Ticket Nr.``, and another value in each row."""
+def _is_named_id(name: str) -> bool:
+    """Whether a column has the name of an id, such as ``Ticket Nr.``."""
     words = re.findall(r"[^\W_]+|№", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).replace("_", " ").lower())
-    values = {cell_text(row.fields.get(name)) for row in rows.rows} - {""}
-    return len(values) == len(rows) and not _ID_WORDS.isdisjoint(words)
+    return not _ID_WORDS.isdisjoint(words)
+
+
+def _names_rows(rows: Rows, name: str) -> bool:
+    """Whether a column has another value in each row."""
+    return len({cell_text(row.fields.get(name)) for row in rows.rows} - {""}) == len(rows)
 
 
 def _cells(rows: Rows, name: str, labels: Sequence[str] = ()) -> list[Any]:

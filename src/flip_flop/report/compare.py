@@ -232,6 +232,10 @@ class AuditComparison:
                 f"The majority vote of {free.name} has {self.quality_title} {vote} for {size} passes per answer. "
                 f"With one pass, {'; '.join(places)}."
             )
+        untrained = [run.name for run in self.runs if not run.record.adapter]
+        if self.base.record.adapter and untrained and not self.compares_models:
+            text = f"The baseline, {self.base.name}, is trained. To compare with {untrained[0]}, give it first."
+            sentences.append(text)
         shown = [visible(sentence, one_line=True) for sentence in sentences]
         return [*filter(None, [self.verdict]), *shown, *self.swing]
 

@@ -396,11 +396,12 @@ def _labelled_rows(task: Task, path: Path) -> Rows:
 
 def log_label_counts(split: RenderedSplit) -> RenderedSplit:
     """Log the numbers of labelled and unlabelled rows if the data have both. Returns the split."""
-    is_train, labelled = split.split == "train", int((split.gold >= 0).sum())
+    is_train, labelled, known = split.split == "train", int((split.gold >= 0).sum()), split.rows.provenance
+    unlabelled = f"training ({known.get('unlabelled_for_training')} of them unlabelled)"
     numbers = (
         (labelled, "labelled row", {"train": "training", "test": "testing"}.get(split.split, split.split)),
         (len(split.gold) - labelled, "unlabelled row", "training" if is_train else "agreement only"),
-        (not is_train and split.rows.provenance.get("unlabelled_for_training", 0), "unlabelled row", "training"),
+        (not is_train and known.get("rows_for_training", 0), "row", unlabelled),
     )
     texts = [f"{count(number, noun)} for {use}" for number, noun, use in numbers if number]
     if labelled and len(texts) > 1:

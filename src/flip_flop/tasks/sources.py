@@ -164,7 +164,8 @@ class FileSource:
             rows = [row for row, (part, _) in zip(rows, parts, strict=True) if part == self.part]
             provenance |= {"num_rows": len(rows), "part": self.part, "by": list(self.by)}
             if unlabelled := parts.count(("train", True)):
-                provenance["unlabelled_for_training"] = unlabelled
+                number = unlabelled + parts.count(("train", False))
+                provenance |= {"unlabelled_for_training": unlabelled, "rows_for_training": number}
         return Rows(str(self.path), unit, tuple(rows), provenance)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int64
 
-from flip_flop.errors import InputError, first_repeated, look_up, require_whole
+from flip_flop.errors import InputError, first_repeated, look_up, nearest, require_whole
 from flip_flop.files import sha256_json
 from flip_flop.metrics import resolve_average
 from flip_flop.prompts import AnswerFormat, Chat, RenderedInstance, TemplateSet, render_instance
@@ -165,7 +165,10 @@ class Task:
 
     def rows(self, split: str) -> Rows:
         """The rows of a split; ``E-TASK-UNKNOWN``, or an error of the source's."""
-        rows: Rows = look_up(split, self.data, "E-TASK-UNKNOWN", f"task {self.name!r} has no split").load()
+        if split not in self.data:
+            hint = f"Add {split}: FILE to its data." if split == "train" else nearest(split, self.data)
+            raise InputError("E-TASK-UNKNOWN", f"task {self.name!r} has no split {split!r}.", hint)
+        rows: Rows = self.data[split].load()
         limit = self.templates.value_limit
         return rows if limit is None else replace(rows, provenance={**rows.provenance, "prompt_value_limit": limit})
 
@@ -237,7 +240,13 @@ class Task:
         """Read a file in UTF-8 with a comma, or with the encodings and delimiters of the task's files."""
         files = [source for source in self.data.values() if isinstance(source, FileSource)]
         delimiters = dict.fromkeys(source.delimiter for source in files if source.delimiter)
-        return load_file(path, delimiters, dict.fromkeys(["utf-8", *(source.encoding for source in files)]))
+        try:
+            return load_file(path, delimiters, dict.fromkeys(["utf-8", *(source.encoding for source in files)]))
+        except InputError as error:
+            if error.code != "E-DATA-ENCODING":
+                raise
+            hint = "Save it in UTF-8 and with commas, or like the task's own files."
+            raise InputError(error.code, error.message, hint) from None
 
     def gold_labels(self, rows: Rows, need_labels: bool = True) -> list[int | None]:
         """Return the label index of each row, None for an unlabelled one.

@@ -122,7 +122,7 @@ def load_training_data(
         raise unsupported("Contextual calibration")
     content_free = rendered.content_free() if config.vote_calibration == "contextual" else ()
     few = None if few_labels is None else labelled_file(task, few_labels)
-    instances = rendered.instances if few is None else _with_few_labels(rendered.instances, few)
+    instances = rendered.instances if few is None else _with_few_labels(rendered.instances, few, limit)
     if "validation" in task.data:
         validation = list(log_label_counts(task.render("validation", limit=limit, seed=seed)).instances)
         train, dropped = deduplicate(instances, against=validation)
@@ -170,15 +170,29 @@ def rows_for_task(
     return load_training_data(replace(task, data={**task.data, **new_rows}), config)
 
 
-def _with_few_labels(train: Sequence[RenderedInstance], few: RenderedSplit) -> list[RenderedInstance]:
+def _with_few_labels(
+    train: Sequence[RenderedInstance], few: RenderedSplit, limit: int | None
+) -> list[RenderedInstance]:
     """Label the training instances that render like a few labelled rows, and no others."""
     known = {instance.texts for instance in train}
-    labels = {instance.texts: instance.label for instance in few.instances}
+    labelled: dict[Any, Any] = {}  # the row and the label of each instance
     for row, instance in zip(few.rows.rows, few.instances, strict=True):
+        place = few.rows.location(row)
         if instance.texts not in known:
+            hint = "Label rows of the split train; rows of the split test cannot be used."
             raise InputError(
-                "E-DATA-ROWS", f"{few.rows.location(row)} is not a row of the training data.", "Leave --limit out."
+                "E-DATA-ROWS",
+                f"{place} is not a row of the training data.",
+                hint if limit is None else f"Leave --limit out. {hint}",
             )
+        first, label = labelled.setdefault(instance.texts, (row, instance.label))
+        if label != instance.label:
+            raise InputError(
+                "E-DATA-ROWS",
+                f"{place} repeats {few.rows.unit} {first.number} with another label.",
+                "Remove one of the two.",
+            )
+    labels = {texts: label for texts, (_, label) in labelled.items()}
     return [replace(instance, label=labels.get(instance.texts)) for instance in train]
 
 
