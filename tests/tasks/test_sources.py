@@ -231,7 +231,7 @@ def test_an_invalid_file_is_rejected_with_its_place(tmp_path, name, content, cod
 
 def test_a_missing_file_is_named_with_its_nearest(tmp_path):
     (tmp_path / "tickets.csv").write_text("a\n1\n")
-    with pytest.raises(InputError, match=r"E-DATA-FILE: .*ticket.csv. Did you mean 'tickets.csv'\?"):
+    with pytest.raises(InputError, match=r"E-DATA-FILE: .*ticket.csv. Did you mean '.*/tickets.csv'\?"):
         FileSource(tmp_path / "ticket.csv").load()
     with pytest.raises(InputError, match="E-DATA-FILE"):
         FileSource(tmp_path / "no" / "folder.csv").load()
