@@ -250,13 +250,14 @@ def test_samples_need_open_answers(tmp_path):
         ({"answer_length": (12.5, 56.7)}, "grow from 12 to 57 characters"),  # Oslo Oslo Oslo ...
         ({"accuracy": (0.22, 0.0, [-0.35, -0.08])}, "less often right"),
         ({"accuracy": (0.0, 0.0, None)}, None),
+        ({"base_answer_share": 0.06}, "only 6.0 % of the answers"),  # 16 - 1 / 2
     ],
 )
 def test_adapters_with_worse_answers_are_not_saved(changes, reason):
     values = {"observed_agreement": (0.4, 0.6), "unmapped_share": (0.1, 0.0), "answer_length": (12.0, 9.0)} | changes
-    parts = ("before", "after", "interval")
+    parts, share = ("before", "after", "interval"), values.pop("base_answer_share", 0.4)
     change = {name: dict(zip(parts, (*numbers, None), strict=False)) for name, numbers in values.items()}
-    found = reason_against_answers({"num_instances": 32, "collapsed": False, **change})
+    found = reason_against_answers({"num_instances": 32, "collapsed": False, "base_answer_share": share, **change})
     assert found is None if reason is None else found.startswith("W-WORSE: ") and reason in found
 
 

@@ -101,6 +101,9 @@ def change_on_validation(trainer: Any) -> dict[str, Any] | None:
     if trainer.open_validation:
         is_unreadable = bool((after.answers < 0).all())
         change["collapsed"] = is_unreadable or is_collapsed(after.answers, after.num_answers)
+        keys = after.answer_keys[:, :, None]
+        is_known = (keys == before.answer_keys[:, None, :]) & (keys >= 0)
+        change["base_answer_share"] = float(is_known.any(axis=2).mean())
     for name in SHOWN_OPEN if trainer.open_validation else SHOWN:
         metric = METRICS[name]
         interval = metric.change_interval(before, after)

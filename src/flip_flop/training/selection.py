@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
+from flip_flop.console import percent
 from flip_flop.errors import InputError, log
 from flip_flop.metrics import METRICS, Average, Scores, is_collapsed, label_shares, majority_vote, summarise
 from flip_flop.training.config import F2CConfig
@@ -20,6 +21,9 @@ from flip_flop.training.settings import SelectBy
 MIN_VOTES = 50
 # Answers that grow more repeat themselves without an end. Runs that gained had 0.5 to 1.1 (docs/evidence.md).
 MAX_LENGTH_RATIO = 2
+# The least share of the new answers that the base gives under some template. Runs that gained had 0.4 or more, and at
+# least 0.2 with any three of their templates; runs whose answers became wrong had 0.08 or less.
+MIN_BASE_ANSWERS = 0.15
 
 
 def evaluation_metrics(table: Scores, gold: np.ndarray, names: Sequence[str], f1: Average = "auto") -> dict[str, float]:
@@ -287,4 +291,7 @@ def reason_against_answers(change: Mapping[str, Any]) -> str | None:
         return f"W-WORSE: after training, the answers to validation rows grow from {characters}."
     if right and right["interval"] and right["interval"][1] < 0:
         return "W-WORSE: after training, the answers to validation rows are less often right."
+    if change["base_answer_share"] < MIN_BASE_ANSWERS:
+        share = percent(change["base_answer_share"])
+        return f"W-WORSE: only {share} % of the answers after training are answers of the base under any template."
     return None
