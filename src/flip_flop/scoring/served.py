@@ -55,7 +55,7 @@ class EndpointScorer(Scorer):
     """A served model, by its name ``openai:URL#NAME``.
 
     The tokenizer, or its name, supplies only the chat template for prompts. The key comes from ``OPENAI_API_KEY``.
-    Failed connections, statuses 429 and 5xx, and replies that are no JSON are retried ``retries`` times. Scoring ends
+    Failed connections, statuses 429 and 5xx, and replies that are not JSON are retried ``retries`` times. Scoring ends
     if no reply is complete for ``seconds``.
 
     Raises:

@@ -198,7 +198,7 @@ def text_of(shown: str | list[int]) -> str:
 
 
 def mark_errors(response: Any) -> None:
-    """Give a reply that is no JSON, or an error, its status. Some servers send errors with the status 200.
+    """Give a reply that is not JSON, or is an error, its status. Some servers send errors with the status 200.
 
     Waits that the server asks for are dropped if they are shorter than the last ones of the client.
     """
