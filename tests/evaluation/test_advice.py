@@ -10,6 +10,7 @@ from benchmarks.coverage import LABELS as LABEL_SHARES
 from benchmarks.coverage import wrong_decisions
 
 from flip_flop import compare, load_run
+from flip_flop.console import point_interval, points
 from flip_flop.evaluation.decision import Decision
 from flip_flop.metrics import METRICS, Scores, batch_offsets, summarise
 from flip_flop.report import write_report
@@ -86,12 +87,14 @@ def test_decision_names_the_best_template_and_what_to_fix(tmp_path, scores):
     assert low < single[0] < macro[best] < single[1] < high, "it accounts for the choice among eight templates"
     vote = macro_f1(run.data.votes, gold)
     close = [name for name, _ in decision.close]
+    gain = METRICS["macro_f1"].change_interval(Scores(values[:, [best]], gold, "macro"), run.data.voted)
     assert decision.sentences == (
         f"Use {TEMPLATES[best][0]}: macro-F1 {100 * macro[best]:.1f} (95% interval for the best of 8: "
         f"{100 * low:.1f} to {100 * high:.1f}), chance 50.0, on 120 labelled rows.",
         f"It is not clearly better than {len(close)} of the 7 other forms: "
         f"{', '.join(close[:3])} and {len(close) - 3} more.",
-        f"The vote over 8 templates, 8 passes per answer, has {100 * vote:.1f}.",
+        f"The vote over 8 templates, 8 passes per answer, has {100 * vote:.1f} "
+        f"({points(vote - macro[best])}, 95% interval: {point_interval(gain)}).",
         "Fix first: good_bad (constant: one label for every row).",
     )
     assert "good_bad" not in close

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from flip_flop.console import count, percent, percent_interval, points, visible
+from flip_flop.console import count, percent, percent_interval, point_interval, points, visible
 from flip_flop.metrics import (
     METRICS,
     MIN_LABELLED,
@@ -133,12 +133,14 @@ def _choose(run: "Audit", forms: Sequence["Audit"]) -> Decision:
         said = f"its label words have {percent(mass)} % of the probability"
         sentences.append(f"Score its labels, as predict does, instead of generating text: {said}.")
     if close:
-        worse = f"{len(close)} of the {len(others)} other forms"
+        worse = f"{len(close)} of the {len(others)} other forms" if len(close) < len(others) else "any other form"
         sentences.append(f"It is not clearly better than {worse}: {_listed([_form(*name) for name in close])}.")
     if len(templates) > 1:
         kind = "calibrated vote" if run.calibrated or "offsets" in run.metrics else "vote"
-        vote = percent(metric.value(forms[-1].data.labelled.voted))
-        sentences.append(f"The {kind} over {len(templates)} templates, {len(templates)} passes per answer, has {vote}.")
+        voted = forms[-1].data.labelled.voted
+        vote, gain = metric.value(voted) or 0.0, point_interval(metric.change_interval(single, voted))
+        what = f"{percent(vote)} ({points(vote - value)}, 95% interval: {gain})"
+        sentences.append(f"The {kind} over {len(templates)} templates, {len(templates)} passes per answer, has {what}.")
     sentences += _fixes(run, ranking, used=names[best][0])
     return Decision(tuple(sentences), *names[best], value, interval, close)
 
