@@ -195,5 +195,14 @@ def test_chat_settings_that_the_tokenizer_does_not_take_are_rejected(chat_templa
     refused(f"E-CHAT-TEMPLATE: {words}", chat_of, tokenizer, chat)
 
 
+def test_a_chat_template_that_drops_the_prompt_is_rejected():
+    tokenizer = with_chat_template(byte_bpe())
+    # It reads the parts of a multimodal message, and the content is a text.
+    tokenizer.chat_template = "{% for part in messages[-1].content %}{{ part.text }}{% endfor %}<model>"
+    refused("E-CHAT-TEMPLATE: .*its text lacks the prompt. Use --chat-template off", chat_of, tokenizer, Chat())
+    tokenizer.chat_template = "{{ messages[-1].content.split() | join(' ') }}<model>"
+    assert chat_of(tokenizer, Chat(), "Is  it\ngood?") is not None
+
+
 def test_chat_template_cannot_be_forced_without_one():
     refused("E-CHAT-TEMPLATE", PromptEncoder, byte_bpe(), "on")

@@ -349,6 +349,8 @@ def in_chat(tokenizer: PreTrainedTokenizerBase, prompt: str, chat: Chat) -> str:
         text.encode()  # a lone surrogate has no tokens
         if len(text) > MAX_OUTPUT:
             raise ValueError(f"it writes {len(text):,} characters; {MAX_OUTPUT:,} are allowed")
+        if max(prompt.split(), key=len, default="") not in text:  # white space may change
+            raise ValueError("its text lacks the prompt")
     except Exception as error:  # a chat template is code, and may raise any error
         what, hint = "a user's turn", "Use --chat-template off."
         if chat.given:
