@@ -42,7 +42,7 @@ def grouped(texts, references=(), form=NUMBER, ends=()):
                          answer=form, references=tuple(references))
         for row, written in enumerate(texts)
     ]  # fmt: skip
-    return group_answers(instances, texts, {}, ends)
+    return group_answers(instances, texts, {}, ends or [[""] * len(written) for written in texts])
 
 
 @pytest.fixture

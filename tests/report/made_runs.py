@@ -143,7 +143,7 @@ def open_run(folder, texts, references, name="base", sha="ab" * 32, **record):
                          (("",) * (1 + len(NAMES)),) * len(NAMES), None, answer=FORM, references=tuple(right))
         for row, right in enumerate(references)
     ]  # fmt: skip
-    data = group_answers(instances, texts, {})
+    data = group_answers(instances, texts, {}, [[""] * len(NAMES)] * len(texts))
     task = {"name": "sums", "split": "test", "digest": "4d" * 32, "answer": {"kind": "number"}, "f1": "macro"}
     task |= {"labels": list(range(5)), "data": {"source": "rows.jsonl", "sha256": sha}}
     task["templates"] = [{"name": name, "jinja": f"{name}: {{{{ text }}}}"} for name in NAMES]

@@ -57,7 +57,7 @@ class Checks:
 
 
 def stored_run(text: str) -> tuple[Audit, str | None]:
-    """Load the run of ``RUN[:METRIC]``, and return it with the metric if one is given (``E-FAIL-UNDER``)."""
+    """Load the run of ``RUN[:METRIC]``, and return it with the metric or None (``E-FAIL-UNDER``)."""
     run, _, metric = text.rpartition(":")
     if not run or Path(text).exists():
         return load_run(text), None

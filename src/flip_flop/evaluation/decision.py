@@ -146,7 +146,7 @@ def _choose(run: "Audit", forms: Sequence["Audit"]) -> Decision:
 
 
 def remedy(run: "Audit", has_chat_template: bool, other: str) -> str:
-    """Return a sentence on what may help if a model does not answer with the labels, without what it has already."""
+    """Return a sentence on what may help a model that does not answer with the labels: only settings that it lacks."""
     hints = [] if _lists_labels(run.instances) else ["list the labels in the prompt"]
     hints += ["compare --chat-template on and off (--compare-chat)"] if has_chat_template else []
     words = f"{', '.join(hints)} or {other}" if hints else other

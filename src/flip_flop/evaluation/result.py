@@ -424,7 +424,7 @@ def abstention_advice(run: Audit) -> str:
     return f"Abstaining on {part} % does not clearly help: {change}"
 
 
-# The accuracy of the votes that are kept, minus that of all.
+# The accuracy of the votes above the threshold, minus the accuracy of all.
 _GAIN = SumStatistic(
     lambda keeps, right: np.stack([keeps & right, keeps, right, np.ones(len(right))], axis=1).astype(np.float64),
     lambda sums: sums[:, 0] / sums[:, 1] - sums[:, 2] / sums[:, 3],

@@ -213,7 +213,7 @@ def group_answers(
     read: Sequence[RenderedInstance],
     texts: Sequence[Sequence[str]],
     settings: Mapping[str, Any],
-    ends: Sequence[Sequence[str | None]] = (),
+    ends: Sequence[Sequence[str | None]],
 ) -> Scores:
     """Return generated texts as predictions: an instance's different keys are its labels.
 
@@ -222,7 +222,7 @@ def group_answers(
     text ends at ``max_tokens`` ``[instances, templates]``; those without a stop text are counted (``W-ANSWER-CUT``).
     """
     rows, labels, answered, num_cut = [], [], [], 0
-    for instance, generated, end_tokens in zip(read, texts, ends or [[""] * len(row) for row in texts], strict=True):
+    for instance, generated, end_tokens in zip(read, texts, ends, strict=True):
         form, references = instance.answer, instance.references
         assert form is not None
         ended = [form.before_stop(*answer) for answer in zip(generated, instance.prompts, strict=True)]

@@ -198,7 +198,7 @@ class EndpointScorer(Scorer):
         stored = {key: answer for key, answer in read_answers(self.store).items() if key in by_key}
         missing = [question for key, question in by_key.items() if key not in stored]
         again = [by_key[key] for key in sorted(stored)[:CHECKED]]  # keys are digests, so this is a random sample
-        answers, num_changed = dict(stored), 0
+        answers, num_changed, num_allowed = dict(stored), 0, len(again) // 5  # a few may change by rounding
         with (
             track(label, len(by_key), "answers", quiet=quiet) as advance,
             ThreadPool(concurrency) as pool,
@@ -215,7 +215,7 @@ class EndpointScorer(Scorer):
                         advance(1)
                     elif "temperature" not in self.server.adapted:
                         num_changed += not _is_same(question, stored[question.key], answer)
-                    if num_changed > len(again) // 5:  # a few answers may change by rounding
+                    if num_changed > num_allowed:
                         break
             except (InputError, KeyboardInterrupt) as error:
                 if not answers:
@@ -226,7 +226,7 @@ class EndpointScorer(Scorer):
                     raise InputError(error.code, error.message, hint) from error
                 echo(f"\n{kept}", err=True)
                 raise
-        if num_changed > len(again) // 5:
+        if num_changed > num_allowed:
             raise InputError(
                 "E-ENDPOINT-ANSWER",
                 f"{self.server} does not answer as before: its weights have changed.",

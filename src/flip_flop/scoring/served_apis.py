@@ -361,7 +361,7 @@ def ask(server: Server, question: Question) -> Answer:
 
 
 def _fault(error: Exception) -> str:
-    """Return what is wrong with a reply: of several faults, the first."""
+    """Return the first fault of a reply."""
     if isinstance(error, ValidationError):
         first = error.errors(include_url=False)[0]
         return f"{'.'.join(map(str, first['loc'])) or 'all'}: {first['msg'].removeprefix('Value error, ')}"
@@ -527,8 +527,8 @@ def _check_end(context: Sequence[str], tokens: Sequence[str], answer: str) -> No
 
 def _answer(log_probs: Sequence[Any], merged: bool, read: int, written: int) -> Answer:
     if not log_probs or None in log_probs:
-        hint = WITHOUT_PROBABILITIES
-        raise InputError("E-ENDPOINT-LOGPROBS", "the server has none for the answer's tokens.", hint)
+        message = "the server has none for the answer's tokens."
+        raise InputError("E-ENDPOINT-LOGPROBS", message, WITHOUT_PROBABILITIES)
     score = float(np.minimum(np.array(log_probs, dtype=np.float64), 0.0).mean())
     return {"score": score, "tokens": len(log_probs), "merged": merged, "read": read, "written": written}
 

@@ -192,8 +192,7 @@ def _with_few_labels(
                 f"{place} repeats {few.rows.unit} {first.number} with another label.",
                 "Remove one of the two.",
             )
-    labels = {texts: label for texts, (_, label) in labelled.items()}
-    return [replace(instance, label=labels.get(instance.texts)) for instance in train]
+    return [replace(instance, label=labelled.get(instance.texts, (None, None))[1]) for instance in train]
 
 
 class InstanceDataset(Dataset[EncodedInstance]):

@@ -64,7 +64,7 @@ class TrainingInstance:
 
     def nll(self, label: int | None, reduction: Reduction = "mean") -> Float[Tensor, " templates"]:
         """Negative log-likelihood of a label's answer; reuses earlier results."""
-        label = self._known(label)
+        label = self._valid(label)
         if label in self._token_log_softmax:
             answer, log_probs = self._token_log_softmax[label]
             target = to_device(answer.token_target, log_probs.device)
@@ -78,7 +78,7 @@ class TrainingInstance:
 
     def answer_log_probs(self, label: int | None) -> list[Float[Tensor, "_positions vocab"]]:
         """Vocabulary distributions at each token of a label's answer, per template."""
-        label = self._known(label)
+        label = self._valid(label)
         if label not in self._token_log_softmax:
             answer = self.states.of(0, label)
             self._token_log_softmax[label] = answer, answer.token_log_softmax()
@@ -89,7 +89,7 @@ class TrainingInstance:
         seed, epoch = self.keys
         return generator(seed, purpose, epoch, self.id)
 
-    def _known(self, label: int | None) -> int:
+    def _valid(self, label: int | None) -> int:
         num_labels = self.token_counts.shape[1]
         if label is None or not 0 <= label < num_labels:
             hint = f"Labels are 0 to {num_labels - 1}. `gold` is None for a method without uses_labels=True."
