@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from flip_flop import Audit, Task, audit, load_model, load_run, load_task, train
+from flip_flop import Audit, ScoringOptions, Task, audit, load_model, load_run, load_task, train
 from flip_flop.console import echo, now
 from flip_flop.errors import InputError
 from flip_flop.files import read_json, write_json
@@ -37,11 +37,20 @@ FILES = {
 # Rows for testing, for training and for selecting a checkpoint. Training is one epoch.
 TEST_ROWS, ROWS, EVAL_ROWS = 1000, 256, 100
 SETTINGS = {"max_steps": 16, "per_device_train_batch_size": 16, "eval_steps": 4, "logging_steps": 2}
-# The methods have the other names.
-VARIANTS = {
-    "f2c_paper": {"method": "f2c", "protocol": "paper"},
-    "f2c_labels": {"method": "f2c", "cce_space": "labels"},
-    "f2c_labels_4": {"method": "f2c", "cce_space": "labels", "max_steps": 4, "eval_steps": 1, "logging_steps": 1},
+# The tutorial's.
+TASK_SETTINGS = {"movies": {"max_steps": 10, "eval_steps": 5, "chat_template": "off"}}
+# Changes of the settings of F2C, and the rows for training if they differ. Other names of cells are methods.
+VARIANTS: dict[str, dict[str, Any]] = {
+    "f2c_paper": {"protocol": "paper"},
+    "f2c_labels": {"cce_space": "labels"},
+    "f2c_labels_4": {"cce_space": "labels", "max_steps": 4, "eval_steps": 1, "logging_steps": 1},
+    "f2c_tokens": {"cce_space": "vocab"},
+    "f2c_vocab": {"divergence_space": "vocab"},
+    "f2c_both": {"divergence_space": "both"},
+    "f2c_uncalibrated": {"vote_calibration": "none"},
+    "f2c_online": {"votes": "online"},
+    "f2c_slow": {"learning_rate": 1e-4},
+    "f2c_1024": {"rows": 1024, "max_steps": 64, "eval_steps": 16},
 }
 # The task's F1 is macro-F1. f1_std is its standard deviation over templates.
 SHOWN = ("observed_agreement", "accuracy", "macro_f1", "f1_std", "vote_accuracy", "vote_f1")
@@ -78,8 +87,10 @@ def run_cell(options: argparse.Namespace, task_name: str, method: str, seed: int
 
 
 def _train(model: str, task: Task, method: str, seed: int, out: Path) -> RunRecord:
-    config = make_config({**SETTINGS, **VARIANTS.get(method, {"method": method}), "seed": seed})
-    data = load_training_data(task, config, limit=ROWS, eval_limit=EVAL_ROWS)
+    settings = {**SETTINGS, **TASK_SETTINGS.get(task.name, {}), **VARIANTS.get(method, {"method": method})}
+    rows = settings.pop("rows", ROWS)
+    config = make_config({**settings, "seed": seed})
+    data = load_training_data(task, config, limit=rows, eval_limit=EVAL_ROWS)
     run = train(model, data, config, out, resume=True, quiet=True, keep_worse=True)
     if run.stopped_by is not None:
         raise SystemExit(128 + run.stopped_by)
@@ -89,7 +100,8 @@ def _train(model: str, task: Task, method: str, seed: int, out: Path) -> RunReco
 def _audit(model: str, task: Task, adapter: Path | None, out: Path) -> Audit:
     if not (out / RUN_FILE).exists():
         loaded = load_model(model, adapter=adapter)
-        audit(loaded, replace(task, f1="macro"), limit=TEST_ROWS, quiet=True).write(out)
+        scoring = ScoringOptions(chat_template=TASK_SETTINGS.get(task.name, {}).get("chat_template", "auto"))
+        audit(loaded, replace(task, f1="macro"), scoring=scoring, limit=TEST_ROWS, quiet=True).write(out)
     return load_run(out)
 
 
