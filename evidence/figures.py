@@ -12,8 +12,9 @@ import numpy as np
 
 from evidence import forecast, open_answers, tables
 from evidence.run import FOLDER, RESULTS, SHOWN, change, scores_of
-from flip_flop.console import points
+from flip_flop.console import percent, percent_interval, point_interval, points
 from flip_flop.files import read_json
+from flip_flop.metrics import METRICS, Scores
 
 QWEN, SMOL = "qwen2.5-coder-0.5b-bf16", "smollm2-135m"
 
@@ -37,7 +38,7 @@ def seeds(cell: str) -> list[str]:
 def differences(cell: str, *models: str) -> tuple[int, str, str]:
     """Return the number of different answers of two models, and the larger change of P_o and of accuracy."""
     answers, changes = 0, []
-    for part in ("trained", "held_out"):
+    for part in PARTS:
         first, second = (stored(cell, part, model)["raw"] for model in models)
         for template, labels in first["predictions"].items():
             answers += sum(map(str.__ne__, labels, second["predictions"][template]))
@@ -79,6 +80,7 @@ def calibration_adds(task: str) -> float:
     return 100 * (after - before)
 
 
+PARTS = ("trained", "held_out")
 PAIR, THREE = SHOWN[:2], SHOWN[:3]
 CAL = {"view": "calibrated"}
 
@@ -127,7 +129,17 @@ def of_the_evidence() -> Iterator[str]:
     )
     yield f"the calibrated base ({calibrated_base}) unless calibrated: {raw} and {calibrated}."
     yield f"The raw base has {raw_base}."
+    online = "".join(stored("movies/f2c_online-42", **small)["raw"]["predictions"].values())
+    one_label = max(map(online.count, "01")) / len(online)
+    yield f"collapse: {percent(one_label, 0)} % of the answers under trained templates are one label."
     judge = [shown([f"facts/{cell}"], *PAIR, **small) for cell in ("base-0", "f2c-0", "cce-0")]
+    one, all_runs = "qwen2.5-coder-0.5b", (["base-0"], ["f2c-0", "cce-0"])
+    right = [
+        [100 * stored(f"facts/{cell}", part, one)["raw"]["metrics"]["accuracy"] for cell, part in product(cells, PARTS)]
+        for cells in all_runs
+    ]
+    before, after = (f"{min(values):.0f} to {max(values):.0f} %" for values in right)
+    yield f"of its verdicts, {before} were right before and {after} are after."
     yield "SmolLM2-135M-Instruct guesses: P_o / accuracy are {} before, {} after F2C and {} after CCE.".format(*judge)
 
 
@@ -175,6 +187,17 @@ def of_the_forecast() -> Iterator[str]:
     yield "For the raw base at step 8: {:.0f} %, {:.0f} % and {:.0f} %.".format(*half, 100 * (runs["raw"] > 0).mean())
 
 
+def open_runs(result: dict[str, Any]) -> list[Scores]:
+    """Return the runs of a result on open answers under all templates."""
+    return [open_answers.scores_of(run, [*run["answers"]]) for run in result["runs"].values()]
+
+
+def against(before: Scores, after: Scores, metric: str = "accuracy") -> tuple[str, str]:
+    """Return the change of a metric in points, and its interval."""
+    value, *interval = change(metric, before, after)
+    return points(value), point_interval(interval)
+
+
 def of_open_answers() -> Iterator[str]:
     """Yield rows of tables and sentences about open answers."""
     results = {path.stem: read_json(path) for path in sorted((FOLDER / "open").glob("*capitals*.json"))}
@@ -186,11 +209,16 @@ def of_open_answers() -> Iterator[str]:
             for method, audit in runs.items():
                 values = " | ".join(f"{value:.1f}" for value in open_answers.numbers(audit, names).values())
                 yield f"| {model}{title}, {tables.TITLES.get(method, method)} | {values} |"
-    for name in ("qwen-capitals", "capitals"):
-        audits = [results[name]["runs"][method] for method in ("base", "f2c")]
-        before, after = (open_answers.numbers(audit, list(audit["answers"]))["accuracy"] for audit in audits)
-        yield f"accuracy rises from {before:.1f} to {after:.1f} ("
-        yield f"of the eight had {100 * results[name]['vote_accuracy']['base']:.1f} before"
+    shares = [results[name]["training"]["survey"]["consensus_share"] for name in ("capitals", "qwen-capitals")]
+    yield f"{percent(shares[0], 0)} and {percent(shares[1], 0)} % of the training rows had a strict majority."
+    yield f"over {results['capitals']['training']['num_rows']} unlabelled places"
+    for name, words in (("capitals", "{}, 95 % interval {}"), ("qwen-capitals", "{}, {}")):
+        before, after = open_runs(results[name])
+        first, second = (percent(run.right.mean()) for run in (before, after))
+        yield f"accuracy rises from {first} to {second} ({words.format(*against(before, after))})"
+        yield f"of the eight had {percent(results[name]['vote_accuracy']['base'])} before"
+    before, after = open_runs(results["capitals"])
+    yield "is not clearly different from it ({}, {}).".format(*against(before.voted, after))
     smol = [results["capitals"]["runs"][method]["right"].values() for method in ("base", "f2c")]
     best = [100 * max(fmean(map(int, hits)) for hits in templates) for templates in smol]
     yield f"rises from {best[0]:.1f} to {best[1]:.1f}."
@@ -221,8 +249,25 @@ def of_word_problems() -> Iterator[str]:
             yield f"| {title}{trained} | {' | '.join(f'{value:.1f}' for value in values)} |"
     held_out = [name for name in result["runs"]["base"]["answers"] if name not in result["training"]["templates"]]
     audits = [open_answers.numbers(audit, held_out) for audit in result["runs"].values()]
-    before, after = (f"{audit['observed_agreement']:.1f} / {audit['accuracy']:.1f}" for audit in audits)
-    yield f"from {before} to {after}"
+    yield "from {observed_agreement:.1f} / {accuracy:.1f} to ".format(**audits[0]) + (
+        "{observed_agreement:.1f} / {accuracy:.1f}.".format(**audits[1])
+    )
+    before, after = open_runs(result)
+    training = result["training"]
+    yield f"F2C took {training['seconds'] / 60:.0f} minutes on one core (one pass over {training['num_rows']} problems"
+    yield f"{percent(training['survey']['consensus_share'], 0)} % had a strict majority)"
+    (right, right_interval), (agreed, interval) = (
+        against(before, after, metric) for metric in ("accuracy", "observed_agreement")
+    )
+    yield f"Accuracy rises by {right[1:]} (95 % interval {right_interval}), P_o by {agreed[1:]} ({interval})."
+    yield "One phrasing is not clearly different from the vote of the base ({}, {}).".format(
+        *against(before.voted, after)
+    )
+    (steps,) = open_runs(read_json(FOLDER / "open" / "qwen-svamp.json"))
+    vote, one = (
+        (percent(run.right.mean()), percent_interval(METRICS["accuracy"].interval(run))) for run in (steps.voted, steps)
+    )
+    yield f"it is right for {vote[0]} % (95 % interval {vote[1]}), one phrasing for {one[0]} ({one[1]})"
 
 
 def of_the_judge() -> Iterator[str]:

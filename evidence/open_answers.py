@@ -13,8 +13,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import numpy as np
+
 from flip_flop import Audit, load_run
 from flip_flop.files import write_json
+from flip_flop.metrics import Scores
 from flip_flop.record import RunRecord
 
 READABLE = "0123456789"
@@ -42,6 +45,14 @@ def numbers(run: dict[str, Any], templates: list[str]) -> dict[str, float]:
         "accuracy": 100 * fmean(hits),
         "unreadable": 100 * fmean(answer == "-" for row in rows for answer in row),
     }
+
+
+def scores_of(run: dict[str, Any], templates: list[str]) -> Scores:
+    """Return the answers under some templates as scores, from which metrics compute intervals."""
+    keys = np.array([[READABLE.find(answer) for answer in run["answers"][name]] for name in templates]).T
+    right = np.array([[hit == "1" for hit in run["right"][name]] for name in templates]).T
+    certain = np.where(keys[..., None] == np.arange(len(READABLE)), 0.0, -np.inf)
+    return Scores(certain, np.zeros(len(keys), dtype=np.int64), answered={"key": keys, "exact": right})
 
 
 def main() -> None:
