@@ -16,7 +16,7 @@ from flip_flop.console import markdown_cell
 from flip_flop.metrics import METRICS, Metric, summarise
 from tests.cli.project import TASK, csv_of, errors_of, make_project, one_line
 from tests.refused import refused
-from tests.report.made_runs import HOSTILE
+from tests.report.made_runs import HOSTILE, TEMPLATES, write_run
 
 
 @pytest.fixture(scope="module")
@@ -142,6 +142,17 @@ def test_markdown_has_the_table_and_a_row_for_each_gate(audit):
     messages = errors_of(result).splitlines()[-3:]
     assert [row[2] for row in rows[1:4]] == list(map(markdown_cell, messages))
     assert {row[3] for row in rows} == {"out"}
+
+
+def test_a_metric_at_its_threshold_passes(tmp_path):
+    right = np.arange(20)[:, None] < [9, 9, 15]  # 33 of 60, which is less than 0.55 in floating point
+    gold = np.arange(20) % 2
+    answers = np.where(right, gold[:, None], 1 - gold[:, None])
+    scores = np.log(np.where(answers[..., None] == np.arange(2), 0.9, 0.1)).astype(np.float32)
+    run = load_run(write_run(tmp_path / "run", "base", scores, gold, TEMPLATES[:3], labels=("no", "yes")))
+    assert run.value("accuracy") < 0.55
+    assert gates.threshold_gate(run, "accuracy", 0.55).passed
+    assert not gates.threshold_gate(run, "accuracy", 0.5501).passed
 
 
 def test_hostile_names_are_escaped_in_markdown():

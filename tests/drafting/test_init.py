@@ -498,9 +498,9 @@ def test_given_labels_exclude_other_columns(arguments, flip_flop, folder):
 def test_an_audit_runs_on_the_file_at_once(flip_flop, folder):
     (folder / "data").mkdir()
     (folder / "data/my reviews.csv").write_text(FILES["sentiment"][1])
-    result = flip_flop("init", "data/my reviews.csv", "--out", "tasks/reviews.yaml")
-    assert result.out.splitlines()[-1].startswith("next: flip-flop audit --model demo --task tasks/reviews.yaml ")
-    audited = flip_flop("audit", "--model", "demo", "--task", "tasks/reviews.yaml", "--out", "out", "--quiet")
+    result = flip_flop("init", "data/my reviews.csv", "--out", "tasks/my reviews.yaml")
+    assert result.out.splitlines()[-1].startswith("next: flip-flop audit --model demo --task 'tasks/my reviews.yaml' ")
+    audited = flip_flop("audit", "--model", "demo", "--task", "tasks/my reviews.yaml", "--out", "out", "--quiet")
     assert audited.code == 0, audited.err
     assert "4 templates" in audited.out
 
@@ -519,6 +519,18 @@ PLAIN = csv("text,urgent", lambda n: f"{text(n)},{n % 2}")
 # name: (content, arguments, code, words of the line)
 MISTAKES = {
     "no labels": (csv("text", text), (), "E-INIT", ["a.csv has no column of labels", '--labels "no,yes"']),
+    "many labels": (
+        csv("text,label", lambda n: f"{text(n)},intent {n % 30}", 90),
+        (),
+        "E-INIT",
+        ["a.csv has no column of labels; 'label' may be one", "--label label"],
+    ),
+    "labels that differ in spaces": (
+        csv("text,label", lambda n: f"{text(n)},{('pos', ' pos', 'neg')[n % 3]}"),
+        (),
+        "E-INIT",
+        ["'label' holds 'pos', ' pos', which", "more than spaces"],
+    ),
     "no such column": (PLAIN, ("--text", "txt"), "E-INIT", ["'txt'", "mean 'text'?"]),
     "text and label": (PLAIN, ("--text", "urgent", "--label", "urgent"), "E-INIT", ["'urgent'"]),
     "three texts": (PLAIN, ("--text", "text") * 3, "E-INIT", ["3 columns"]),

@@ -12,7 +12,7 @@ from benchmarks.coverage import wrong_decisions
 from flip_flop import compare, load_run
 from flip_flop.console import point_interval, points
 from flip_flop.evaluation.decision import Decision
-from flip_flop.metrics import METRICS, Scores, batch_offsets, summarise
+from flip_flop.metrics import METRICS, Scores, batch_offsets, predicted, summarise
 from flip_flop.report import write_report
 from tests.metrics import oracle
 from tests.report.made_runs import HOSTILE, TEMPLATES, make_scores, write_run
@@ -115,6 +115,8 @@ def test_decision_after_training_names_what_the_base_has_without_it(tmp_path):
     def audits(folder, gold=None):
         for name, method, pull in (("base", None, 0.0), ("f2c", "f2c", 0.7)):
             scores, labels = make_scores(1, 120, 8, 2, pull)
+            for _ in range(50 if method else 0):  # until batch calibration changes nothing
+                scores = (scores + batch_offsets(scores)).astype(np.float32)
             gold = labels if gold is None else gold
             yield load_run(write_run(folder / name, name, scores, gold, TEMPLATES, labels=LABELS, method=method))
 
@@ -150,6 +152,27 @@ def test_decision_after_training_names_what_the_base_has_without_it(tmp_path):
     reached = 100 * fmean(macro_f1(answers, gold) for answers in calibrated.calibrated.predictions.T)
     assert f"macro-F1 {free[1]} calibrated, without training, {reached:.1f} with f2c (calibrated) (" in verdict
     assert "With one pass, f2c (calibrated) is " in free_vote
+
+
+def test_runs_that_are_calibrated_differently_are_compared_without_calibration(tmp_path):
+    scores, gold = make_scores(1, 120, 4, 2, 0.3)
+    base, same = (
+        load_run(write_run(tmp_path / name, name, scores, gold, TEMPLATES[:4], labels=LABELS, method=method))
+        for name, method in (("base", None), ("f2c", "f2c"))
+    )
+    alike = "The runs are not calibrated in the same way, so they are compared without calibration."
+    offsets = batch_offsets(scores)
+    assert not np.array_equal(predicted(scores + offsets), predicted(scores))
+    with_prior = with_offsets(same, batch_offsets(scores, [0.1, 0.9]))
+    with_prior.metrics["calibrated"]["label_prior"] = [0.1, 0.9]
+    base = with_offsets(base, offsets)
+    for other in (with_prior, same):  # the second one as with --calibrate none
+        verdict, _, sentence, *_ = compare(base, other).decision
+        assert verdict.startswith("Training did not clearly help: one template has macro-F1 ")
+        assert " with f2c (±0.0, 95% CI " in verdict
+        assert "calibrated" not in verdict
+        assert sentence == alike
+    assert alike not in compare(base, with_offsets(same, offsets)).decision
 
 
 def test_comparison_with_a_trained_baseline_names_the_run_to_give_first(tmp_path):
@@ -201,6 +224,15 @@ def test_judge_that_answers_by_position_is_not_used(tmp_path):
     assert "Cohen's κ of polarity" in page.text
     for wording in ("the wording", "asking the same question again"):
         assert (f"Answers that {wording} changes" in page.text) == (wording == "the wording")
+
+
+def test_stable_answers_are_of_all_rows_though_few_have_a_verdict(tmp_path):
+    content, gold = np.random.default_rng(0).normal(size=80), np.full(80, -1)
+    gold[np.argsort(np.abs(content))[-3:]] = [0, 1, 0]  # the clearest ones
+    run = judge(tmp_path / "run", content, 1.0, gold)
+    stable = (run.predictions == run.predictions[:, :1]).all(axis=1)
+    text = report_of(run, tmp_path).text
+    assert f"the same under all templates {100 * stable.mean():.1f} " in " ".join(text.split())
 
 
 def test_judge_with_a_preference_for_a_position_is_used_after_calibration(tmp_path):
@@ -386,6 +418,11 @@ def test_calibrated_form_is_chosen_if_its_answers_are_better(tmp_path):
     assert "(predict --calibrate batch --abstain-below" in both.abstention_advice
     assert both.decision.text.startswith(f"Use {both.decision.template}, calibrated (predict --calibrate batch, ")
     assert "The calibrated vote over 4 templates, 4 passes per answer, has " in both.decision.text
+    both.metrics["calibrated"]["label_prior"] = [0.2, 0.8]
+    again = replace(both, metrics=both.metrics)
+    repeated = "predict --calibrate batch --label-prior 0.2,0.8"
+    assert again.decision.text.startswith(f"Use {both.decision.template}, calibrated ({repeated}): ")
+    assert f"({repeated} --abstain-below" in again.abstention_advice
 
 
 def test_names_are_escaped_in_sentences(tmp_path, scores):

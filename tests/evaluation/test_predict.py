@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+from datetime import date
 
 import pytest
 
@@ -114,6 +115,18 @@ def test_input_columns_follow_the_vote_and_taken_names_are_renamed(loaded, task,
     write_predictions(found, LABELS, tmp_path / "out.jsonl", answered.rows)
     lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert lines == [{**prediction, "input": row} for prediction, row in zip(found, rows, strict=True)]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "xlsx"])
+def test_predictions_of_predictions_have_different_columns(predictions, tmp_path, suffix):
+    rows = RowsSource([{"id": 1, "input: vote": "a", "vote": "b", "day": date(2024, 1, 1)}] * 2, "rows").load()
+    for number in range(3):
+        out = tmp_path / f"{number}.{suffix}"
+        write_predictions(predictions[:2], LABELS, out, rows)
+        rows = FileSource(out).load()
+        columns = rows.columns()
+        assert len({*columns}) == len(columns)
+        assert {"b", "2024-01-01"} <= {*map(str, rows.rows[0].fields.values())}
 
 
 def test_a_spreadsheet_has_what_its_cells_can_hold(predictions, tmp_path):

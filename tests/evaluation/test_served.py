@@ -276,6 +276,27 @@ class Constant(Scorer):
         return Scores.of(instances, np.log(np.full(shape, 1 / shape[2], np.float32)), np.ones(shape, np.int64))
 
 
+class PartlyImpossible(Constant):
+    """A label of the first prompt has no probability, as of a server that lists few tokens."""
+
+    def scores(self, instances, options=None, **_):
+        data = super().scores(instances)
+        data.scores[0, 0, 0] = -np.inf
+        return data
+
+
+def test_an_answer_without_probability_has_no_posix_and_cannot_be_calibrated(loaded, task, tmp_path):
+    run = audit(PartlyImpossible(loaded.record), task, quiet=True)
+    assert run.value("posix") is None
+    assert run.value("accuracy") is not None
+    run.write(tmp_path / "run")
+    assert load_run(tmp_path / "run").decision == run.decision
+    for call in (audit, predict):
+        refused(
+            "E-ENDPOINT: .*probabilities of all labels", call, PartlyImpossible(loaded.record), task, calibrate="batch"
+        )
+
+
 def test_audit_accepts_custom_scorer(loaded, task):
     assert audit(Constant(loaded.record), task, quiet=True).metrics["label_shares"] == [1.0, 0.0, 0.0]
     assert (audit(CausalLMScorer(loaded), task, quiet=True).scores == audit(loaded, task, quiet=True).scores).all()

@@ -99,6 +99,7 @@ FAULTS = [
             without_last_token,
         )
     ),
+    (changed(lambda reply: reply.pop("usage")), ECHO, None, "E-ENDPOINT-LOGPROBS: .*: no usage"),
     (changed(with_log_prob(None)), ECHO, None, "E-ENDPOINT-LOGPROBS: Instance .*--by generation"),
     *(
         (changed(change), scoring, None, ANSWER)

@@ -82,6 +82,14 @@ def test_a_prediction_that_is_no_label_is_refused(bad):
         vote_counts(np.array([[0, bad]]), 3)
 
 
+@pytest.mark.parametrize("labels", [2, 5])
+def test_the_interval_of_kappa_contains_it_if_no_two_templates_agree(labels):
+    never = data_of(np.tile([0, 1], (30, 1)), num_labels=labels)
+    low, high = METRICS["fleiss_kappa"].interval(never)
+    assert low == pytest.approx(-1) == METRICS["fleiss_kappa"].value(never)
+    assert -1 < high < 0
+
+
 # Table 1 of Fleiss 1971: how many of six psychiatrists gave each of 30 patients each of five diagnoses.
 FLEISS_1971 = """
 00060 03003 01401 00006 03030 20400 00402 20310 20040 00006 10050 11040 03300 10050 02031
@@ -216,6 +224,8 @@ HALF = np.where(np.arange(40) < 20, 0, np.arange(40) % 2)[:, None].repeat(3, axi
         (np.zeros((40, 3), dtype=int), np.where(np.arange(40) < 20, 0, -1), False),
         (HALF, np.where(np.arange(40) < 20, np.arange(40) % 2, -1), True),
         (np.zeros((0, 3), dtype=int), None, False),
+        (np.zeros((9, 3), dtype=int), None, False),  # as likely by chance
+        (HALF, np.where(np.arange(len(HALF)) < 9, 1 - HALF[:, 0], -1), False),  # too few gold labels say nothing
     ],
 )
 def test_a_model_has_collapsed_if_one_label_dominates_or_all_templates_are_constant(predictions, gold, expected):

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from flip_flop import compare
 from flip_flop.report import group_runs, load_run, require_comparable, what_differs, write_report
 from tests.refused import refused
 from tests.report.pages import Page
@@ -122,6 +123,15 @@ def test_runs_are_compared_on_the_same_task_split_templates_and_instances(make_r
     assert names == [["base", "f2c"], ["few"], ["task"], ["split"]]
     require_comparable(groups)
     refused(r"E-RUN-MISMATCH.*differ in their task and templates", require_comparable, groups[1:])
+
+
+def test_runs_whose_templates_have_other_wordings_are_not_compared(make_run):
+    orders = [{"order": (first, second) * 4} for first, second in (("ab", "ba"), ("ab", "ba"), ("ba", "ab"))]
+    runs = [load_run(make_run(str(number), factors=order)) for number, order in enumerate(orders)]
+    graded = replace(runs[1], record=replace(runs[1].record, task=replace(runs[1].record.task, scale=True)))
+    assert len(group_runs(runs[:2])) == 1
+    for other in (runs[2], graded):
+        refused("E-RUN-MISMATCH.*differ in their scale, wordings or orders", compare, runs[0], other)
 
 
 def test_runs_with_different_prompts_are_not_compared_if_their_digests_are_known(make_run):

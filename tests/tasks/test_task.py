@@ -227,6 +227,7 @@ def test_the_digest_is_that_of_the_question_and_not_of_the_data():
         ({"label_field": "urgent", "labels": None}, "E-TASK-KEY"),
         ({"labels": (1,)}, "E-TASK-KEY"),
         ({"labels": (1, "1")}, "E-LABEL-DUP"),
+        ({"labels": ("no", " \u200b")}, "E-LABEL: .*without a visible character"),
     ],
 )
 def test_invalid_tasks_are_rejected(keys, code):

@@ -1,5 +1,6 @@
 """``flip-flop audit``."""
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -192,7 +193,7 @@ def _show(runs: Sequence[Audit], run: AuditOptions, checks: gates.Checks) -> int
             for advice in filter(None, (result.decision.text, result.abstention_advice)):
                 echo(f"\n{result.path}: {advice}" if run.compare_chat else f"\n{advice}")
         notes = "\n".join([legend(runs), *(note for block in blocks.values() for note in table_caveats(block))])
-        folders = " ".join(str(result.path) for result in runs)
+        folders = shlex.join(str(result.path) for result in runs)
         echo(f"\n{notes}\n\n{run.out}: next, flip-flop report {folders} --out report.html")
     results = checks.results(runs)
     for gate in results:

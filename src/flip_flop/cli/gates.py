@@ -141,10 +141,11 @@ def threshold_gate(run: Audit, name: str, minimum: float) -> Gate:
     if value is None:
         why = "all answers are one label" if len({*run.predictions.flat}) == 1 else "these answers do not define it"
         raise _no_value(name, why, "Choose another metric, such as agreement.")
+    passed = value >= minimum - 1e-9  # 33 / 60 is less than 0.55 in floating point
     message = f"{name} is {value:.4f}, at least {minimum:g}"
-    if value < minimum:
+    if not passed:
         message = f"below the threshold: {name} is {value:.4f}, under {minimum:g}"
-    return Gate(str(run.path), f"{name} >= {minimum:g}", value >= minimum, message)
+    return Gate(str(run.path), f"{name} >= {minimum:g}", passed, message)
 
 
 def comparison_gate(stored: Audit, run: Audit, metric: str | None) -> Gate:

@@ -1,5 +1,6 @@
 """``flip-flop train``."""
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import Field, dataclass, fields
 from pathlib import Path
@@ -126,10 +127,11 @@ def train_command(
         return 1
     if is_first_process():
         adapter = run.out / "adapter"
-        protocol = " --protocol release" if config.protocol == "release" else ""
-        mirror = "" if data.hub_mirror is None else f" --hub-mirror {data.hub_mirror}"
-        audit = f"flip-flop audit --model {model.model} --adapter {adapter} --task {task.task}{protocol}{mirror}"
-        echo(f"{adapter}: next, {audit} --out ...")
+        options = {"model": model.model, "adapter": adapter, "task": task.task, "hub-mirror": data.hub_mirror}
+        options |= {"protocol": "release"} if config.protocol == "release" else {}
+        options |= {"too-long": "skip"} if config.too_long == "skip" else {}
+        words = (word for name, value in options.items() if value is not None for word in (f"--{name}", str(value)))
+        echo(f"{adapter}: next, {shlex.join(['flip-flop', 'audit', *words])} --out ...")
     return 0
 
 

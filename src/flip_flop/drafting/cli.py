@@ -1,6 +1,7 @@
 """``flip-flop init DATA`` and ``flip-flop templates vary``."""
 
 import functools
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -105,7 +106,8 @@ def _show(draft: Draft, out: Path) -> None:
         echo(f"  {finding.code} {finding.template}: {finding.message}")
     if len(draft.templates) < NUM_TEMPLATES:
         echo("The prompt has no more formats. For paraphrases, use `flip-flop templates vary --paraphraser MODEL`.")
-    echo(f"next: flip-flop audit --model demo --task {out} --out out/before    # demo is a toy: name your own model")
+    task = shlex.quote(str(out))
+    echo(f"next: flip-flop audit --model demo --task {task} --out out/before    # demo is a toy: name your own model")
 
 
 def _ask(question: str, proposed: str, choices: Sequence[str]) -> str:

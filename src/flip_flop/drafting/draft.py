@@ -262,11 +262,12 @@ def _labels(
         elif not given and ask is not None:
             given = split_labels(ask("No column holds labels. Which are there, such as no,yes?", "", ()))
         elif not given:
-            raise InputError(
-                "E-INIT",
-                f"{rows.source} has no column of labels.",
-                'Name them with --labels, such as --labels "no,yes".',
-            )
+            named = [
+                name for name in rows.columns() if name.strip().lower() in LABEL_NAMES and name not in columns.texts
+            ]
+            why = "has no column of labels" + (f"; {named[0]!r} may be one" if named else "")
+            hint = f"Give --label {named[0]}, or name them" if named else "Name them"
+            raise InputError("E-INIT", f"{rows.source} {why}.", f'{hint} with --labels, such as --labels "no,yes".')
         return given, given
     are_numbers = all(re.fullmatch(r"-?\d+", value) for value in values)
     is_scale = kind == "judge" and not given and len(columns.texts) == 2 and len(values) > 2

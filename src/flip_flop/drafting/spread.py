@@ -24,6 +24,7 @@ from flip_flop.scoring import DEFAULT_SCORING, ModelGiven, Scorer, ScoringOption
 from flip_flop.tasks import Task
 
 RESAMPLES = 1000
+MIN_FORMATS = 5  # two formats are one pair, which would have an interval without width
 
 
 def format_spread(
@@ -46,8 +47,9 @@ def format_spread(
     of instances on which two variants with different orders disagree. :math:`D_f` is this share for two formats with
     one order. ``share`` is :math:`D_o / (D_o + D_f)`, or None if nothing changes.
 
-    The 95 % intervals are a bootstrap over formats. It resamples the i-th format of all templates together, and two
-    copies of one format are not a pair. A range only grows with more formats, so its interval ends at its value.
+    The 95 % intervals, from five formats on, are a bootstrap over formats. It resamples the i-th format of all
+    templates together, and two copies of one format are not a pair. A range only grows with more formats, so its
+    interval ends at its value.
 
     An instance that is too long under one format is rejected, or skipped under all formats.
 
@@ -136,7 +138,8 @@ def _with_intervals(statistics: Mapping[str, Statistic], num_formats: int, seed:
     for name, statistic in statistics.items():
         value = float(statistic(rows))
         found[name] = None if np.isnan(value) else value
-        given = None if np.isnan(value) else bootstrap_interval(statistic, rows, resamples=RESAMPLES, seed=seed)
+        is_valid = not np.isnan(value) and num_formats >= MIN_FORMATS
+        given = bootstrap_interval(statistic, rows, resamples=RESAMPLES, seed=seed) if is_valid else None
         intervals[name] = given and list(given)
     return {**found, "intervals": intervals}
 

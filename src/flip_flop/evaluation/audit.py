@@ -181,12 +181,13 @@ def score_calibrated(
     templates = data.task.templates.templates
     stored = stored_calibration(scorer.adapter, templates, num_labels) if calibrate == "stored" else None
     empty = data.content_free() if calibrate == "contextual" else ()
+    no_probabilities = InputError(
+        "E-ENDPOINT",
+        f"--calibrate {calibrate} needs probabilities of all labels. Generated answers have none.",
+        "Remove one of the two options.",
+    )
     if calibrate not in ("auto", "none") and scoring.by == "generation":
-        raise InputError(
-            "E-ENDPOINT",
-            f"--calibrate {calibrate} needs probabilities, and generated answers have none.",
-            "Remove one of the two options.",
-        )
+        raise no_probabilities
     names = data.task.templates.names
     scores = scorer.checked_scores(log_findings(data).instances, scoring, names=names, label=label, quiet=quiet)
     if scorer.is_instruct and not scores.settings.get("chat_template") and scoring.chat_template != "off":
@@ -194,6 +195,8 @@ def score_calibrated(
         log.warning("W-CHAT: %s is an instruct model, asked without its chat template. %s", scorer.record.name, hint)
     if calibrate == "none" or scores.answered:
         return scores
+    if calibrate != "auto" and not np.isfinite(scores.scores).all():
+        raise no_probabilities
     if calibrate == "auto":
         calibrate, offsets = "batch", offsets_that_change(scores.scores)
     elif calibrate == "stored":

@@ -126,7 +126,8 @@ def _choose(run: "Audit", forms: Sequence["Audit"]) -> Decision:
     close = tuple(names[index] for index in others if ranking.faults[index] is None and ends[index] >= 0)
     how = ""
     if names[best][1] and run.calibrated:
-        how = f" (predict --calibrate {run.calibrated.metrics['method']}, which needs no labels)"
+        options = calibrate_options(run)
+        how = f" (predict {options}{'' if '--label-prior' in options else ', which needs no labels'})"
     sentences = [f"Use {_form(*names[best])}{how}: {numbers}, on {count(number, 'labelled row')}."]
     mass = (run.metrics.get("own_label_mass_per_template") or {}).get(names[best][0], 1.0)
     if mass < LOW_MASS:
@@ -143,6 +144,17 @@ def _choose(run: "Audit", forms: Sequence["Audit"]) -> Decision:
         sentences.append(f"The {kind} over {len(templates)} templates, {len(templates)} passes per answer, has {what}.")
     sentences += _fixes(run, ranking, used=names[best][0])
     return Decision(tuple(sentences), *names[best], value, interval, close)
+
+
+def calibrate_options(run: "Audit") -> str:
+    """Return the options of ``predict`` for the calibration of an audit, such as ``--calibrate batch``, or nothing."""
+    if run.calibrated is None:
+        return ""
+    method, prior = run.calibrated.metrics["method"], run.calibrated.metrics["label_prior"]
+    options = f"--calibrate {method}"
+    if method == "prior" or (method != "stored" and np.ptp(prior) > 0):
+        options += f" --label-prior {','.join(f'{share:.4g}' for share in prior)}"
+    return options
 
 
 def remedy(run: "Audit", has_chat_template: bool, other: str) -> str:

@@ -172,8 +172,13 @@ def _table(predictions: Sequence[Mapping[str, Any]], labels: Sequence[Any], rows
 
 
 def _input_cells(rows: Rows, taken: Sequence[str]) -> Iterator[list[Any]]:
-    columns = rows.columns()
-    yield [spreadsheet_cell(f"input: {name}" if name in taken else name) for name in columns]
+    columns, header = rows.columns(), list[str]()
+    for name in columns:
+        new = name
+        while new in taken or (new != name and new in (*columns, *header)):
+            new = f"input: {new}"
+        header.append(new)
+    yield [*map(spreadsheet_cell, header)]
     for row in rows.rows:
         values = (row.fields.get(name) for name in columns)
         yield [spreadsheet_cell(_cell(value)) for value in values]
@@ -185,5 +190,7 @@ def _finite(value: Any) -> Any:
 
 
 def _cell(value: Any) -> Any:
-    is_plain = value is None or isinstance(value, str | int | float)
-    return _finite(value) if is_plain else json.dumps(value, ensure_ascii=False, default=str)
+    if value is None or isinstance(value, str | int | float):
+        return _finite(value)
+    is_nested = isinstance(value, Mapping | list | tuple)
+    return json.dumps(value, ensure_ascii=False, default=str) if is_nested else str(value)

@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 
 from flip_flop.console import count, percent, percent_interval, visible
 from flip_flop.errors import InputError, look_up
-from flip_flop.evaluation.decision import LOW_MASS, Decision, decide
+from flip_flop.evaluation.decision import LOW_MASS, Decision, calibrate_options, decide
 from flip_flop.evaluation.instances import write_instances
 from flip_flop.files import check_output, new_folder, write_arrays, write_json
 from flip_flop.metrics import (
@@ -413,14 +413,14 @@ def abstention_advice(run: Audit) -> str:
         return ""
     point = min(thresholds, key=lambda row: abs(row["coverage"] - NEAR))
     share = math.floor(100 * point["threshold"] + 1e-9) / 100
-    calibrate = f"--calibrate {voting.metrics['method']} " if run.calibrated else ""
+    options = f"{calibrate_options(run)} --abstain-below {share:g}".strip()
     kind = "calibrated " if run.calibrated or "offsets" in run.metrics else ""
     part, after, before = map(percent, (1 - point["coverage"], point["accuracy"], overall["accuracy"]))
     change = f"accuracy of the {kind}vote {after} instead of {before}."
     data = voting.data.labelled
     keeps, right = vote_share(data) >= point["threshold"], data.voted.right[:, 0]
     if bootstrap_interval(_GAIN, keeps, right)[0] > 0:
-        return f"Abstain on {part} % (predict {calibrate}--abstain-below {share:g}): {change}"
+        return f"Abstain on {part} % (predict {options}): {change}"
     return f"Abstaining on {part} % does not clearly help: {change}"
 
 

@@ -290,9 +290,9 @@ def is_collapsed(
 
     Constant templates (:func:`constant_templates`) may differ in their labels. With gold labels, a label dominates if
     it has at least 90 % of the predictions on labelled instances, and at least 10 points more than of the gold labels.
-    A constant answer to a task with 95 % of one label is therefore not collapsed: such data cannot tell. Without gold
-    labels, a skewed task and a collapsed model look the same. The threshold is then 95 %, and the flag is a reason to
-    look.
+    A constant answer to a task with 95 % of one label is therefore not collapsed: such data cannot tell. With fewer
+    than 10 gold labels, a skewed task and a collapsed model look the same. The threshold is then 95 % of all
+    predictions, and the flag is a reason to look. Fewer than 10 instances are never collapsed.
 
     Agreement needs no threshold: if a label has the share s of all predictions, then :math:`P_o \ge 2s - 1`.
     The threshold of 90 % is for the paper's WiC, with an F1 near 10 at an agreement near 87, where s is at most 93.5 %.
@@ -302,9 +302,9 @@ def is_collapsed(
         >>> is_collapsed(always_no, 2), is_collapsed(always_no, 2, gold=np.array([0] * 19 + [1]))
         (True, False)
     """
-    if len(predictions) == 0 or constant_templates(predictions, gold).all():
-        return len(predictions) > 0
-    if gold is None or not (labelled := gold >= 0).any():
+    if len(predictions) < MIN_FOR_CONSTANT or constant_templates(predictions, gold).all():
+        return len(predictions) >= MIN_FOR_CONSTANT
+    if gold is None or (labelled := gold >= 0).sum() < MIN_FOR_CONSTANT:
         return bool(label_shares(predictions, num_labels).max() >= COLLAPSE_SHARE)
     shares = label_shares(predictions[labelled], num_labels)
     top = int(shares.argmax())
@@ -341,6 +341,22 @@ def _kappa(sums: Float[np.ndarray, "samples features"]) -> Float[np.ndarray, " s
     return ratio(agreement - by_chance, 1 - by_chance, otherwise=np.nan)
 
 
+def _unless_nan(values: Float[np.ndarray, " instances"] | None) -> Float[np.ndarray, " instances"] | None:
+    return None if values is None or np.isnan(values).any() else values
+
+
+def _extremes(data: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return an instance without agreement, whose answers are the most frequent labels, and one with full agreement.
+
+    The latter has an answer of each label. Rare labels would lower the agreement by chance, and so raise kappa.
+    """
+    counts = vote_counts(data.predictions, data.num_labels).sum(axis=0)
+    answers = np.zeros(data.num_labels)
+    answers[np.argsort(-counts, kind="stable")[: data.predictions.shape[1]]] = 1
+    worst = np.concatenate([[0, 1, answers.sum()], answers])
+    return worst[None], np.concatenate([[1, 1, data.num_labels], np.ones(data.num_labels)])[None]
+
+
 # Of Scores.
 AGREEMENT = mean_statistic(
     lambda data: instance_agreement(data.predictions),
@@ -357,13 +373,9 @@ FLEISS_KAPPA = SumStatistic(
         ]
     ),
     value=_kappa,
-    # An instance without agreement, and one with full agreement; both have an answer of each label.
-    extremes=lambda data: (
-        np.concatenate([[0, 1, data.num_labels], np.ones(data.num_labels)])[None],
-        np.concatenate([[1, 1, data.num_labels], np.ones(data.num_labels)])[None],
-    ),
+    extremes=_extremes,
 )
-POSIX = mean_statistic(lambda data: instance_posix(data.scores))
+POSIX = mean_statistic(lambda data: _unless_nan(instance_posix(data.scores)))
 
 UNMAPPED = mean_statistic(
     lambda data: (data.predictions < 0).mean(axis=1) if data.is_generated or data.predictions.min() < 0 else None,

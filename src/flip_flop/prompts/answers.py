@@ -31,8 +31,11 @@ NUMBER = re.compile(
 )
 # The number also has another sign, a root or a scale: minus 5, √2, (x)^2, 1.5 million, 5 and a half.
 BEFORE_NUMBER = re.compile(r"(?i)(?:\b(?:minus|negative)\s|√|\\sqrt\{|\^\{?)\Z")
-SCALE = r"hundred|thousand|million|billion|trillion|dozen|and an? (?:half|quarter|third)|[百千万萬億亿兆π]|\\pi|\\sqrt"
-AFTER_NUMBER = re.compile(rf"[kKMB](?![^\W_])|\s?(?:{SCALE})")
+SCALE = (
+    r"hundred|thousand|lakh|million|crore|billion|trillion|dozen|and an? (?:half|quarter|third)"
+    r"|[百千万萬億亿兆π]|\\pi|\\sqrt"
+)
+AFTER_NUMBER = re.compile(rf"(?:[kKMB]|bn|mn|tn)(?![^\W_])|[eE][-+]?\d|[xX][\da-fA-F]|\s?(?:{SCALE})")
 # Other forms can be read in several ways: 1,5 and 1/2 and 10:30 and 1 000 and 10^3.
 PLAIN = re.compile(r"(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+)?")
 ARTICLES = re.compile(r"\b(?:a|an|the)\b")

@@ -231,8 +231,10 @@ class TemplateSet:
         return tuple(template.name for template in self.templates)
 
     def select(self, names: Iterable[str]) -> "TemplateSet":
-        """The templates of these names, in the order of the names (``E-TASK-UNKNOWN``)."""
-        by_name = {template.name: template for template in self.templates}
+        """The templates of these names, in the order of the names (``E-TASK-UNKNOWN``, ``E-TPL-DUP``)."""
+        by_name, names = {template.name: template for template in self.templates}, list(names)
+        if (twice := first_repeated(names)) is not None:
+            raise InputError("E-TPL-DUP", f"the template {twice!r} is selected twice.", "Name it once.")
         selected = (look_up(name, by_name, "E-TASK-UNKNOWN", "there is no template") for name in names)
         return replace(self, templates=tuple(selected))
 

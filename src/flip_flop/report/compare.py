@@ -15,7 +15,16 @@ from flip_flop.console import MISSING, align_columns, count, percent, point_inte
 from flip_flop.errors import InputError
 from flip_flop.evaluation.result import SHOWN, html_table
 from flip_flop.evaluation.run_directory import Audit, load_run
-from flip_flop.metrics import METRICS, accuracy_per_template, f1_per_template
+from flip_flop.metrics import (
+    ALIASES,
+    METRICS,
+    accuracy_per_template,
+    batch_offsets,
+    calibrated,
+    f1_per_template,
+    predicted,
+    uniform_prior,
+)
 from flip_flop.report.tables import render_text
 
 
@@ -52,7 +61,7 @@ def mean_difference(metric: str, before: Audit, after: Sequence[Audit]) -> Diffe
     The interval covers the sampling of instances: every resample uses the same instances in all runs. It does not
     cover the variation between training seeds.
     """
-    start = before.value(metric)
+    start, metric = before.value(metric), ALIASES.get(metric, metric)
     values = [value for run in after if (value := run.value(metric)) is not None]
     if start is None or len(values) < len(after):
         return None
@@ -172,10 +181,20 @@ class AuditComparison:
         """The runs with an adapter, if all runs are of one base."""
         return [] if self.compares_models else [run for run in self.runs[1:] if run.record.adapter]
 
+    @cached_property
+    def is_calibrated_alike(self) -> bool:
+        """Whether the baseline and the runs with an adapter have the same calibration."""
+        return all(_calibration(run) == _calibration(self.base) for run in self.trained)
+
+    @cached_property
+    def untrained_form(self) -> Audit:
+        """The form of the baseline that is compared with training: calibrated if all runs are calibrated alike."""
+        return (self.base.calibrated if self.is_calibrated_alike else None) or self.base
+
     @property
     def trained_forms(self) -> list[Audit]:
-        """The runs with an adapter, in the form of the baseline without training: calibrated if both can be."""
-        return [(run.calibrated if self.base.calibrated else None) or run for run in self.trained]
+        """The runs with an adapter, in the form of :attr:`untrained_form`."""
+        return [(run.calibrated if self.is_calibrated_alike else None) or run for run in self.trained]
 
     @cached_property
     def advised(self) -> "AuditComparison":
@@ -191,7 +210,7 @@ class AuditComparison:
     @cached_property
     def verdict(self) -> str:
         """Whether the best run is better than the calibrated baseline, or an empty text without gold labels."""
-        free = self.base.calibrated or self.base
+        free = self.untrained_form
         changes = [(run, mean_difference(quality(run), free, [run])) for run in self.trained_forms]
         known = [(run, change) for run, change in changes if change]
         if not known:
@@ -208,7 +227,7 @@ class AuditComparison:
     @cached_property
     def decision(self) -> list[str]:
         """The verdict, and sentences on what training changed, next to the vote and the swing over templates."""
-        free, size = self.base.calibrated or self.base, len(self.base.template_names)
+        free, size = self.untrained_form, len(self.base.template_names)
         words = {"observed_agreement": "agreement", quality(free): self.quality_title}
         metrics = [(name, title) for name, title in words.items() if self.base.value(name) is not None]
         sentences = []
@@ -221,6 +240,8 @@ class AuditComparison:
             ]
             form = f"{run.name}, not calibrated" if free is not self.base else run.name
             sentences.append(f"{form}: {', '.join(numbers)}.")
+        if not self.is_calibrated_alike and any(run.calibrated for run in (self.base, *self.trained)):
+            sentences.append("The runs are not calibrated in the same way, so they are compared without calibration.")
         if self.trained and free is not self.base and size > 1:
             agreement = percent(free.value("observed_agreement"))
             sentences.append(f"Without training, {free.name} has agreement {agreement}.")
@@ -254,7 +275,8 @@ class AuditComparison:
 
     def matrix_text(self, metric: str) -> str:
         """The matrix as aligned text, in points, with 95% intervals."""
-        lines = [[f"{METRICS[metric].title}: row minus column", *(run.name for run in self.runs)]]
+        title = METRICS[ALIASES.get(metric, metric)].title
+        lines = [[f"{title}: row minus column", *(run.name for run in self.runs)]]
         for run, line in zip(self.runs, self.matrix(metric), strict=True):
             lines.append([run.name, *(difference.words() if difference else MISSING for difference in line)])
         return align_columns(lines, num_left=1, rule=True)
@@ -364,11 +386,23 @@ def _same_data(left: Audit, right: Audit) -> dict[str, bool]:
         "task": one.digest == other.digest,
         "split": one.split == other.split,
         "templates": left.template_names == right.template_names,
+        "scale, wordings or orders": one.design(left.template_names) == other.design(left.template_names),
         "instances": left.instance_ids == right.instance_ids
         and _may_be_same(one.instances_digest, other.instances_digest),
         "gold labels": np.array_equal(*gold),
         "data file": not one.answer or _may_be_same(one.data.get("sha256"), other.data.get("sha256")),
     }
+
+
+def _calibration(run: Audit) -> tuple[str, list[float]] | None:
+    """Return the method and the prior of a run's calibration. A run that ``batch`` does not change has it as well."""
+    if run.calibrated is not None:
+        method = run.calibrated.metrics["method"]
+        return "batch" if method == "stored" else method, run.calibrated.metrics["label_prior"]
+    if run.data.is_generated or not np.isfinite(run.scores).all():
+        return None
+    is_same = predicted(calibrated(run.scores, batch_offsets(run.scores))) == run.predictions
+    return ("batch", list(uniform_prior(run.data.num_labels))) if is_same.all() else None
 
 
 def _may_be_same(one: str | None, other: str | None) -> bool:

@@ -19,6 +19,7 @@ from flip_flop.metrics import (
     reliability,
     resampled_per_template,
     template_agreement_matrix,
+    vote_share,
 )
 from flip_flop.report import instances
 from flip_flop.report.compare import AuditComparison, Difference, mean_difference, quality, quality_per_template
@@ -88,11 +89,12 @@ def trust_rows(group: AuditComparison) -> list[tuple[str, list[tuple[float | Non
         (f"Answers that {cause} changes", [(form.value(name), form.interval(name)) for form in forms])
         for name, cause in CAUSES.items()
     ]
-    shares = [[row for row in coverage_rows(form) if row["by"] == "vote share"] for form in forms]
-    stable = [row if row["threshold"] == 1 else {"coverage": 0.0, "accuracy": None} for row, *_ in shares]
+    stable = [(form.data, vote_share(form.data) == 1) for form in forms]
+    judged = [(data.gold >= 0) & is_stable for data, is_stable in stable]
+    right = [data.voted.right[rows, 0] for (data, _), rows in zip(stable, judged, strict=True)]
     rows += [
-        ("Stable answers: the same under all templates", [(row["coverage"], None) for row in stable]),
-        ("Accuracy of stable answers", [(row["accuracy"], None) for row in stable]),
+        ("Stable answers: the same under all templates", [(float(is_stable.mean()), None) for _, is_stable in stable]),
+        ("Accuracy of stable answers", [(float(hits.mean()) if len(hits) else None, None) for hits in right]),
         ("Cohen's κ of the majority vote", [(form.value("vote_kappa"), form.interval("vote_kappa")) for form in forms]),
     ]
     for index, name in enumerate(group.base.template_names):

@@ -354,7 +354,9 @@ def first_token_scores(top: Sequence[tuple[str, float]], choices: Sequence[str],
 
     Example:
         >>> first_token_scores([("Yes", -0.1), ("Y", -4.0), ("Maybe", -5.0)], ["No", "Yes"], "")
-        [-5.0, -0.1]
+        [-5.001, -0.1]
+        >>> first_token_scores([("The", -0.1), ("Yes", -5.0)], ["No", "Yes"], "")
+        [-5.001, -5.0]
     """
     answers = [unicodedata.normalize("NFC", choice) for choice in choices]
     tokens = [(unicodedata.normalize("NFC", token.strip()), log_prob) for token, log_prob in top if token.strip()]
@@ -375,5 +377,6 @@ def first_token_scores(top: Sequence[tuple[str, float]], choices: Sequence[str],
             HINT_LABELS,
         )
     unlisted = max(1.0 - sum(math.exp(log_prob) for _, log_prob in top), 1e-9)
-    bound = min(math.log(unlisted), *(log_prob for _, log_prob in top))
+    # Less than any listed token, also in float32.
+    bound = min(math.log(unlisted), *(log_prob - 1e-3 for _, log_prob in top))
     return [unique.get(label, max(bound, value)) for label, value in enumerate(shared)]

@@ -4,6 +4,7 @@ import contextlib
 import gzip
 import json
 import os
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -181,7 +182,9 @@ def read_task_file(path: Path, hub_mirror: Path | None = None) -> Task:
     if not path.is_file():
         raise InputError("E-TASK-FILE", f"there is no task file {path}.", nearest_file(path, SUFFIXES))
     if path.suffix.lower() in (".csv", ".tsv", ".jsonl", ".parquet", ".xlsx"):
-        raise InputError("E-TASK-FILE", f"{path} is a data file, not a task file.", f"Run `flip-flop init {path}`.")
+        raise InputError(
+            "E-TASK-FILE", f"{path} is a data file, not a task file.", f"Run `flip-flop init {shlex.quote(str(path))}`."
+        )
     where = str(path)
     file = validate(TaskFile, read_yaml(path), where, code="E-TASK-KEY")
     fields = {name: getattr(file, name) for name in TaskFile.model_fields}

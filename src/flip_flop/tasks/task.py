@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int64
 
+from flip_flop.console import is_blank
 from flip_flop.errors import InputError, first_repeated, look_up, nearest, require_whole
 from flip_flop.files import sha256_json
 from flip_flop.metrics import resolve_average
@@ -114,6 +115,12 @@ class Task:
         resolve_average(self.f1, len(texts) or 2)
         if (twice := first_repeated(texts)) is not None:
             raise InputError("E-LABEL-DUP", f"{task} lists the label {twice!r} twice.", "Remove one of them.")
+        if any(map(is_blank, texts)):
+            raise InputError(
+                "E-LABEL",
+                f"{task} lists a label without a visible character, which means an unlabelled row.",
+                "Give such rows another label, for example `none`.",
+            )
         if self.scale and all(map(str.isdecimal, texts)) and not are_grades(texts):
             raise InputError(
                 "E-TASK-KEY",

@@ -140,6 +140,8 @@ def train(
         started = time.monotonic()
         if rank() == 0:
             log_processes()
+            if resume and not has_begun:
+                log.info("%s has no run to resume: it begins at step 0", out)
         warn_of_templates(data.train, config)
         callbacks = (
             [LogFile(out / "log.jsonl"), ShowProgress(find_method(config.method).name, quiet)] if rank() == 0 else []
