@@ -229,7 +229,7 @@ def _label_values(rows: Rows, label: str, labels: Sequence[str]) -> dict[str, in
         alike = [value for value in counts if SEPARATOR in value or value.strip() == twice]
         raise InputError(
             "E-INIT",
-            f"{rows.source}: the column {label!r} holds {', '.join(map(repr, alike))}, which cannot be different labels.",
+            f"{rows.source}: the column {label!r} holds {', '.join(map(repr, alike))}, which cannot be labels.",
             f"Labels differ in more than spaces and do not hold {SEPARATOR}. Correct the file.",
         )
     as_numbers = all(re.fullmatch(r"-?\d{1,9}", value) for value in counts)

@@ -223,7 +223,8 @@ class Audit:
                 (share of the templates that predict it), ``margin`` (in probability), ``changed_by`` (``order``,
                 ``wording``, both, or empty; docs/how-to/judges.md) and ``worst_template``, which gives the vote the
                 smallest margin. ``"coverage"`` has a row per threshold of the vote share and of the
-                margin, with the share of instances that reach it and the accuracy of their votes.
+                margin, with the share of instances that reach it and the accuracy of their votes; with gold labels, of
+                the labelled instances.
         """
         import pandas
 
