@@ -1,1 +1,1 @@
-"""Studies on real sentences, outside the package: what the methods do to a small base model; see docs/evidence.md."""
+"""The results of docs/evidence.md: scripts that make, read and show them. Outside the package."""

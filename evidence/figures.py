@@ -127,8 +127,18 @@ def of_the_evidence() -> Iterator[str]:
         shown([f"movies_formats/{cell}"], *THREE, **small, view=view)
         for cell, view in product(("base-0", "f2c-42"), ("raw", "calibrated"))
     )
-    yield f"the calibrated base ({calibrated_base}) unless calibrated: {raw} and {calibrated}."
-    yield f"The raw base has {raw_base}."
+    yield f"one template has P_o / accuracy / macro-F1 {raw}, and calibrated {calibrated}."
+    yield f"The base has {raw_base}, and calibrated {calibrated_base}."
+    others, f2c = (
+        [f"movies/{cell}" for cell in cells]
+        for cells in (("cce-42", "f2c_uncalibrated-42", "f2c_both-42"), ("f2c-1", "f2c-2", "f2c-42"))
+    )
+    for words, where in (
+        ("an accuracy of {}. The seeds of F2C have {}.", small),
+        ("these methods have {}, and F2C {}.", {**small, **CAL, "part": "held_out"}),
+    ):
+        values = [[float(shown([cell], "accuracy", **where)) for cell in cells] for cells in (others, f2c)]
+        yield words.format(*(f"{min(numbers):.1f} to {max(numbers):.1f}" for numbers in values))
     online = "".join(stored("movies/f2c_online-42", **small)["raw"]["predictions"].values())
     one_label = max(map(online.count, "01")) / len(online)
     yield f"collapse: {percent(one_label, 0)} % of the answers under trained templates are one label."
