@@ -42,6 +42,14 @@ def test_custom_method_is_logged_recorded_and_resumed(out, method):
     assert pickle.loads(pickle.dumps(settings(method=method))).method == plan["settings"]["method"]
 
 
+@pytest.mark.slow
+def test_a_term_named_as_that_of_few_labels_is_refused(out):
+    method = Method("mine", "Mine", "#000000", lambda instance, config: {"supervised": instance.scores().sum()}, False)
+    refused(
+        "E-CONFIG: method mine has a term 'supervised'", run, out, method=method, supervised_weight=1.0, max_steps=1
+    )
+
+
 def test_settings_store_the_method_by_name():
     assert json.loads(F2CConfig(method=LOCAL).to_json_string())["method"] == "local"
     assert F2CConfig(method=METHODS["cce"]).method == "cce"

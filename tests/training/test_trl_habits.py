@@ -38,7 +38,7 @@ def test_a_key_of_compute_metrics_selects_the_checkpoint(tmp_path):
     def compute_metrics(prediction):
         assert prediction.predictions.shape == (6, 3, 2)
         assert prediction.label_ids.tolist() == [row["label"] for row in ROWS]
-        return {"mine": next(values)}
+        return {"mine": np.float32(next(values))}
 
     made = trainer(compute_metrics=compute_metrics)
     made.train()
@@ -47,6 +47,9 @@ def test_a_key_of_compute_metrics_selects_the_checkpoint(tmp_path):
     made.create_model_card()
     assert "selected the checkpoint\n(by eval_mine)." in (tmp_path / "README.md").read_text()
     refused(r"metric_for_best_model is 'eval_mine'\. It must be left out, or a key of comp", trainer)
+    for wrong, kind in (({"mine": np.ones(2)}, "ndarray"), (None, "NoneType")):
+        evaluate = trainer(compute_metrics=lambda prediction, wrong=wrong: wrong).evaluate
+        refused(f"E-CONFIG: compute_metrics returned a {kind}", evaluate)
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from peft import PeftConfig, PeftModel
 from torch import Tensor, nn
 from transformers import EvalPrediction, PreTrainedTokenizerBase, Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer import TRAINING_ARGS_NAME
-from transformers.trainer_utils import PredictionOutput
+from transformers.trainer_utils import PredictionOutput, denumpify_detensorize
 from transformers.training_args import OptimizerNames
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
@@ -381,7 +381,11 @@ class F2CTrainer(Trainer):
     def _loss_terms(self, instance: TrainingInstance, gold: int | None = None) -> dict[str, Tensor]:
         assert self.method.loss is not None
         terms = {} if self.method.skips(instance) else self.method.loss(instance, self.args)
-        return checked_terms(terms, self.method.name) | few_label_terms(instance, gold, self.args)
+        checked, few = checked_terms(terms, self.method.name), few_label_terms(instance, gold, self.args)
+        if same := [name for name in checked if name in few]:
+            message = f"method {self.method.name} has a term {same[0]!r}, as supervised_weight has."
+            raise InputError("E-CONFIG", message, "Rename it.")
+        return checked | few
 
     @torch.no_grad()
     def _scores(
@@ -571,9 +575,12 @@ class F2CTrainer(Trainer):
         metrics = evaluation_metrics(table, dataset.gold, self.template_names, self.task_record.f1)
         if self.compute_metrics is not None:
             scores = table.scores.copy()  # which it may change
-            more = self.compute_metrics(EvalPrediction(predictions=scores, label_ids=dataset.gold))
-            if not isinstance(more, Mapping):
-                message = f"compute_metrics returned a {type(more).__name__}."
+            more = denumpify_detensorize(self.compute_metrics(EvalPrediction(scores, dataset.gold)))
+            wrong = [more]
+            if isinstance(more, Mapping):
+                wrong = [value for value in more.values() if not isinstance(value, int | float | str | None)]
+            if wrong:
+                message = f"compute_metrics returned a {type(wrong[0]).__name__}."
                 raise InputError("E-CONFIG", message, "Return a dict of numbers by name.")
             metrics |= more
         return metrics
