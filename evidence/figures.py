@@ -121,6 +121,15 @@ def of_the_evidence() -> Iterator[str]:
     assert {*constant} == {"0"}
     yield f"marginal entropy in {100 * nearly.count('0') / len(nearly):.0f} %."
     yield "Swarm has P_o {} and accuracy {} on RTE.".format(*shown(["rte/swarm-0"], *PAIR).split(" / "))
+    more, where = "movie_reviews/f2c_1024-0", {"model": "qwen2.5-coder-0.5b"}
+    for words, view, part in (
+        ("one template has P_o / accuracy {} and is {} from the calibrated vote ({})", "raw", "trained"),
+        ("; calibrated, {} and {} ({})", "calibrated", "trained"),
+        ("Under held-out templates, it has {} and is {} from their calibrated vote ({}).", "raw", "held_out"),
+    ):
+        value, *interval = stored(more, part, **where)[view]["against_calibrated_vote"]["accuracy"]
+        numbers = shown([more], *PAIR, view=view, part=part, **where), points(value), point_interval((*interval,))
+        yield words.format(*numbers)
     of_labels, four = (shown(seeds(f"ag_news/{name}"), *PAIR) for name in ("f2c_labels", "f2c_labels_4"))
     yield f"AG News has {of_labels} instead of {shown(f2c_news, *PAIR)}, and {four} after four steps."
     raw_base, calibrated_base, raw, calibrated = (
