@@ -130,6 +130,9 @@ def of_the_evidence() -> Iterator[str]:
         value, *interval = stored(more, part, **where)[view]["against_calibrated_vote"]["accuracy"]
         numbers = shown([more], *PAIR, view=view, part=part, **where), points(value), point_interval((*interval,))
         yield words.format(*numbers)
+    one, calibrated = (shown(base, *PAIR, view=view, model="qwen2.5-coder-1.5b") for view in ("raw", "calibrated"))
+    votes = shown(base, "vote_accuracy", model="qwen2.5-coder-1.5b", **CAL)
+    yield f"without training, {one}, calibrated {calibrated}, and its calibrated vote an accuracy of {votes}."
     of_labels, four = (shown(seeds(f"ag_news/{name}"), *PAIR) for name in ("f2c_labels", "f2c_labels_4"))
     yield f"AG News has {of_labels} instead of {shown(f2c_news, *PAIR)}, and {four} after four steps."
     raw_base, calibrated_base, raw, calibrated = (
