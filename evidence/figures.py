@@ -124,7 +124,7 @@ def of_the_evidence() -> Iterator[str]:
     more, where = "movie_reviews/f2c_1024-0", {"model": "qwen2.5-coder-0.5b"}
     for words, view, part in (
         ("one template has P_o / accuracy {} and is {} from the calibrated vote ({})", "raw", "trained"),
-        ("; calibrated, {} and {} ({})", "calibrated", "trained"),
+        ("Calibrated, it has {} and is {} from it ({}).", "calibrated", "trained"),
         ("Under held-out templates, it has {} and is {} from their calibrated vote ({}).", "raw", "held_out"),
     ):
         value, *interval = stored(more, part, **where)[view]["against_calibrated_vote"]["accuracy"]
@@ -135,25 +135,6 @@ def of_the_evidence() -> Iterator[str]:
     yield f"without training, {one}, calibrated {calibrated}, and its calibrated vote an accuracy of {votes}."
     of_labels, four = (shown(seeds(f"ag_news/{name}"), *PAIR) for name in ("f2c_labels", "f2c_labels_4"))
     yield f"AG News has {of_labels} instead of {shown(f2c_news, *PAIR)}, and {four} after four steps."
-    raw_base, calibrated_base, raw, calibrated = (
-        shown([f"movies_formats/{cell}"], *THREE, **small, view=view)
-        for cell, view in product(("base-0", "f2c-42"), ("raw", "calibrated"))
-    )
-    yield f"one template has P_o / accuracy / macro-F1 {raw}, and calibrated {calibrated}."
-    yield f"The base has {raw_base}, and calibrated {calibrated_base}."
-    others, f2c = (
-        [f"movies/{cell}" for cell in cells]
-        for cells in (("cce-42", "f2c_uncalibrated-42", "f2c_both-42"), ("f2c-1", "f2c-2", "f2c-42"))
-    )
-    for words, where in (
-        ("an accuracy of {}. The seeds of F2C have {}.", small),
-        ("these methods have {}, and F2C {}.", {**small, **CAL, "part": "held_out"}),
-    ):
-        values = [[float(shown([cell], "accuracy", **where)) for cell in cells] for cells in (others, f2c)]
-        yield words.format(*(f"{min(numbers):.1f} to {max(numbers):.1f}" for numbers in values))
-    online = "".join(stored("movies/f2c_online-42", **small)["raw"]["predictions"].values())
-    one_label = max(map(online.count, "01")) / len(online)
-    yield f"collapse: {percent(one_label, 0)} % of the answers under trained templates are one label."
     judge = [shown([f"facts/{cell}"], *PAIR, **small) for cell in ("base-0", "f2c-0", "cce-0")]
     one, all_runs = "qwen2.5-coder-0.5b", (["base-0"], ["f2c-0", "cce-0"])
     right = [
@@ -195,6 +176,30 @@ def of_flickering() -> Iterator[str]:
     yield f"WiC has {wic[0][0]:.1f} overall and {wic[-1][0]:.1f} if the votes are unanimous"
     above = tables.with_tables(f"<!-- results {QWEN} | ag_news | f2c | trained -->\n<!-- end of results -->")
     yield f"is {float(above.split('| +')[1].split()[0]):.0f} points above it on AG News"
+
+
+def of_the_tutorial() -> Iterator[str]:
+    """Yield sentences about settings of the tutorial, and its formats."""
+    small = {"model": SMOL}
+    raw_base, calibrated_base, raw, calibrated = (
+        shown([f"movies_formats/{cell}"], *THREE, **small, view=view)
+        for cell, view in product(("base-0", "f2c-42"), ("raw", "calibrated"))
+    )
+    yield f"one template has P_o / accuracy / macro-F1 {raw}, and calibrated {calibrated}."
+    yield f"The base has {raw_base}, and calibrated {calibrated_base}."
+    others, f2c = (
+        [f"movies/{cell}" for cell in cells]
+        for cells in (("cce-42", "f2c_uncalibrated-42", "f2c_both-42"), ("f2c-1", "f2c-2", "f2c-42"))
+    )
+    for words, where in (
+        ("an accuracy of {}. The seeds of F2C have {}.", small),
+        ("these methods have {}, and F2C {}.", {**small, **CAL, "part": "held_out"}),
+    ):
+        values = [[float(shown([cell], "accuracy", **where)) for cell in cells] for cells in (others, f2c)]
+        yield words.format(*(f"{min(numbers):.1f} to {max(numbers):.1f}" for numbers in values))
+    online = "".join(stored("movies/f2c_online-42", **small)["raw"]["predictions"].values())
+    one_label = max(map(online.count, "01")) / len(online)
+    yield f"collapse: {percent(one_label, 0)} % of the answers under trained templates are one label."
 
 
 def of_the_forecast() -> Iterator[str]:
@@ -271,9 +276,8 @@ def of_word_problems() -> Iterator[str]:
             yield f"| {title}{trained} | {' | '.join(f'{value:.1f}' for value in values)} |"
     held_out = [name for name in result["runs"]["base"]["answers"] if name not in result["training"]["templates"]]
     audits = [open_answers.numbers(audit, held_out) for audit in result["runs"].values()]
-    yield "from {observed_agreement:.1f} / {accuracy:.1f} to ".format(**audits[0]) + (
-        "{observed_agreement:.1f} / {accuracy:.1f}.".format(**audits[1])
-    )
+    first, second = (f"{audit['observed_agreement']:.1f} / {audit['accuracy']:.1f}" for audit in audits)
+    yield f"from {first} to {second}."
     before, after = open_runs(result)
     training = result["training"]
     yield f"F2C took {training['seconds'] / 60:.0f} minutes on one core (one pass over {training['num_rows']} problems"
@@ -302,6 +306,7 @@ def of_the_judge() -> Iterator[str]:
 
 PAGES: dict[Callable[[], Iterator[str]], str] = {
     of_the_evidence: "evidence.md",
+    of_the_tutorial: "evidence.md",
     of_the_forecast: "evidence.md",
     of_open_answers: "evidence.md",
     of_word_problems: "evidence.md",

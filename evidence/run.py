@@ -45,7 +45,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "f2c_labels": {"cce_space": "labels"},
     "f2c_labels_4": {"cce_space": "labels", "max_steps": 4, "eval_steps": 1, "logging_steps": 1},
     "f2c_tokens": {"cce_space": "vocab"},
-    "f2c_vocab": {"divergence_space": "vocab"},
     "f2c_both": {"divergence_space": "both"},
     "f2c_uncalibrated": {"vote_calibration": "none"},
     "f2c_online": {"votes": "online"},

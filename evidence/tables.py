@@ -37,8 +37,8 @@ TITLES = {
     **{method: method.upper() for method in ("f2c", "cce", "bct", "opct", "ssd", "ttrl")},
     **{"cpc_grpo": "CPC-GRPO", "marginal_entropy": "marginal entropy", "f2c_paper": "F2C, `paper`"},
     **{"f2c_labels": "F2C, `cce_space: labels`", "f2c_labels_4": "F2C, `cce_space: labels`, 4 steps"},
-    **{"f2c_tokens": "F2C, `cce_space: vocab`", "f2c_vocab": "F2C, `divergence_space: vocab`"},
-    **{"f2c_both": "F2C, `divergence_space: both`", "f2c_uncalibrated": "F2C, `vote_calibration: none`"},
+    **{"f2c_tokens": "F2C, `cce_space: vocab`", "f2c_both": "F2C, `divergence_space: both`"},
+    **{"f2c_uncalibrated": "F2C, `vote_calibration: none`"},
     **{"f2c_online": "F2C, `votes: online`", "f2c_slow": "F2C, `learning_rate: 1e-4`"},
     **{"f2c_1024": "F2C, 1,024 rows in 64 steps"},
 }

@@ -147,7 +147,7 @@ def _choose(run: "Audit", forms: Sequence["Audit"]) -> Decision:
 
 
 def calibrate_options(run: "Audit") -> str:
-    """Return the options of ``predict`` for the calibration of an audit, such as ``--calibrate batch``, or nothing."""
+    """Return the options of ``predict`` for the calibration of an audit, such as ``--calibrate batch``."""
     if run.calibrated is None:
         return ""
     method, prior = run.calibrated.metrics["method"], run.calibrated.metrics["label_prior"]

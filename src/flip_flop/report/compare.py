@@ -184,7 +184,7 @@ class AuditComparison:
     @cached_property
     def is_calibrated_alike(self) -> bool:
         """Whether the baseline and the runs with an adapter have the same calibration."""
-        return all(_calibration(run) == _calibration(self.base) for run in self.trained)
+        return len({_calibration(run) for run in (self.base, *self.trained)}) == 1
 
     @cached_property
     def untrained_form(self) -> Audit:
@@ -394,15 +394,15 @@ def _same_data(left: Audit, right: Audit) -> dict[str, bool]:
     }
 
 
-def _calibration(run: Audit) -> tuple[str, list[float]] | None:
+def _calibration(run: Audit) -> tuple[str, tuple[float, ...]] | None:
     """Return the method and the prior of a run's calibration. A run that ``batch`` does not change has it as well."""
     if run.calibrated is not None:
         method = run.calibrated.metrics["method"]
-        return "batch" if method == "stored" else method, run.calibrated.metrics["label_prior"]
-    if run.data.is_generated or not np.isfinite(run.scores).all():
+        return "batch" if method == "stored" else method, tuple(run.calibrated.metrics["label_prior"])
+    if not np.isfinite(run.scores).all():
         return None
     is_same = predicted(calibrated(run.scores, batch_offsets(run.scores))) == run.predictions
-    return ("batch", list(uniform_prior(run.data.num_labels))) if is_same.all() else None
+    return ("batch", uniform_prior(run.data.num_labels)) if is_same.all() else None
 
 
 def _may_be_same(one: str | None, other: str | None) -> bool:

@@ -89,11 +89,11 @@ def trust_rows(group: AuditComparison) -> list[tuple[str, list[tuple[float | Non
         (f"Answers that {cause} changes", [(form.value(name), form.interval(name)) for form in forms])
         for name, cause in CAUSES.items()
     ]
-    stable = [(form.data, vote_share(form.data) == 1) for form in forms]
-    judged = [(data.gold >= 0) & is_stable for data, is_stable in stable]
-    right = [data.voted.right[rows, 0] for (data, _), rows in zip(stable, judged, strict=True)]
+    stable = [vote_share(form.data) == 1 for form in forms]
+    data = [(form.data, is_stable & (form.data.gold >= 0)) for form, is_stable in zip(forms, stable, strict=True)]
+    right = [scores.voted.right[is_judged, 0] for scores, is_judged in data]
     rows += [
-        ("Stable answers: the same under all templates", [(float(is_stable.mean()), None) for _, is_stable in stable]),
+        ("Stable answers: the same under all templates", [(float(is_stable.mean()), None) for is_stable in stable]),
         ("Accuracy of stable answers", [(float(hits.mean()) if len(hits) else None, None) for hits in right]),
         ("Cohen's κ of the majority vote", [(form.value("vote_kappa"), form.interval("vote_kappa")) for form in forms]),
     ]

@@ -377,7 +377,8 @@ def ask_echo(server: Server, question: Question) -> Answer:
     def read(answer: str) -> Tokens:
         text = question.prompt + answer
         reply = server.complete(prompt=text, echo=True, logprobs=1, max_tokens=1)
-        choice, (read, written) = reply.choices[0], (required(reply.usage, "usage") and reply.counts)
+        required(reply.usage, "usage")
+        choice, (read, written) = reply.choices[0], reply.counts
         shown = EchoedTokens.model_validate(required(choice.logprobs, "logprobs"))
         number, is_echoed = len(shown.tokens), (choice.text or "").startswith(text)
         required(is_echoed or number > 1 or None, "echoed text")
