@@ -222,6 +222,12 @@ def test_what_open_answers_do_not_support_is_one_line(tmp_path, changes, form, w
     assert not (tmp_path / "run" / "run.json").exists()
 
 
+def test_open_answers_have_one_evaluation_set(tmp_path):
+    words, task = "E-OPEN-ANSWER: A dict of evaluation sets", open_task()
+    sets = {"one": task.data["validation"], "two": task.data["validation"]}
+    refused(words, F2CTrainer, load_tiny(), make_config(SETTINGS), task=task, eval_dataset=sets)
+
+
 def test_right_answers_that_no_template_has_written_are_no_gold_labels(tmp_path):
     task, config = replace(open_task(), label_field="label"), make_config(SETTINGS | {"method": "supervised"})
     words = "E-NO-GOLD: supervised uses gold labels, but no generated answer is right"

@@ -42,6 +42,12 @@ def test_custom_method_is_logged_recorded_and_resumed(out, method):
     assert pickle.loads(pickle.dumps(settings(method=method))).method == plan["settings"]["method"]
 
 
+@pytest.mark.parametrize("name", ["loss", "vote_share_0", "votes_so_far_1", "eval_loss", "train_loss"])
+def test_a_term_named_as_a_key_of_the_log_is_refused(out, name):
+    method = Method("mine", "Mine", "#000000", lambda instance, config: {name: instance.scores().sum()}, False)
+    refused(f"E-CONFIG: method 'mine' has a term '{name}'", run, out, method=method, max_steps=1)
+
+
 @pytest.mark.slow
 def test_a_term_named_as_that_of_few_labels_is_refused(out):
     method = Method("mine", "Mine", "#000000", lambda instance, config: {"supervised": instance.scores().sum()}, False)

@@ -5,6 +5,7 @@ import os
 import signal
 from collections import Counter
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 
@@ -54,7 +55,7 @@ def test_failed_training_restores_the_signal_handlers(out, monkeypatch):
 def test_signals_of_a_scheduler_are_one_request_with_one_line(monkeypatch, capsys, processes):
     monkeypatch.setattr("flip_flop.training.run.world_size", lambda: processes)
     numbers = (signal.SIGTERM, signal.SIGTERM, *[signal.SIGINT] * (processes - 1))  # a launcher repeats Ctrl-C
-    before, stop = [signal.getsignal(number) for number in numbers], StopOnSignal()
+    before, stop = [signal.getsignal(number) for number in numbers], StopOnSignal(Mock())
     stop.on_train_begin(None, None, None)
     for number in numbers:
         os.kill(os.getpid(), number)

@@ -217,6 +217,27 @@ def test_collapse_without_evaluations_is_found_in_the_log_lines(out, caplog):
     assert [line[:10] for line in reasons(caplog)] == ["W-COLLAPSE"]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("changes", [{"eval_strategy": "no"}, {"select_by": "last", "eval_steps": 5}])
+def test_signals_do_not_change_what_a_log_line_says_of_the_votes(tmp_path, changes):
+    """Half of a line's votes drift more than its whole, and two lines with drift stop the run."""
+    changes = {"learning_rate": 1e-2, "logging_steps": 3, "save_strategy": "no", "keep_worse": True} | changes
+    parts, whole = tmp_path / "parts", tmp_path / "whole"
+    run_away(whole, **changes)
+    steps = record_of(whole)["training"]["steps"]
+    for step in range(2, steps + 1):  # a signal in each step, twice in each line
+        with pytest.MonkeyPatch.context() as patch:
+            conftest.signal_in(patch, step)
+            run_away(parts, resume=True, **changes)
+    if not (parts / "run.json").exists():
+        run_away(parts, resume=True, **changes)
+    for key in ("vote_drift", "eval_collapsed"):
+        lines = [[(entry["step"], entry[key]) for entry in log_of(out, key)] for out in (whole, parts)]
+        assert lines[0] == lines[1], key
+    assert record_of(parts)["training"]["steps"] == steps
+    assert conftest.adapter_bytes(parts) == conftest.adapter_bytes(whole)
+
+
 # The paper's criterion rewards label 1 for every row, and its protocol does not stop.
 MOSTLY_1 = [row | {"label": 1} for row in rows(30, 300)] + [row | {"label": 0} for row in rows(10, 400)]
 

@@ -9,11 +9,11 @@ import torch
 from transformers import BitsAndBytesConfig, TrainingArguments
 
 from flip_flop import F2CConfig, audit
-from flip_flop.training import F2CTrainer
+from flip_flop.training import F2CTrainer, load_training_data
 from flip_flop.training.config import make_config
 from tests.refused import refused
 from tests.tiny import byte_bpe, save_tiny, tiny_model
-from tests.training.conftest import make_task, make_trainer, settings, training_rows
+from tests.training.conftest import make_task, make_trainer, rows, settings, training_rows
 
 ROWS = training_rows(count=6)
 
@@ -65,7 +65,14 @@ def test_trainer_accepts_a_task_with_its_rows_or_others(tmp_path):
     assert f"Task `{task.name}`" in (tmp_path / "README.md").read_text()
     table = pd.DataFrame({"text": [f"room {number}" for number in range(9)]})
     fields = {"train_dataset": table, "processing_class": byte_bpe(), "task": task}
-    assert len(F2CTrainer(tiny_model("qwen2"), args, **fields).train_instances) == 9
+    other = F2CTrainer(tiny_model("qwen2"), args, **fields, eval_dataset={"few": rows(2), "more": table[:5]})
+    assert (len(other.train_instances), len(other.eval_instances)) == (9, 2)
+    asked = ("few", "more", table, task.with_templates(trainer.template_names).instances("train"))
+    assert [len(other.predict(asked_for).predictions) for asked_for in asked] == [2, 5, 9, 12]
+    assert "eval_more_observed_agreement" in other.evaluate()
+    data = load_training_data(task, args)
+    words = "E-CONFIG: the task is training data, which has its rows"
+    refused(words, F2CTrainer, tiny_model("qwen2"), args, **fields | {"task": data})
     refused(
         r"E-DATA-ROWS: Row 0: .*F2CTrainer\(model, task=task\)",
         F2CTrainer,

@@ -220,6 +220,7 @@ class Checkpoints(TrainerCallback):
         """Always evaluate the last step, so that its checkpoint can become the best one."""
         if state.global_step >= state.max_steps and args.eval_strategy == "steps":
             control.should_evaluate = True
+        control.should_log = control.should_log or control.should_evaluate  # a signal may save after it
         self.on_epoch_end(args, state, control)
 
     def on_epoch_end(self, args, state, control: TrainerControl, **kwargs) -> None:

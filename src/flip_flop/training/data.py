@@ -68,6 +68,7 @@ class TrainingData:
     train: list[RenderedInstance]
     validation: list[RenderedInstance]
     record: TaskRecord
+    task: Task
     content_free: Sequence[RenderedInstance] = ()
 
     @property
@@ -156,18 +157,39 @@ def load_training_data(
         )
     record = TaskRecord(**replace(rendered, instances=train).record)
     counts: dict[str, Any] = {"num_validation": len(validation), "num_dropped": dropped, **sampled}
-    return TrainingData(train, validation, replace(record, **counts), content_free)
+    return TrainingData(train, validation, replace(record, **counts), task, content_free)
 
 
 def rows_for_task(
     task: TrainingData | Task | str | os.PathLike[str], config: F2CConfig, train: Any = None, validation: Any = None
-) -> TrainingData:
-    """Return a task's training data, with other rows for the task's ``train`` and ``validation`` if given."""
+) -> tuple[TrainingData, Any]:
+    """Return a task's training data, with other rows for its ``train`` and ``validation`` if given.
+
+    Also return the evaluation rows, by name if ``validation`` is a dict. Its first rows select the checkpoint.
+    """
     if isinstance(task, TrainingData):
-        return task
+        if train is not None or validation is not None:
+            hint = "Leave out train_dataset and eval_dataset, or give the task itself."
+            raise InputError("E-CONFIG", "the task is training data, which has its rows.", hint)
+        return task, task.validation
     task = as_task(task)
-    new_rows = {split: rows for split, rows in (("train", train), ("validation", validation)) if rows is not None}
-    return load_training_data(replace(task, data={**task.data, **new_rows}), config)
+    by_name = dict(validation) if isinstance(validation, Mapping) else {}
+    first = next(iter(by_name), None)
+    new_rows = {"train": train, "validation": validation if first is None else by_name[first]}
+    given = {split: rows for split, rows in new_rows.items() if rows is not None}
+    data = load_training_data(replace(task, data={**task.data, **given}), config)
+    if first is None:
+        return data, data.validation
+    others = {name: render_for(data.task, rows) for name, rows in by_name.items() if name != first}
+    return data, {first: data.validation, **others}
+
+
+def render_for(task: Task, rows: Any) -> Sequence[RenderedInstance]:
+    """Render rows of the task's fields. Rows with their prompts stay as they are."""
+    first = next(iter(rows), None) if isinstance(rows, Sequence) else None
+    if isinstance(first, RenderedInstance) or (isinstance(first, Mapping) and {"prompts", "choices"} <= first.keys()):
+        return render_rows(rows)
+    return task.with_rows(rows).render("test", need_labels=False).instances
 
 
 def _with_few_labels(

@@ -55,7 +55,7 @@ from flip_flop.training.checkpoints import (
 )
 from flip_flop.training.config import F2CConfig, optimizer_errors
 from flip_flop.training.data import VOTES, TrainingData, VoteTable, initial_vote_stats, rows_for_task, warn_of_templates
-from flip_flop.training.selection import reason_against_answers, reason_to_withhold
+from flip_flop.training.selection import StopOnCollapse, reason_against_answers, reason_to_withhold
 from flip_flop.training.trainer import F2CTrainer
 
 SURVEY = "survey.json"
@@ -111,7 +111,7 @@ def train(
     """
     out = Path(out)
     with lock(out), named_write_errors(out), contextlib.ExitStack() as until_end:
-        data = rows_for_task(data, config)
+        data, _ = rows_for_task(data, config)
         loaded = load_trained(model, None, config)
         if loaded.adapter is not None:
             hint = "Give the base model, as PEFT's unload() returns it, or train the adapter further with F2CTrainer."
@@ -159,7 +159,7 @@ def train(
         # All mistakes of the user have been found.
         if rank() == 0:
             _write_start(out, plan, survey, trainer)
-        stop = StopOnSignal()
+        stop = StopOnSignal(trainer.stop_on_collapse)
         trainer.add_callback(stop)
         try:
             trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
@@ -368,7 +368,8 @@ class StopOnSignal(TrainerCallback):
     Python runs a handler between two operations of torch, or after a backward pass.
     """
 
-    def __init__(self):
+    def __init__(self, guard: StopOnCollapse):
+        self.guard = guard
         self.received: int | None = None
         self._first = 0.0  # when the first signal arrived
         self._previous: dict[int, Any] = {}
@@ -401,6 +402,7 @@ class StopOnSignal(TrainerCallback):
             control.should_training_stop = True
             self._saves_at_epoch_end = _at_epoch_end(state) and "epoch" in (args.eval_strategy, args.save_strategy)
             control.should_save = not self._saves_at_epoch_end
+            self.guard.is_extra_line = control.should_save and not control.should_log
             control.should_log = control.should_log or control.should_save
 
     def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs) -> None:

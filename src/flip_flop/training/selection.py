@@ -168,10 +168,19 @@ class StopOnCollapse(TrainerCallback):
     def __init__(self, config: F2CConfig, first_votes: Callable[[], VoteTable]):
         self.config = config
         self.first_votes = first_votes
+        self.is_extra_line = False  # of a signal: the run without it has no line at this step
         self.hint = f"Lower --learning-rate{'' if config.votes == 'frozen' else ' or use --votes frozen'}."
 
-    def line(self, vote_counts: Int[np.ndarray, " labels"]) -> dict[str, float]:
-        """Return the vote statistics of a log line; every process calls this at the same time."""
+    def line(self, vote_counts: Int[np.ndarray, " labels"], log_history: list[dict[str, Any]]) -> dict[str, float]:
+        """Return the vote statistics of a log line; every process calls this at the same time.
+
+        The votes of an extra line are counted again in the next one.
+        """
+        last: dict[str, Any] = next((entry for entry in reversed(log_history) if "loss" in entry), {})
+        vote_counts = vote_counts + [last.get(f"votes_so_far_{label}", 0) for label in range(len(vote_counts))]
+        if self.is_extra_line:
+            self.is_extra_line = False
+            return {f"votes_so_far_{label}": count for label, count in enumerate(vote_counts.tolist())}
         if not vote_counts.sum():
             return {}
         frequencies = (vote_counts / vote_counts.sum()).tolist()

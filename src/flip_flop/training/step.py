@@ -26,6 +26,7 @@ LOGGED = {
     *("step", "epoch", "loss", "grad_norm", "learning_rate", "case_1", "case_2", "case_3", "flip_weight", "no_gold"),
     *("pseudo_label_accuracy", "own_label_mass", "own_label_mass_min", "vote_drift"),
 }
+LOGGED_PREFIXES = ("vote_share_", "votes_so_far_", "eval_", "train_")
 
 
 @dataclass(eq=False)
@@ -110,7 +111,7 @@ def checked_terms(terms: Any, method: str) -> dict[str, Tensor]:
         hint = "Return a dict of scalar tensors by name, such as {'margin': margins.mean()}."
         raise InputError("E-CONFIG", f"the loss of method {method!r} returned {repr(terms)[:80]}.", hint)
     for name in terms:
-        if not isinstance(name, str) or name in LOGGED or name.startswith("vote_share_"):
+        if not isinstance(name, str) or name in LOGGED or name.startswith(LOGGED_PREFIXES):
             raise InputError("E-CONFIG", f"method {method!r} has a term {name!r}.", "Choose a name that the log lacks.")
     return terms
 

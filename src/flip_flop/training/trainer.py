@@ -27,7 +27,7 @@ from flip_flop.hub import why_unreachable
 from flip_flop.method import find_consensus, find_method, split_templates
 from flip_flop.method.others import few_label_terms
 from flip_flop.metrics import Scores, find_offsets
-from flip_flop.prompts import RenderedInstance
+from flip_flop.prompts import RenderedInstance, unsupported
 from flip_flop.record import RunRecord, TaskRecord, TemplateRecord
 from flip_flop.scoring import distributed
 from flip_flop.scoring.causal_lm import evaluation_mode, require_finite, unwrap
@@ -61,6 +61,7 @@ from flip_flop.training.data import (
     encode_rows,
     instances_per_step,
     log_passes,
+    render_for,
     require_data,
     require_same_shape,
     rows_for_task,
@@ -106,6 +107,7 @@ class F2CTrainer(Trainer):
     open_validation: Sequence[RenderedInstance] = ()  # rows that ask for open answers
     unanswered: Sequence[TooLong] = ()  # their prompts that leave no room for an answer
     evaluation_seconds: float = 0.0
+    _task: Task | None = None  # which renders rows
     _has_gradient: bool = False  # in this step, of an instance with a loss
     _has_learned: bool | None = None  # whether a step had a gradient, after the first one
 
@@ -130,10 +132,12 @@ class F2CTrainer(Trainer):
         args.check_metric(has_metrics=compute_metrics is not None)
         record, self.template_names = None, list[str]()
         if task is not None:
-            data = rows_for_task(task, args, train_dataset, eval_dataset)
-            train_dataset, eval_dataset, content_free = data.train, data.validation, data.content_free
+            data, eval_dataset = rows_for_task(task, args, train_dataset, eval_dataset)
+            train_dataset, content_free, self._task = data.train, data.content_free, data.task
             if data.record.answer:  # measured once, at the end, because answers have to be generated
-                self.open_validation, eval_dataset = eval_dataset[:OPEN_ROWS], None
+                if isinstance(eval_dataset, Mapping):
+                    raise unsupported("A dict of evaluation sets")
+                self.open_validation, eval_dataset = data.validation[:OPEN_ROWS], None
             record = data.record
             self.template_names = [template.name for template in record.templates]
         self.loaded = load_trained(model, processing_class, args, quantization_config)
@@ -501,7 +505,7 @@ class F2CTrainer(Trainer):
             logs = logs | statistics.means()
             if not self.train_instances[0].votes:  # otherwise each instance has its labels, the answers to it
                 counts = statistics.vote_counts(len(self.train_instances[0].answers[0]))
-                logs = logs | self.stop_on_collapse.line(counts)
+                logs = logs | self.stop_on_collapse.line(counts, self.state.log_history)
             self.statistics = StepStatistics()
         if "train_loss" in logs:
             self.statistics.read()  # of the steps since the last line
@@ -547,9 +551,10 @@ class F2CTrainer(Trainer):
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in self._metrics(table, dataset).items()}
         return PredictionOutput(table.scores, dataset.gold, metrics)
 
-    def _encoded(self, rows: RenderedRows | str) -> InstanceDataset:
+    def _encoded(self, rows: Any) -> InstanceDataset:
         if isinstance(rows, str):
             return look_up(rows, self.eval_by_name, "E-DATA-ROWS", "There is no eval_dataset")
+        rows = rows if self._task is None else render_for(self._task, rows)
         (dataset,) = encode_rows(self.encoder, self.args.too_long, ("validation", rows), names=self.template_names)
         return dataset
 
