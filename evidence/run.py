@@ -49,6 +49,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "f2c_uncalibrated": {"vote_calibration": "none"},
     "f2c_online": {"votes": "online"},
     "f2c_slow": {"learning_rate": 1e-4},
+    "f2c_ensemble": {"method": "evidence.ensemble:F2C_ENSEMBLE", "cce_space": "vocab"},
     "f2c_1024": {"rows": 1024, "max_steps": 64, "eval_steps": 16},
 }
 # The task's F1 is macro-F1. f1_std is its standard deviation over templates.

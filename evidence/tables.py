@@ -40,7 +40,7 @@ TITLES = {
     **{"f2c_tokens": "F2C, `cce_space: vocab`", "f2c_both": "F2C, `divergence_space: both`"},
     **{"f2c_uncalibrated": "F2C, `vote_calibration: none`"},
     **{"f2c_online": "F2C, `votes: online`", "f2c_slow": "F2C, `learning_rate: 1e-4`"},
-    **{"f2c_1024": "F2C, 1,024 rows in 64 steps"},
+    **{"f2c_1024": "F2C, 1,024 rows in 64 steps", "f2c_ensemble": "F2C, ensemble as a target"},
 }
 
 
