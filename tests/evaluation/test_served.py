@@ -9,6 +9,7 @@ from collections import Counter
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -295,6 +296,26 @@ def test_an_answer_without_probability_has_no_posix_and_cannot_be_calibrated(loa
         refused(
             "E-ENDPOINT: .*probabilities of all labels", call, PartlyImpossible(loaded.record), task, calibrate="batch"
         )
+
+
+class PartlySilent(Constant):
+    """No label of the first prompt has a probability."""
+
+    def scores(self, instances, options=None, **_):
+        data = super().scores(instances)
+        data.scores[0, 0] = -np.inf
+        return data
+
+
+def test_a_prompt_without_any_probability_has_no_distribution(loaded, task, tmp_path):
+    rows = predict(PartlySilent(loaded.record), task, quiet=True)
+    first, second, *_ = rows[0]["templates"].values()
+    assert first == {"label": None, "probs": None}
+    assert second["probs"] == pytest.approx([1 / 3] * 3, abs=1e-6)
+    write_predictions(rows, ("a", "b", "c"), tmp_path / "rows.csv")
+    table = pd.read_csv(tmp_path / "rows.csv")
+    assert table.filter(like="plain: p(").isna().sum().tolist() == [1, 1, 1]
+    assert table.filter(like="truth: p(").isna().sum().tolist() == [0, 0, 0]
 
 
 def test_audit_accepts_custom_scorer(loaded, task):

@@ -43,10 +43,10 @@ def predict(
         A row for each instance, with ``id``, ``vote``, ``confidence``, ``consensus`` and ``templates``. ``vote`` is the
         label that most templates predict (:func:`~flip_flop.metrics.majority_vote`), ``confidence`` the share of the
         templates that predict it, and ``consensus`` whether that is a strict majority. ``templates`` maps names to
-        ``{"label", "probs": [L]}``. Generated answers have no ``probs``, and their ``label`` and ``vote`` are None if
-        no label matches. Open answers have a ``text``, their ``label`` is its key, and ``vote`` is the shortest text
-        with the most frequent key. If rows that are too long are skipped, each row also has a ``note``. In a skipped
-        row ``vote``, ``confidence`` and ``consensus`` are None, and ``templates`` is empty.
+        ``{"label", "probs": [L]}``. Generated answers have no ``probs``. ``label``, ``probs`` and ``vote`` are None if
+        no label matches, or has a probability. Open answers have a ``text``, their ``label`` is its key, and ``vote``
+        is the shortest text with the most frequent key. If rows that are too long are skipped, each row also has a
+        ``note``. In a skipped row ``vote``, ``confidence`` and ``consensus`` are None, and ``templates`` is empty.
     """
     if not 0 <= abstain_below <= 1:
         raise InputError("E-CONFIG", f"abstain_below is {abstain_below}.", "Use a share from 0 to 1, such as 0.8.")
@@ -67,8 +67,8 @@ def predict(
             "confidence": shares[row],
             "consensus": bool(2 * counts[row].max() > len(names)),
             "templates": {
-                name: {"label": labels_of[predictions[row, column]], "probs": probs and probs[row][column]}
-                for column, name in enumerate(names)
+                name: {"label": labels_of[label], "probs": probs[row][column] if probs and label >= 0 else None}
+                for column, (name, label) in enumerate(zip(names, predictions[row].tolist(), strict=True))
             },
         }
         for row, (identifier, vote) in enumerate(zip(scored.ids, majority_vote(scores), strict=True))
@@ -151,7 +151,7 @@ def _sheet_cell(value: Any) -> Any:
 
 def _table(predictions: Sequence[Mapping[str, Any]], labels: Sequence[Any], rows: Rows | None) -> Iterator[list[Any]]:
     first: Mapping[str, Any] = next((row["templates"] for row in predictions if row["templates"]), {})
-    generated = any(answer["probs"] is None for answer in first.values())
+    generated = all(answer["probs"] is None for row in predictions for answer in row["templates"].values())
     fields = ["label", *(["text"] if any("text" in answer for answer in first.values()) else [])]
     suffixes = fields if generated else [f"p({label})" for label in labels]
     columns = [f"{name}: {suffix}" for name in first for suffix in suffixes]
@@ -164,7 +164,11 @@ def _table(predictions: Sequence[Mapping[str, Any]], labels: Sequence[Any], rows
         cells = [
             cell
             for answer in answers
-            for cell in ([spreadsheet_cell(answer[name]) for name in fields] if generated else answer["probs"])
+            for cell in (
+                [spreadsheet_cell(answer[name]) for name in fields]
+                if generated
+                else answer["probs"] or [None] * len(labels)
+            )
         ]
         votes = [spreadsheet_cell(row[name]) for name in VOTE]
         rest = [row["consensus"], *(cells or [None] * len(columns)), *(row[name] for name in notes)]
