@@ -189,7 +189,7 @@ def of_the_tutorial() -> Iterator[str]:
     yield f"The base has {raw_base}, and calibrated {calibrated_base}."
     others, f2c = (
         [f"movies/{cell}" for cell in cells]
-        for cells in (("cce-42", "f2c_uncalibrated-42", "f2c_both-42"), ("f2c-1", "f2c-2", "f2c-42"))
+        for cells in (("cce-42", "f2c_uncalibrated-42", "f2c_both-42", "f2c_tokens-42"), ("f2c-1", "f2c-2", "f2c-42"))
     )
     for words, where in (
         ("an accuracy of {}. The seeds of F2C have {}.", small),
@@ -197,6 +197,8 @@ def of_the_tutorial() -> Iterator[str]:
     ):
         values = [[float(shown([cell], "accuracy", **where)) for cell in cells] for cells in (others, f2c)]
         yield words.format(*(f"{min(numbers):.1f} to {max(numbers):.1f}" for numbers in values))
+    slow = shown(["movies/f2c_slow-42"], "accuracy", **small)
+    yield f"a third of the learning rate gives {slow}."
     online = "".join(stored("movies/f2c_online-42", **small)["raw"]["predictions"].values())
     one_label = max(map(online.count, "01")) / len(online)
     yield f"collapse: {percent(one_label, 0)} % of the answers under trained templates are one label."
