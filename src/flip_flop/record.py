@@ -140,8 +140,8 @@ class AdapterRecord(Section):
 class RunRecord(Section):
     """The inputs and settings of a run: enough to repeat it, and to compare it with another run.
 
-    ``allowed_changes`` are inputs that had changed when a run was resumed: ``weights``, ``task`` or ``rows``. For an
-    audit: ``weights`` if the adapter was trained on other weights.
+    ``allowed_changes`` are inputs that had changed when a run was resumed: ``weights``, ``task``, ``rows`` or
+    ``method``, the code of a custom one. For an audit: ``weights`` if the adapter was trained on other weights.
     """
 
     kind: Kind

@@ -55,6 +55,21 @@ def test_digests_change_only_with_deciding_settings(first, study, differ):
     assert changed(first, keys(study)) == {name for name in CELLS if name.startswith(differ or "none")}
 
 
+def test_edited_code_of_a_method_is_another_training(first, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    code = tmp_path / "studied_method.py"
+    code.write_text(
+        "from flip_flop.method import Method\n\n\ndef loss(*_): ...\n\n\nOWN = Method('own', 'Own', '', loss)\n"
+    )
+    study = small(methods=("base", "cce", "studied_method:OWN"))
+    before, again = keys(study), keys(study)
+    assert before == again
+    assert changed(first, before) == set()
+    code.write_text(code.read_text().replace("...", "pass"))
+    own = {f"{kind} studied_method_OWN-clear_hotel_reviews-seed0" for kind in ("train", "audit")}
+    assert changed(before, keys(study)) == set(before) - CELLS == own
+
+
 def test_model_and_dtype_change_every_digest(first, tmp_path):
     assert changed(first, keys(setup=replace(DEMO, dtype="bfloat16"))) == CELLS
     folders = [tmp_path / name for name in ("model", "copy", "other")]

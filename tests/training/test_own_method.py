@@ -3,14 +3,24 @@
 import copy
 import json
 import pickle
+from dataclasses import dataclass
 
 import pytest
 import torch
 
 from flip_flop.method import METHODS, Method, find_method
-from flip_flop.training import F2CConfig
+from flip_flop.training import F2CConfig, train
 from tests.refused import refused
-from tests.training.conftest import log_of, make_exact_trainer, make_trainer, run, settings
+from tests.training.conftest import (
+    load_tiny,
+    log_of,
+    make_exact_trainer,
+    make_task,
+    make_trainer,
+    record_of,
+    run,
+    settings,
+)
 
 
 def worst_template(instance, config):
@@ -40,6 +50,45 @@ def test_custom_method_is_logged_recorded_and_resumed(out, method):
     assert (record["name"], record["adapter"]["method"], record["training"]["method"]) == (name, name, name)
     assert plan["settings"]["method"] == (NAMED if method == NAMED else name)
     assert pickle.loads(pickle.dumps(settings(method=method))).method == plan["settings"]["method"]
+
+
+MODULE = """from flip_flop.method import Method
+
+
+def terms(instance, config):
+    return {"own": SIGN * instance.scores().sum()}
+
+
+OWN = Method("own", "Own", "#000000", terms, needs_consensus=False)
+"""
+
+
+@pytest.mark.slow
+def test_edited_code_of_a_method_is_one_warning_and_recorded(out, tmp_path, monkeypatch, caplog):
+    monkeypatch.syspath_prepend(tmp_path)
+    file, method = tmp_path / "edited_method.py", "edited_method:OWN"
+    file.write_text(MODULE.replace("SIGN", "-1"))
+    run(out, method=method, max_steps=1)
+    (out / "run.json").unlink()
+    file.write_text(MODULE.replace("SIGN", "1"))
+    run(out, resume=True, method=method, max_steps=1)
+    assert "these have changed since its start: code of the method." in caplog.text
+    assert record_of(out)["allowed_changes"] == ["method"]
+
+
+@dataclass
+class Margins(F2CConfig):
+    margin: float = 2.0
+
+
+@pytest.mark.slow
+def test_a_setting_of_an_own_configuration_must_be_that_of_the_run_to_resume(out):
+    def start(margin, resume):
+        config = Margins(method=LOCAL, max_steps=1, per_device_train_batch_size=2, use_cpu=True, margin=margin)
+        return train(load_tiny(), make_task(), config, out, resume=resume, quiet=True, keep_worse=True)
+
+    start(2.0, resume=False)
+    refused("E-RESUME-CHANGED: .*settings.margin", start, 3.0, resume=True)
 
 
 @pytest.mark.parametrize("name", ["loss", "vote_share_0", "votes_so_far_1", "eval_loss", "train_loss"])

@@ -1,11 +1,13 @@
 """The table of methods. Importing it needs no torch."""
 
 import importlib
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from flip_flop.errors import InputError, nearest
+from flip_flop.files import sha256_text
 from flip_flop.plugins import PluginTable, import_object
 
 if TYPE_CHECKING:
@@ -41,6 +43,21 @@ class Method:
     mixes_answer_vocabularies: Callable[[Any], bool] | None = None
     uses_labels: bool = False
     needs_frozen_votes: bool = False
+
+    @property
+    def code(self) -> str | None:
+        """SHA-256 of the code of a custom method: the loss's module, or the loss itself in a script or a notebook.
+
+        None for a method of this package, which has a version, and if there is no source.
+        """
+        if METHODS.built_in.get(self.name) is self:
+            return None
+        module = inspect.getmodule(self.loss)
+        is_script = module is not None and module.__name__ == "__main__"
+        try:
+            return sha256_text(inspect.getsource(cast(Any, self.loss if is_script else module)))
+        except (OSError, TypeError):
+            return None
 
     def skips(self, instance: "Instance") -> bool:
         """Whether the instance lacks the majority or the gold label that the loss needs."""

@@ -13,7 +13,7 @@ from flip_flop.console import echo
 from flip_flop.errors import InputError, first_repeated, look_up
 from flip_flop.files import sha256_file, sha256_json
 from flip_flop.hub import commit_on_hub, gguf_name, is_local_name
-from flip_flop.method import BASE, row_protocol_of
+from flip_flop.method import BASE, find_method, row_protocol_of
 from flip_flop.paper.study import GridCell, Study, expand
 from flip_flop.tasks import Task, load_task, require_templates_for_training
 from flip_flop.training.settings import EXECUTION_ONLY
@@ -299,6 +299,8 @@ def cell_key(plan: Plan, cell: Cell, task: Task) -> str:
     }
     if is_training and plan.study.eval_limit is not None:
         inputs["eval_limit"] = plan.study.eval_limit
+    if is_training and (code := find_method(settings["method"]).code) is not None:
+        inputs["code"] = code
     return sha256_json(inputs)
 
 

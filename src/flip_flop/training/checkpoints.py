@@ -26,7 +26,10 @@ from flip_flop.training.settings import EXECUTION_ONLY
 FORMAT = 2
 BEST = (ADAPTER_WEIGHTS, ADAPTER_CONFIG)  # the files that are loaded from the best checkpoint
 # The inputs of a run that have a digest in its plan.
-INPUTS = {"weights": "model's weights", "task": "task or its templates", "rows": "training or validation rows"}
+INPUTS = {
+    **{"weights": "model's weights", "task": "task or its templates", "rows": "training or validation rows"},
+    "method": "code of the method",
+}
 # Inherited settings that a run's record includes.
 RECORDED = (
     *("seed", "learning_rate", "num_train_epochs", "max_steps", "per_device_train_batch_size"),
@@ -94,7 +97,7 @@ def named_write_errors(folder: Path) -> Iterator[None]:
 def recorded_settings(config: F2CConfig) -> dict[str, Any]:
     """Return the settings for the run's record: the methods' own and the main inherited ones."""
     inherited = {item.name for item in fields(TrainingArguments)}
-    ours = [item.name for item in fields(F2CConfig) if item.name not in inherited]
+    ours = [item.name for item in fields(config) if item.name not in inherited]
     settings = {name: _as_json(getattr(config, name)) for name in (*ours, *RECORDED)}
     return settings | {"method": find_method(config.method).name}
 
@@ -103,7 +106,7 @@ def resume_settings(config: F2CConfig) -> dict[str, Any]:
     """Return the settings that a resumed run must share, as JSON values."""
     return {
         item.name: _as_json(getattr(config, item.name))
-        for item in fields(F2CConfig)
+        for item in fields(config)
         if item.name not in MAY_CHANGE_ON_RESUME and not item.name.startswith(MAY_CHANGE_PREFIXES)
     }
 

@@ -126,7 +126,10 @@ def train(
             "format": FORMAT,
             "settings": resume_settings(config) | {"num_processes": world_size()},
             "model": {"dtype": loaded.record.dtype, "shard": sharding_of(loaded.model)},
-            "digests": {"weights": loaded.record.digest, "task": data.record.digest, "rows": data.digest},
+            "digests": {
+                **{"weights": loaded.record.digest, "task": data.record.digest, "rows": data.digest},
+                "method": find_method(config.method).code,
+            },
         }
         wait_for_all()  # until rank 0 holds the lock
         plan["allowed_changes"] = check_plan(out, plan, resume=resume)
