@@ -26,7 +26,7 @@ from flip_flop import (
     write_report,
 )
 from flip_flop.errors import require_whole
-from flip_flop.metrics import METRICS, Metric, summarise
+from flip_flop.metrics import METRICS, Metric, mean_statistic, summarise
 from flip_flop.prompts import TemplateSet
 from flip_flop.record import RunRecord, TaskRecord
 from flip_flop.scoring import PromptEncoder
@@ -356,6 +356,23 @@ def test_a_notebook_shows_custom_metrics(loaded, monkeypatch):
     monkeypatch.setitem(METRICS.data, "rows", Metric("rows", "number of rows", len, in_percent=False))
     shown = audit(loaded, make_task(), quiet=True)._repr_html_()
     assert "<td>number of rows</td><td>5.00</td>" in shown
+
+
+def test_a_custom_metric_of_an_older_audit_or_with_other_code_is_computed_again(loaded, tmp_path, monkeypatch):
+    audit(loaded, make_task(), calibrate="batch", quiet=True).write(tmp_path / "old")
+
+    def first_label(data):
+        return (data.predictions == 0).mean(axis=1)
+
+    for statistic in (first_label, lambda data: 1 - first_label(data)):
+        monkeypatch.setitem(METRICS.data, "mine", Metric("mine", "mine", mean_statistic(statistic, bounds=(0.0, 1.0))))
+        run = load_run(tmp_path / "old")
+        for view in (run, run.calibrated):
+            value = float(statistic(view).mean())
+            low, high = view.interval("mine")
+            assert view.value("mine") == pytest.approx(value)
+            assert low <= value <= high
+        run.write(tmp_path / "old")
 
 
 @pytest.mark.parametrize("runs", [lambda run: (), lambda run: ([run, run],), lambda run: (run, None)])

@@ -51,7 +51,14 @@ def load_run(path: str | os.PathLike[str]) -> Audit:
         _check_metrics(after, names, num_labels, path / METRICS_FILE, CalibratedMetrics)
     instances = StoredInstances(path, data.ids, (len(names), num_labels))
     data = replace(data, average=record.task.f1, instances=instances, **record.task.design(names))
-    return Audit(record, metrics, data, names, path)
+    run = Audit(record, metrics, data, names, path)
+    added = [metric for name, metric in METRICS.items() if name not in METRICS.built_in]
+    for view in (run, run.calibrated) if added else ():  # computed again, because their code may be new
+        if view is not None:
+            intervals = {m.name: m.interval(view.data, seed=record.seed or 0) for m in added if m.has_interval}
+            view.metrics.update({metric.name: metric.value(view.data) for metric in added})
+            view.metrics["intervals"] = {**(view.metrics.get("intervals") or {}), **intervals}
+    return run
 
 
 def check_target(out: Path, source: Path | None = None) -> None:
