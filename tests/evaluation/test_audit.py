@@ -27,7 +27,7 @@ from flip_flop import (
 )
 from flip_flop.errors import require_whole
 from flip_flop.metrics import METRICS, Metric, mean_statistic, summarise
-from flip_flop.prompts import TemplateSet
+from flip_flop.prompts import Template, TemplateSet
 from flip_flop.record import RunRecord, TaskRecord
 from flip_flop.scoring import PromptEncoder
 from tests.evaluation.conftest import TEMPLATES, change_metrics, make_rows, make_task
@@ -379,6 +379,14 @@ def test_a_custom_metric_of_an_older_audit_or_with_other_code_is_computed_again(
 def test_compare_takes_audits_and_folders_only(audited, runs):
     with pytest.raises(TypeError, match=r"compare\(before, after\), and not (nothing|list|\w+, NoneType)\."):
         compare(*runs(audited))
+
+
+@pytest.mark.parametrize("choices", ["Yes", "Yes || No", "{{ text }}"])
+def test_a_single_answer_is_no_choice(loaded, choices):
+    templates = TemplateSet(tuple(Template(name, f"{name} {{{{ text }}}}", choices) for name in ("one", "two")))
+    task = Task("single", templates, {"test": [{"text": "Tea"}, {"text": "Milk"}]})
+    words = r"E-TPL-LABELS: template 'one', .*row 1: '[^']+' is the only answer choice\. .*separated by \|\|\|"
+    refused(words, audit, loaded, task)
 
 
 def test_rows_with_labels_instead_of_a_label_are_refused(loaded):

@@ -3,6 +3,7 @@
 import copy
 import json
 import pickle
+import re
 from dataclasses import dataclass
 
 import pytest
@@ -89,6 +90,20 @@ def test_a_setting_of_an_own_configuration_must_be_that_of_the_run_to_resume(out
 
     start(2.0, resume=False)
     refused("E-RESUME-CHANGED: .*settings.margin", start, 3.0, resume=True)
+
+
+def failing(instance, config):
+    return {"failing": torch.ones(2) @ torch.ones(3)}
+
+
+def test_a_method_that_fails_is_one_line_with_its_place(out):
+    words = (
+        rf"E-CONFIG: method 'failing' fails for instance 'train-\d+', {re.escape(__file__)} line "
+        rf"{failing.__code__.co_firstlineno + 1}: RuntimeError: .*\. Correct its loss\."
+    )
+    method = Method("failing", "Failing", "#000000", failing, needs_consensus=False)
+    refused(words, run, out, method=method, max_steps=1)
+    assert not (out / "adapter").exists()
 
 
 @pytest.mark.parametrize("name", ["loss", "vote_share_0", "votes_so_far_1", "eval_loss", "train_loss"])

@@ -45,12 +45,17 @@ class Method:
     needs_frozen_votes: bool = False
 
     @property
+    def is_built_in(self) -> bool:
+        """Whether this package defines the method."""
+        return METHODS.built_in.get(self.name) is self
+
+    @property
     def code(self) -> str | None:
         """SHA-256 of the code of a custom method: the loss's module, or the loss itself in a script or a notebook.
 
         None for a method of this package, which has a version, and if there is no source.
         """
-        if METHODS.built_in.get(self.name) is self:
+        if self.is_built_in:
             return None
         module = inspect.getmodule(self.loss)
         is_script = module is not None and module.__name__ == "__main__"

@@ -360,6 +360,9 @@ def check_rendering(template: Template, prompt: str, choices: Sequence[str], num
         raise InputError("E-TPL-EMPTY", f"{where}: the prompt is empty.", "Write a text for every row.")
     if len(choices) != num_labels:
         raise InputError("E-TPL-LABELS", f"{where}: {len(choices)} answer choices for {num_labels} labels.")
+    if len(choices) == 1:
+        hint = "Write at least two, separated by |||."
+        raise InputError("E-TPL-LABELS", f"{where}: {choices[0]!r} is the only answer choice.", hint)
     for index, choice in enumerate(choices):
         if not choice:
             raise InputError(

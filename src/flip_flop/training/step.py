@@ -1,6 +1,7 @@
 """A training step: its instances as the methods read them, rows that are computed together, and statistics."""
 
 import math
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 
 from flip_flop.errors import InputError, log
 from flip_flop.files import derive_seed, generator
-from flip_flop.method import Consensus, TemplateSplit
+from flip_flop.method import Consensus, Method, TemplateSplit
 from flip_flop.method.divergences import to_device
 from flip_flop.method.settings import Reduction
 from flip_flop.metrics import majority_vote
@@ -101,18 +102,33 @@ class TrainingInstance:
         return cast(list[int], self.states.token_counts[0, :, label].tolist())
 
 
-def checked_terms(terms: Any, method: str) -> dict[str, Tensor]:
-    """Return the terms of a loss.
+def loss_terms(method: Method, instance: TrainingInstance, config: Any) -> dict[str, Tensor]:
+    """Return the terms of a method's loss; none for an instance that it skips.
 
     Raises:
-        InputError: ``E-CONFIG`` if it is not a dict of scalar tensors by name, or a name is a key of the log.
+        InputError: ``E-CONFIG`` if they are not a dict of scalar tensors by name, a name is a key of the log, or a
+            custom method fails.
     """
+    assert method.loss is not None
+    try:
+        terms: Any = {} if method.skips(instance) else method.loss(instance, config)
+    except (InputError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # a custom loss can raise anything
+        if method.is_built_in:
+            raise
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        frame = traceback.extract_tb(error.__traceback__)[:2][-1]
+        message = f"method {method.name!r} fails for instance {instance.id!r}, {frame.filename} line {frame.lineno}"
+        hint = "Correct its loss. F2CTrainer in Python shows the whole traceback."
+        raise InputError("E-CONFIG", f"{message}: {reason}.", hint) from error
     if not isinstance(terms, dict) or not all(isinstance(term, Tensor) and term.dim() == 0 for term in terms.values()):
         hint = "Return a dict of scalar tensors by name, such as {'margin': margins.mean()}."
-        raise InputError("E-CONFIG", f"the loss of method {method!r} returned {repr(terms)[:80]}.", hint)
+        raise InputError("E-CONFIG", f"the loss of method {method.name!r} returned {repr(terms)[:80]}.", hint)
     for name in terms:
         if not isinstance(name, str) or name in LOGGED or name.startswith(LOGGED_PREFIXES):
-            raise InputError("E-CONFIG", f"method {method!r} has a term {name!r}.", "Choose a name that the log lacks.")
+            hint = "Choose a name that the log lacks."
+            raise InputError("E-CONFIG", f"method {method.name!r} has a term {name!r}.", hint)
     return terms
 
 

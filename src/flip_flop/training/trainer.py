@@ -68,7 +68,7 @@ from flip_flop.training.data import (
     votes_of,
 )
 from flip_flop.training.selection import CheckpointCriterion, StopEarly, StopOnCollapse, evaluation_metrics
-from flip_flop.training.step import StepStatistics, TrainingInstance, by_rows, checked_terms, drawn_for, mean_loss
+from flip_flop.training.step import StepStatistics, TrainingInstance, by_rows, drawn_for, loss_terms, mean_loss
 
 BASE = "base"  # the key of the base model's scores
 OPEN_ROWS = 32  # validation rows of which open answers are generated
@@ -383,13 +383,11 @@ class F2CTrainer(Trainer):
         return instances
 
     def _loss_terms(self, instance: TrainingInstance, gold: int | None = None) -> dict[str, Tensor]:
-        assert self.method.loss is not None
-        terms = {} if self.method.skips(instance) else self.method.loss(instance, self.args)
-        checked, few = checked_terms(terms, self.method.name), few_label_terms(instance, gold, self.args)
-        if same := [name for name in checked if name in few]:
+        terms, few = loss_terms(self.method, instance, self.args), few_label_terms(instance, gold, self.args)
+        if same := [name for name in terms if name in few]:
             message = f"method {self.method.name} has a term {same[0]!r}, as supervised_weight has."
             raise InputError("E-CONFIG", message, "Rename it.")
-        return checked | few
+        return terms | few
 
     @torch.no_grad()
     def _scores(
