@@ -381,6 +381,17 @@ def test_compare_takes_audits_and_folders_only(audited, runs):
         compare(*runs(audited))
 
 
+def test_errors_of_templates_and_of_rendered_rows_stop_an_audit(loaded):
+    twins = TemplateSet(tuple(Template(name, "{{ text }}?", "No ||| Yes") for name in ("one", "two")))
+    task = Task("twins", twins, {"test": [{"text": "Tea"}, {"text": "Milk"}]})
+    refused("E-TPL-DUP: twins, template two: it renders every row as the template 'one' does", audit, loaded, task)
+    one_row = task.with_rows([{"text": "Tea"}])
+    assert len(predict(loaded, one_row, quiet=True)) == 1, "two templates may read alike on one row"
+    for choices, code in ((["", "y"], "E-TPL-EMPTY"), (["y", " y"], "E-LABEL-DUP")):
+        rows = [{"prompts": ["a", "b"], "choices": [choices] * 2}]
+        refused(rf"{code}: rows, template template_1( and 1 more)?: ", audit, loaded, rows)
+
+
 @pytest.mark.parametrize("choices", ["Yes", "Yes || No", "{{ text }}"])
 def test_a_single_answer_is_no_choice(loaded, choices):
     templates = TemplateSet(tuple(Template(name, f"{name} {{{{ text }}}}", choices) for name in ("one", "two")))

@@ -415,7 +415,10 @@ def log_label_counts(split: RenderedSplit) -> RenderedSplit:
 def log_findings(split: RenderedSplit) -> RenderedSplit:
     """Log the findings of lint on 100 rows of a split, and the blank prompts of all rows. Returns the split.
 
-    A finding is logged once in a process, also if several splits or models have it.
+    A warning is logged once in a process, also if several splits or models have it.
+
+    Raises:
+        InputError: The first error.
     """
     task, rows, labels = split.task, split.rows, [instance.label for instance in split.instances]
     is_known = len(labels) == len(rows) and not task.answer
@@ -424,6 +427,8 @@ def log_findings(split: RenderedSplit) -> RenderedSplit:
     for code, template, message in lines_of(
         lint_templates(task.templates, linted, label_field=task.label_field, limit=100)
     ):
+        if code.startswith("E-"):
+            raise InputError(code, f"{task.name}, template {template}: {message}")
         warn_once(f"{code}: {task.name}, template {template}: {message}")
     return split
 
