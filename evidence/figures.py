@@ -199,9 +199,14 @@ def of_the_tutorial() -> Iterator[str]:
         yield words.format(*(f"{min(numbers):.1f} to {max(numbers):.1f}" for numbers in values))
     slow = shown(["movies/f2c_slow-42"], "accuracy", **small)
     yield f"a third of the learning rate gives {slow}."
-    online = "".join(stored("movies/f2c_online-42", **small)["raw"]["predictions"].values())
-    one_label = max(map(online.count, "01")) / len(online)
-    yield f"collapse: {percent(one_label, 0)} % of the answers under trained templates are one label."
+    one_label = [
+        percent(max(map(answers.count, "01")) / len(answers), 0)
+        for cell in ("f2c_online", "swarm")
+        for answers in ["".join(stored(f"movies/{cell}-42", **small)["raw"]["predictions"].values())]
+    ]
+    yield "collapse: {} % of the answers under trained templates are one label, and {} % after swarm.".format(
+        *one_label
+    )
 
 
 def of_the_forecast() -> Iterator[str]:
