@@ -248,8 +248,8 @@ class _Lint:
     def check_duplicates(self) -> None:
         """Check whether two templates are equal, which would count twice in the vote."""
         first: dict[tuple[Rendering | None, ...], str] = {}
-        for name, renderings in self.renderings.items():
-            if len(renderings) > 1 and any(renderings) and (earlier := first.setdefault(tuple(renderings), name)) != name:
+        for name, renderings in self.renderings.items() if len(self.rows) > 1 else ():
+            if any(renderings) and (earlier := first.setdefault(tuple(renderings), name)) != name:
                 self.add("E-TPL-DUP", name, "", f"it renders every row as the template {earlier!r} does.")
 
     def check_word_order(self) -> None:
