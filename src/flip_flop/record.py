@@ -215,7 +215,8 @@ def validated(kind: type[Value], value: Any, path: Path) -> Value:
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(map(str, first["loc"]))[:100]
-        raise broken(path, f"is invalid{' at ' if place else ''}{place}: {first['msg']}") from None
+        newer = ", maybe of a newer flip-flop" if first["type"] == "unexpected_keyword_argument" else ""
+        raise broken(path, f"is invalid{' at ' if place else ''}{place}: {first['msg']}{newer}") from None
 
 
 def broken(path: Path, why: str) -> InputError:
@@ -304,7 +305,7 @@ def find_corruption(folder: Path, only: Container[str] = ()) -> str | None:
         return "it was not finished"
     manifest, present = read_object(folder / MANIFEST), loaded_files(folder)
     if not manifest:
-        return "its manifest cannot be read"
+        return f"{MANIFEST} cannot be read"
     for name, expected in manifest.items():
         if Path(name).name.startswith(UNREAD) or (only and name not in only):
             continue
