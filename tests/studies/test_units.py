@@ -129,6 +129,19 @@ def test_a_damaged_adapter_of_a_finished_study_is_named_and_repaired(copy):
 
 
 @pytest.mark.slow
+def test_a_training_without_its_adapter_and_its_mark_is_repaired(copy):
+    made, folder = copy
+    training, out = made.trainings[0], folder.run(made.trainings[0])
+    for file in ("MANIFEST.json", "cell.json"):  # an earlier version wrote no manifest
+        (out / file).unlink()
+    shutil.rmtree(out / "adapter")
+    (line,) = failed(folder, made)
+    assert f"{out / 'adapter' / 'adapter_config.json'} is missing." in line
+    assert run_unit(made, folder, made.units[1]) == DONE
+    assert (folder.is_done(training), failed(folder, made)) == (True, [])
+
+
+@pytest.mark.slow
 def test_changed_settings_on_resume_name_the_folder(copy):
     made, folder = copy
     out = folder.run(made.trainings[0])

@@ -15,11 +15,11 @@ from flip_flop.report import load_run
 from flip_flop.scoring import load_model
 from flip_flop.scoring.adapters import stored_calibration
 from flip_flop.tasks import RowsSource
-from flip_flop.training import load_training_data
+from flip_flop.training import F2CTrainer, load_training_data
 from flip_flop.training.selection import CheckpointCriterion
 from tests.refused import refused
 from tests.tiny import CHAT_TEMPLATE, save_tiny
-from tests.training.conftest import change_digit, load_tiny, make_task, rows, run, settings
+from tests.training.conftest import adapter_bytes, change_digit, load_tiny, make_task, rows, run, settings
 from tests.training.test_resume import interrupt
 from tests.training.test_resume import run as run_with_checkpoints
 
@@ -144,6 +144,79 @@ def test_a_damaged_best_checkpoint_is_refused_only_for_its_adapter(crashed, tmp_
             run_with_checkpoints(out, resume=True)
 
 
+# Of nine steps. The sixth is a new best one, so that the second is no longer the best.
+SELECTIONS = {0: 0.1, 2: 0.5, 4: 0.4, 6: 0.9, 8: 0.8, 9: 0.7}
+
+
+@pytest.mark.slow
+def test_the_hint_for_a_damaged_checkpoint_names_one_that_can_be_used(tmp_path, monkeypatch):
+    steps, judge = [], CheckpointCriterion.judge
+
+    def known(self, *arguments):
+        return judge(self, *arguments) | {"selection": SELECTIONS[steps[-1]]}
+
+    evaluate = F2CTrainer._evaluate_own
+    monkeypatch.setattr(CheckpointCriterion, "judge", known)
+    monkeypatch.setattr(
+        F2CTrainer, "_evaluate_own", lambda self: (steps.append(self.state.global_step), evaluate(self))[1]
+    )
+    whole, out = tmp_path / "whole", tmp_path / "run"
+    run_with_checkpoints(whole, num_train_epochs=3)
+    interrupt(out, monkeypatch, 7, num_train_epochs=3)
+    checkpoints = out / "checkpoints"
+    assert {path.name for path in checkpoints.iterdir()} == {"checkpoint-2", "checkpoint-4", "checkpoint-6"}
+    for changed, removed, rest in (
+        ((6,), "checkpoint-6", "resume from checkpoint-4"),
+        ((6, 4), "checkpoint-6 and checkpoint-4", "resume from checkpoint-2"),
+        ((2, 6), "checkpoint-6 and checkpoint-4 and checkpoint-2", "begin again"),
+    ):
+        files = [checkpoints / f"checkpoint-{step}" / "adapter_model.safetensors" for step in changed]
+        contents = [file.read_bytes() for file in files]
+        for file in files:
+            change_digit(file)
+        hint = f"checkpoint-6 cannot be used: .* remove {removed} to {rest}.$"
+        refused(hint, run_with_checkpoints, out, resume=True, num_train_epochs=3)
+        for file, content in zip(files, contents, strict=True):
+            file.write_bytes(content)
+    shutil.rmtree(checkpoints / "checkpoint-6")
+    run_with_checkpoints(out, resume=True, num_train_epochs=3)
+    assert adapter_bytes(out) == adapter_bytes(whole)
+
+
+FINISHED = {
+    "no adapter": lambda out: shutil.rmtree(out / "adapter"),
+    "no adapter, no manifest": lambda out: (shutil.rmtree(out / "adapter"), (out / "MANIFEST.json").unlink()),
+    "half of the adapter": lambda out: os.truncate(out / "adapter" / "adapter_model.safetensors", 300),
+    "half of the record": lambda out: os.truncate(out / "run.json", 300),
+    "half of the manifest": lambda out: os.truncate(out / "MANIFEST.json", 100),
+    "no checkpoint": lambda out: (shutil.rmtree(out / "checkpoints"), change_digit(out / "run.json")),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", FINISHED)
+def test_a_damaged_finished_run_is_repaired_by_a_resume(made, finished, caplog, damage):
+    caplog.set_level("INFO", "flip_flop")
+    FINISHED[damage](finished)
+    options = {"model": str(made / "base"), "task": TASK, **SHORT}
+    refused("^E-OUT-USED: .*Add --resume", run, finished, **options)
+    run(finished, resume=True, **options)
+    assert "complete already" not in caplog.text
+    assert adapter_bytes(finished) == adapter_bytes(made / "run")
+    record, expected = (RunRecord.read(folder, "train") for folder in (finished, made / "run"))
+    assert (record.adapter, record.task) == (expected.adapter, expected.task)
+    run(finished, resume=True, **options)
+    assert "complete already" in caplog.text
+
+
+@pytest.mark.slow
+def test_a_damaged_finished_run_of_another_version_is_refused(made, finished):
+    plan = json.loads((finished / "plan.json").read_text())
+    (finished / "plan.json").write_text(json.dumps(plan | {"format": 1}))
+    another = "^E-RESUME-CHANGED: .*another version of flip-flop"
+    refused(another, run, finished, model=str(made / "base"), task=TASK, resume=True, **SHORT)
+
+
 def edit_weights(folder):
     weights = load_file(folder / "model.safetensors")
     weights["model.norm.weight"] *= 1.5
@@ -205,7 +278,7 @@ def test_other_weights_are_one_warning_and_are_recorded(base, finished, caplog):
 def test_a_changed_adapter_is_refused_beside_its_run(base, finished, file):
     assert load_model(str(base), adapter=finished / "adapter").allowed_changes == ()
     change_digit(finished / "adapter" / file)
-    refused(rf"^E-ADAPTER: .*{file} is damaged", load_model, str(base), adapter=finished / "adapter")
+    refused(rf"^E-ADAPTER: .*{file} is damaged.*--resume", load_model, str(base), adapter=finished / "adapter")
 
 
 @pytest.mark.slow

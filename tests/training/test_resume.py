@@ -239,10 +239,10 @@ def test_checkpoint_is_safe_to_load_and_has_no_token(out):
 # ---- the files of a checkpoint ----
 
 
-def make_checkpoint(folder, step):
+def make_checkpoint(folder, step, best=None):
     checkpoint = folder / f"checkpoint-{step}"
     checkpoint.mkdir()
-    (checkpoint / "weights").write_text(str(step))
+    (checkpoint / "trainer_state.json").write_text(json.dumps({"best_global_step": best}))
     write_manifest(checkpoint)
     return checkpoint
 
@@ -254,10 +254,20 @@ def test_checkpoint_is_on_disk_before_an_older_one_is_deleted(tmp_path, monkeypa
     assert flushed[-1] == str(tmp_path)
 
 
-def test_rotation_keeps_the_newest_complete_and_the_best_checkpoint(tmp_path):
+@pytest.mark.parametrize(
+    ("keep", "best", "kept"),
+    [
+        (2, (None, None, None, None), {3, 4}),
+        (2, (1, 1, 1, 1), {1, 4}),
+        (2, (1, 2, 2, 4), {2, 3, 4}),  # without 2, no run could resume from 3
+        (1, (1, 2, 2, 4), {4}),
+        (3, (1, 1, 9, 9), {1, 2, 3, 4}),  # step 9 has no checkpoint
+    ],
+)
+def test_rotation_keeps_the_newest_complete_checkpoints_and_their_best_ones(tmp_path, keep, best, kept):
     for step in (1, 2, 3, 4):
-        make_checkpoint(tmp_path, step)
+        make_checkpoint(tmp_path, step, best[step - 1])
     (tmp_path / "checkpoint-5").mkdir()
-    rotate(tmp_path, 2, best=str(tmp_path / "checkpoint-1"))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-1", "checkpoint-4", "checkpoint-5"]
+    rotate(tmp_path, keep)
+    assert {path.name for path in tmp_path.iterdir()} == {f"checkpoint-{step}" for step in {*kept, 5}}
     assert complete_checkpoints(tmp_path)[0].name == "checkpoint-4"

@@ -11,6 +11,7 @@ from flip_flop.files import read_object, sha256_json, sha256_text, write_json, w
 from flip_flop.paper.plan import Cell, Plan, Unit
 from flip_flop.paper.study import Study
 from flip_flop.record import RUN_FILE, find_change, loaded_files
+from flip_flop.training.folder import find_damage
 
 CELL = "cell.json"
 _PLAN = TypeAdapter(Plan)
@@ -44,8 +45,10 @@ class StudyFolder:
     def damage(self, cell: Cell) -> str | None:
         """Name the changed file of a cell's run; ``None`` if it is complete or has not finished."""
         folder = self.run(cell)
-        only = () if cell.kind == "train" else loaded_files(folder)  # prompts of an audit may have been removed
-        return find_change(folder, only) if (folder / RUN_FILE).exists() else None
+        if cell.kind == "train":
+            return find_damage(folder)
+        present = loaded_files(folder)  # an audit's prompts may have been removed
+        return find_change(folder, present) if (folder / RUN_FILE).exists() else None
 
     def finish(self, cell: Cell, training: Cell | None = None) -> None:
         """Mark a complete run as done: write its digest, and for an audit the adapter's digest, into its folder."""

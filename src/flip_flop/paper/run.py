@@ -25,7 +25,6 @@ from flip_flop.evaluation.audit import audit
 from flip_flop.files import lock_output, remove
 from flip_flop.paper.folder import CELL, StudyFolder
 from flip_flop.paper.plan import Cell, Plan, Unit, cell_key, choose, open_task
-from flip_flop.record import RUN_FILE
 from flip_flop.scoring import CausalLMScorer, LoadedModel, ScoringOptions, load_model
 from flip_flop.scoring.distributed import all_gather
 from flip_flop.tasks import Task
@@ -161,10 +160,8 @@ def _train(plan: Plan, folder: StudyFolder, cell: Cell) -> bool:
     task, out, study = _open(plan, cell), folder.run(cell), plan.study
     config = make_config(dict(cell.settings) | {"use_cpu": not plan.setup.on_gpu}, cell.label)
     split_batch_across_ranks(config, 1 if study.shard == "tp" else num_processes())
-    if is_first_process() and (damage := folder.damage(cell)):
-        echo(f"{out / damage}: {cell.label} continues from its last checkpoint", err=True)
-        (out / RUN_FILE).unlink()
-        (out / CELL).unlink()
+    if is_first_process():
+        (out / CELL).unlink(missing_ok=True)  # written when the run is complete
     data = load_training_data(task, config, limit=study.limit, eval_limit=study.eval_limit)
     return train(_load(plan), data, config, out, resume=True, keep_worse=True).stopped_by is None
 

@@ -60,7 +60,7 @@ def identify_adapter(adapter: Path, base: ModelRecord) -> tuple[AdapterRecord, t
     record = describe_adapter(adapter, path=str(adapter), **how, chat_template=in_chat, chat=chat or None)
     files = [f"adapter/{name}" for name in (ADAPTER_CONFIG, ADAPTER_WEIGHTS)]
     if damage := find_change(adapter.resolve().parent, files):
-        raise InputError("E-ADAPTER", f"{adapter}: {damage}.", "Restore it, or train it again.")
+        raise InputError("E-ADAPTER", f"{adapter}: {damage}.", "Restore it, or run its training again with --resume.")
     digests = {trained.model.digest, base.digest}
     # A commit of the hub and the files of a folder cannot be compared.
     changed = None not in digests and len(digests) > 1 and bool(trained.model.revision) == bool(base.revision)

@@ -1,6 +1,7 @@
 """The folder of a training run: lock, plan and checkpoints. A run resumes from its last complete checkpoint."""
 
 import contextlib
+import itertools
 import json
 import math
 import shutil
@@ -11,7 +12,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-from transformers.trainer import TRAINING_ARGS_NAME
+from transformers.trainer import TRAINER_STATE_NAME, TRAINING_ARGS_NAME
 
 from flip_flop import files
 from flip_flop.errors import InputError, log
@@ -19,7 +20,15 @@ from flip_flop.method import find_method
 from flip_flop.record import ADAPTER_CONFIG, ADAPTER_WEIGHTS, MANIFEST, RUN_FILE, find_corruption, write_manifest
 from flip_flop.scoring.distributed import rank, wait_for_all
 from flip_flop.training.config import F2CConfig
-from flip_flop.training.folder import LOCK, PLAN, complete_checkpoints, holds_run, leftovers, list_checkpoints
+from flip_flop.training.folder import (
+    LOCK,
+    PLAN,
+    complete_checkpoints,
+    find_damage,
+    holds_run,
+    leftovers,
+    list_checkpoints,
+)
 from flip_flop.training.settings import EXECUTION_ONLY
 
 # Changes with the files of a checkpoint.
@@ -135,7 +144,7 @@ def check_plan(out: Path, plan: dict[str, Any], *, resume: bool) -> list[str]:
     before = files.read_object(path)
     if before is None or not all(isinstance(before.get(section), dict) for section in ("settings", "model", "digests")):
         raise InputError("E-RUN-BROKEN", f"{path} cannot be read.", "Restore it, or choose another --out.")
-    if before.get("format") != FORMAT and not (out / RUN_FILE).exists():
+    if before.get("format") != FORMAT and (find_damage(out) or not (out / RUN_FILE).exists()):
         raise InputError(
             "E-RESUME-CHANGED",
             f"cannot resume {out}: its checkpoints are those of another version of flip-flop.",
@@ -167,39 +176,58 @@ def check_plan(out: Path, plan: dict[str, Any], *, resume: bool) -> list[str]:
 # ---- checkpoints ----
 
 
-def checkpoint_to_resume(folder: Path) -> Path | None:
+def checkpoint_to_resume(folder: Path, *, needs_best: bool) -> Path | None:
     """Return the newest complete checkpoint. Rank 0 deletes those that were not finished.
 
     Raises:
-        InputError: ``E-RUN-BROKEN`` if it is damaged.
+        InputError: ``E-RUN-BROKEN`` if it is damaged, or if the best checkpoint until then is, and ``needs_best``. The
+            hint names the newest checkpoint that can be used.
     """
     checkpoints, complete = list_checkpoints(folder), complete_checkpoints(folder)
     wait_for_all()  # until all have read the folder, before rank 0 deletes
     if rank() == 0:
         for unfinished in (path for path in checkpoints if path not in complete):
             shutil.rmtree(unfinished)
-    if complete:
-        _refuse_damage(complete[0], find_corruption(complete[0]), "Remove it to resume from the one before it.")
+    damages = ((path, _damage(path, needs_best=needs_best)) for path in complete)
+    unusable = list(itertools.takewhile(lambda found: found[1], damages))
+    if unusable:
+        names = " and ".join(path.name for path, _ in unusable)
+        rest = [f"resume from {path.name}" for path in complete[len(unusable) :]] or ["begin again"]
+        raise InputError("E-RUN-BROKEN", f"{unusable[0][1]}.", f"Restore it, or remove {names} to {rest[0]}.")
     if rank() == 0:
         log.info("resuming from %s", complete[0].name if complete else "the beginning: no checkpoint is complete")
     return complete[0] if complete else None
 
 
-def _refuse_damage(checkpoint: Path, damage: str | None, hint: str) -> None:
-    if damage is not None:
-        raise InputError("E-RUN-BROKEN", f"{checkpoint} cannot be used: {damage}.", hint)
+def best_of(checkpoint: Path) -> Path:
+    """Return the best checkpoint at the step of this one, which is itself if there was none."""
+    step = (files.read_object(checkpoint / TRAINER_STATE_NAME) or {}).get("best_global_step")
+    return checkpoint.parent / f"checkpoint-{step}" if step else checkpoint
 
 
-def rotate(folder: Path, keep: int | None, best: str | None) -> None:
-    """Delete the oldest complete checkpoints down to ``keep``, but never the newest or the best one."""
+def _damage(checkpoint: Path, *, needs_best: bool) -> str | None:
+    """Return why a run cannot resume from a checkpoint: its own damage, or that of its best one's adapter."""
+    for path, only in ((checkpoint, ()), (best_of(checkpoint), BEST))[: 1 + needs_best]:
+        if damage := find_corruption(path, only):
+            return f"{path} cannot be used: {damage}"
+    return None
+
+
+def rotate(folder: Path, keep: int | None) -> None:
+    """Delete the oldest complete checkpoints down to ``keep``, but neither the newest nor the best of one that is kept.
+
+    So a run can resume from each of them, even if all newer ones are damaged.
+    """
     if keep is None or keep < 1:
         return
-    older = complete_checkpoints(folder)[1:]
-    deletable = [path for path in older if best is None or path.name != Path(best).name]
-    num_kept = max(0, keep - 1 - (len(older) - len(deletable)))
-    for checkpoint in deletable[num_kept:]:
-        (checkpoint / MANIFEST).unlink()  # first: a folder that is deleted in part is not used
-        shutil.rmtree(checkpoint)
+    complete, kept = complete_checkpoints(folder), set[Path]()
+    for checkpoint in complete:
+        if checkpoint in kept or len(kept) < keep:
+            kept |= {checkpoint, best_of(checkpoint)} & {*complete}
+    for checkpoint in complete:
+        if checkpoint not in kept:
+            (checkpoint / MANIFEST).unlink()  # first: a folder that is deleted in part is not used
+            shutil.rmtree(checkpoint)
 
 
 class Checkpoints(TrainerCallback):
@@ -216,7 +244,9 @@ class Checkpoints(TrainerCallback):
         """
         if state.best_global_step and args.load_best_model_at_end:
             best = Path(args.output_dir or "") / f"checkpoint-{state.best_global_step}"
-            _refuse_damage(best, find_corruption(best, BEST), "Restore this best checkpoint, or choose another --out.")
+            if damage := find_corruption(best, BEST):
+                hint = "Restore this best checkpoint, or train again."
+                raise InputError("E-RUN-BROKEN", f"{best} cannot be used: {damage}.", hint)
             state.best_model_checkpoint = str(best)
 
     def on_step_end(self, args, state: TrainerState, control: TrainerControl, **kwargs) -> None:
@@ -238,5 +268,5 @@ class Checkpoints(TrainerCallback):
             checkpoint = folder / f"checkpoint-{state.global_step}"
             (checkpoint / TRAINING_ARGS_NAME).unlink(missing_ok=True)  # an unused pickle
             write_manifest(checkpoint)
-            rotate(folder, self.keep, state.best_model_checkpoint)
+            rotate(folder, self.keep)
         wait_for_all()

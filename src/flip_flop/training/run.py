@@ -55,6 +55,7 @@ from flip_flop.training.checkpoints import (
 )
 from flip_flop.training.config import F2CConfig, optimizer_errors
 from flip_flop.training.data import VOTES, TrainingData, VoteTable, initial_vote_stats, rows_for_task, warn_of_templates
+from flip_flop.training.folder import find_damage
 from flip_flop.training.selection import StopOnCollapse, reason_against_answers, reason_to_withhold
 from flip_flop.training.trainer import F2CTrainer
 
@@ -102,7 +103,8 @@ def train(
         data: The result of :func:`load_training_data`; all instances of a task, its name or its file.
         config: The settings. Checkpoints go to ``out/checkpoints``; ``output_dir`` is ignored.
         out: An empty or new folder; with ``resume``, the folder of a run with the same settings.
-        resume: Continue from the newest complete checkpoint. Changed weights or rows are one warning, and recorded.
+        resume: Continue from the newest complete checkpoint, also to repair a finished run with a missing or changed
+            file. Changed weights or rows are one warning, and recorded.
         quiet: Show no progress.
         keep_worse: Save the adapter even if it has collapsed or is worse than the base model.
 
@@ -136,10 +138,12 @@ def train(
         config.prompt_date = all_gather(plan["settings"]["prompt_date"] or today())[0]
         plan["settings"]["prompt_date"] = config.prompt_date
         has_begun = (out / PLAN).exists()
-        wait_for_all()  # until all have read the folder, before rank 0 writes
+        damage = all_gather(find_damage(out))[0]  # all have read the folder, before rank 0 writes
         if (out / RUN_FILE).exists():
-            log.info("%s is complete already", out)
-            return TrainingRun(out, out / "adapter")
+            if damage is None:
+                log.info("%s is complete already", out)
+                return TrainingRun(out, out / "adapter")
+            log.info("%s: the run ends again, from its last checkpoint", out / damage)
         started = time.monotonic()
         if rank() == 0:
             log_processes()
@@ -152,7 +156,9 @@ def train(
         with listed_beside(out):
             trainer = F2CTrainer(loaded, config, callbacks=callbacks, task=data)
         _check_steps(trainer)
-        checkpoint = checkpoint_to_resume(Path(config.output_dir)) if has_begun else None
+        needs_best, checkpoint = trainer.args.load_best_model_at_end, None
+        if has_begun:
+            checkpoint = checkpoint_to_resume(Path(config.output_dir), needs_best=needs_best)
         if trainer.is_frozen and checkpoint and not plan["allowed_changes"]:
             ids, prompts = [instance.id for instance in trainer.voters], trainer.train_instances.digest
             stored = VoteTable.read(out / VOTES, ids, prompts) if rank() == 0 else None

@@ -197,7 +197,9 @@ class TrainingSettings:
     )
     eval_on_start: bool = _setting(True, "Score the validation split before the first step.")
     load_best_model_at_end: bool = _setting(True, "Load the best checkpoint by select_by at the end.")
-    save_total_limit: int | None = _setting(2, "Checkpoints to keep, the best one included.")
+    save_total_limit: int | None = _setting(
+        2, "Checkpoints to keep, the best one included. An older one is kept with its former best."
+    )
     logging_steps: float = _setting(10, "Optimizer steps between two log lines.", "at least 0")
     logging_first_step: bool = _setting(True, "Log the first step too.")
     report_to: Any = _setting("none", "trackio, wandb, tensorboard, ..., or none.")
