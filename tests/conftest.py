@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+import jaxtyping
 import numpy as np
 import peft  # noqa: F401  as transformers.trainer
 import pytest
@@ -106,6 +107,12 @@ def promptsource_folder():
         return templates_folder()
     except InputError:
         pytest.skip("PromptSource's templates are not fetched")
+
+
+@pytest.fixture
+def untyped(monkeypatch):
+    """Users have no type checks."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 @pytest.fixture

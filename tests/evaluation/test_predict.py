@@ -5,6 +5,7 @@ import json
 import math
 from datetime import date
 
+import pandas as pd
 import pytest
 
 from flip_flop.errors import InputError
@@ -14,6 +15,7 @@ from flip_flop.scoring import PromptEncoder
 from flip_flop.tasks import FileSource, RowsSource
 from tests.evaluation.conftest import TEMPLATES, make_rows, make_task
 from tests.metrics import oracle
+from tests.refused import refused
 from tests.scoring.oracle import naive_scores
 from tests.tiny import byte_bpe
 
@@ -152,3 +154,38 @@ def test_cells_are_not_formulas(loaded, tmp_path):
     assert cells.count(f"'{bad}") >= 1
     write_predictions(found, task.labels, tmp_path / "out.jsonl")
     assert json.loads((tmp_path / "out.jsonl").read_text().splitlines()[0])["vote"] == bad
+
+
+@pytest.mark.parametrize("suffix", ["csv", "xlsx"])
+@pytest.mark.parametrize("labels", [LABELS[:2], (*LABELS, "sad"), (), None])
+def test_a_table_needs_all_labels(predictions, tmp_path, labels, suffix):
+    out = tmp_path / f"out.{suffix}"
+    refused("E-DATA-ROWS: Prediction 'input-1' has 12 values", write_predictions, predictions, labels, out)
+    assert not out.exists()
+
+
+def test_a_table_needs_predictions_under_the_same_templates(predictions, tmp_path):
+    *first, last = predictions
+    renamed = {f"new {name}": answer for name, answer in last["templates"].items()}
+    fewer = {"plain": last["templates"]["plain"]}
+    for templates in (renamed, fewer):
+        rows = [*first, last | {"templates": templates}]
+        words = f"E-DATA-ROWS: Prediction 'input-5' .* under {', '.join(templates)}, for 12 columns of plain, truth"
+        refused(words, write_predictions, rows, LABELS, tmp_path / "out.csv")
+
+
+@pytest.mark.parametrize("kind", [list, pd.DataFrame, str, iter], ids=["list", "table", "path", "iterator"])
+def test_rows_are_given_as_those_of_a_task(predictions, source, tmp_path, kind):
+    given = kind(source if kind is str else [{"text": row["text"]} for row in make_rows()])
+    write_predictions(predictions, LABELS, tmp_path / "out.csv", given)
+    assert [row["text"] for row in read_rows(tmp_path / "out.csv")] == [row["text"] for row in make_rows()]
+
+
+def test_rows_of_another_number_or_type_are_refused(untyped, predictions, tmp_path):
+    for rows, words in ((make_rows(4), "5 predictions and 4 rows"), (7, "rows is of type int"), ([1], "row 1 is of")):
+        refused(f"E-DATA-ROWS: .*{words}", write_predictions, predictions, LABELS, tmp_path / "out.csv", rows)
+
+
+@pytest.mark.parametrize("share", [".8", None, -0.1, 1.5, math.nan])
+def test_the_smallest_confidence_is_a_share(untyped, loaded, task, share):
+    refused(f"E-CONFIG: abstain_below is {share!r}. Use a share", predict, loaded, task, abstain_below=share)

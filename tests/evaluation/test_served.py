@@ -367,3 +367,30 @@ def test_a_scorer_may_round_up_give_no_probability_and_know_no_tokens(loaded, ta
     found = audit(Rough(loaded.record), task, quiet=True)
     assert (found.predictions == 1).all()
     assert "own_label_mass_per_template" not in found.metrics
+
+
+@pytest.mark.parametrize(
+    ("rows", "value", "words"),
+    [
+        (slice(None), np.nan, "A score of instance 'test-1' is NaN"),
+        (slice(None), np.inf, "A score of instance 'test-1' is NaN or"),
+        (slice(2), -1.0, "Scores are of 6 instances, gold labels of 2"),
+    ],
+)
+def test_scores_that_cannot_be_made_are_a_fault_of_the_scorer(untyped, loaded, rows, value, words):
+    class Broken(Constant):
+        def scores(self, instances, options=None, **_):
+            scores = np.full((6, 4, 3), value, np.float32)
+            return Scores.of(instances[rows], scores, np.ones(scores.shape, np.int64))
+
+    refused(f"E-SCORER: {words}.*Return `Scores.of", audit, Broken(loaded.record), make_task(make_rows(6)), quiet=True)
+
+
+@pytest.mark.parametrize("ask", [audit, predict])
+@pytest.mark.parametrize("fields", [{}, {"record": None}, {"record": {"name": "mine"}}])
+def test_a_scorer_without_a_record_is_refused_before_it_scores(task, ask, fields):
+    def scores(*_, **__):
+        pytest.fail("it scored")
+
+    mine = type("Mine", (Scorer,), {"scores": scores, **fields})()
+    refused("E-SCORER: Mine has no record", ask, mine, task, quiet=True)

@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
-from flip_flop import ScoringOptions, Task, audit
+from flip_flop import ScoringOptions, Task, audit, load_task, score
 from flip_flop.prompts import RenderedInstance, Template, TemplateSet
 from flip_flop.scoring import EncodedAnswer, EncodedInstance, PromptEncoder, load_model, packed, score_instances
 from tests.exact import ROUNDED, assert_scores, in_float64
@@ -284,3 +284,22 @@ def test_rounding_of_bfloat16_is_accepted(tmp_path):
     checked = audit(model, choices_task(), quiet=True).record.scoring["self_check"]
     assert 1e-5 < checked["largest_difference"] < 0.5
     assert next(model.model.parameters()).dtype == torch.bfloat16
+
+
+def test_score_takes_a_name_and_any_instances():
+    rows = load_task("demo").instances("test", limit=3)
+    expected = audit("demo", load_task("demo"), limit=3, quiet=True)
+    for model, some in (("demo", rows), (load_model("demo"), iter(rows))):
+        assert (score(model, some).scores == expected.scores).all()
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([], "There are no instances"),
+        ([{"id": "a", "prompts": ["x"], "choices": [["a", "b"]]}], "A row is of type dict. Give rendered instances"),
+        (load_task("demo"), "A row is of type Task"),
+    ],
+)
+def test_score_refuses_other_rows(untyped, rows, words):
+    refused(f"E-DATA-ROWS: {words}", score, "demo", rows)

@@ -4,16 +4,17 @@ import csv
 import io
 import json
 import math
+import numbers
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 from transformers import PreTrainedTokenizerBase
 
-from flip_flop.console import spreadsheet_cell, visible
+from flip_flop.console import count, spreadsheet_cell, visible
 from flip_flop.errors import InputError
 from flip_flop.evaluation.audit import resolve, score_calibrated
 from flip_flop.evaluation.run_directory import check_target
@@ -21,7 +22,7 @@ from flip_flop.files import utf8, write_bytes
 from flip_flop.metrics import CalibrationChoice, calibrated, label_probs, majority_vote, predicted, vote_counts
 from flip_flop.prompts import RenderedInstance
 from flip_flop.scoring import DEFAULT_SCORING, ModelGiven, Scorer, ScoringOptions, words
-from flip_flop.tasks import Data, Rows
+from flip_flop.tasks import Data, Rows, Source, as_source
 
 
 def predict(
@@ -48,8 +49,8 @@ def predict(
         is the shortest text with the most frequent key. If rows that are too long are skipped, each row also has a
         ``note``. In a skipped row ``vote``, ``confidence`` and ``consensus`` are None, and ``templates`` is empty.
     """
-    if not 0 <= abstain_below <= 1:
-        raise InputError("E-CONFIG", f"abstain_below is {abstain_below}.", "Use a share from 0 to 1, such as 0.8.")
+    if not isinstance(abstain_below, numbers.Real) or not 0 <= abstain_below <= 1:
+        raise InputError("E-CONFIG", f"abstain_below is {abstain_below!r}.", "Use a share from 0 to 1, such as 0.8.")
     scorer, split = resolve(model, data, need_labels=False)
     scored = score_calibrated(scorer, split, scoring, calibrate, label_prior, label="predict", quiet=quiet)
     offsets = None if scored.calibration is None else scored.calibration["offsets"]
@@ -107,36 +108,41 @@ _MAX_SHEET_CELL = 32_767  # characters
 
 def write_predictions(
     predictions: Sequence[Mapping[str, Any]],
-    labels: Sequence[Any],
+    labels: Sequence[Any] | None,
     out: str | os.PathLike[str],
-    rows: Rows | None = None,
+    rows: Source | pd.DataFrame | str | os.PathLike[str] | Iterable[Mapping[str, Any]] | None = None,
 ) -> None:
     """Write predictions as JSONL, or as CSV or xlsx with a column per template and label.
 
     The columns of the predicted ``rows`` are added: in JSONL as the object ``input``, in a table after the vote and its
-    confidence. If a name is taken, the column is ``input: NAME``.
+    confidence. If a name is taken, the column is ``input: NAME``. ``rows`` are given as to
+    :meth:`~flip_flop.Task.with_rows`.
 
     Raises:
-        InputError: ``E-OUT-PATH`` for an unknown suffix, ``E-DATA-ROWS`` if ``rows`` and predictions differ in number.
+        InputError: ``E-OUT-PATH`` for an unknown suffix; ``E-DATA-ROWS`` if ``rows`` and predictions differ in number,
+            or the probabilities of a prediction are not of these labels, or its templates not those of the first.
     """
     out = Path(out)
     check_target(out)
-    if rows is not None and len(rows) != len(predictions):
+    given = None if rows is None else as_source(rows).load()
+    if given is not None and len(given) != len(predictions):
         raise InputError(
             "E-DATA-ROWS",
-            f"There are {len(predictions)} predictions and {len(rows)} rows.",
+            f"There are {len(predictions)} predictions and {len(given)} rows.",
             "Give all predicted rows in their order, or no rows.",
         )
     text, sheet, lines = io.StringIO(), io.BytesIO(), [dict(row) for row in predictions]
     if out.suffix == ".jsonl":
-        for line, row in zip(lines, rows.rows, strict=True) if rows is not None else ():
+        for line, row in zip(lines, given.rows, strict=True) if given is not None else ():
             line["input"] = {name: _finite(value) for name, value in row.fields.items()}
         text.writelines(json.dumps(line, ensure_ascii=False, default=str) + "\n" for line in lines)
     elif out.suffix == ".csv":
         # The writer does not quote a text with a carriage return, which ends a row, so all texts are quoted.
-        csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC).writerows(_table(predictions, labels, rows))
+        csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC).writerows(
+            _table(predictions, labels, given)
+        )
     else:
-        table = pd.DataFrame(_table(predictions, labels, rows)).map(_sheet_cell)
+        table = pd.DataFrame(_table(predictions, labels, given)).map(_sheet_cell)
         table.to_excel(sheet, engine="openpyxl", header=False, index=False)
     write_bytes(out, sheet.getvalue() or utf8(text.getvalue()))
 
@@ -149,11 +155,13 @@ def _sheet_cell(value: Any) -> Any:
     return text if len(text) <= _MAX_SHEET_CELL else f"{text[: _MAX_SHEET_CELL - 1]}…"
 
 
-def _table(predictions: Sequence[Mapping[str, Any]], labels: Sequence[Any], rows: Rows | None) -> Iterator[list[Any]]:
+def _table(
+    predictions: Sequence[Mapping[str, Any]], labels: Sequence[Any] | None, rows: Rows | None
+) -> Iterator[list[Any]]:
     first: Mapping[str, Any] = next((row["templates"] for row in predictions if row["templates"]), {})
     generated = all(answer["probs"] is None for row in predictions for answer in row["templates"].values())
     fields = ["label", *(["text"] if any("text" in answer for answer in first.values()) else [])]
-    suffixes = fields if generated else [f"p({label})" for label in labels]
+    suffixes = fields if generated else [f"p({label})" for label in (() if labels is None else labels)]
     columns = [f"{name}: {suffix}" for name in first for suffix in suffixes]
     notes = [name for name in ("note",) if predictions and name in predictions[0]]
     others = ["consensus", *map(spreadsheet_cell, columns), *notes]
@@ -167,9 +175,16 @@ def _table(predictions: Sequence[Mapping[str, Any]], labels: Sequence[Any], rows
             for cell in (
                 [spreadsheet_cell(answer[name]) for name in fields]
                 if generated
-                else answer["probs"] or [None] * len(labels)
+                else answer["probs"] or [None] * len(suffixes)
             )
         ]
+        if cells and (len(cells) != len(columns) or [*row["templates"]] != [*first]):
+            raise InputError(
+                "E-DATA-ROWS",
+                f"Prediction {row['id']!r} has {len(cells)} values under {', '.join(row['templates'])}, for "
+                f"{count(len(columns), 'column')} of {', '.join(first)}.",
+                "Give all labels of the task in their order, and predictions under the same templates.",
+            )
         votes = [spreadsheet_cell(row[name]) for name in VOTE]
         rest = [row["consensus"], *(cells or [None] * len(columns)), *(row[name] for name in notes)]
         yield [*votes, *input_cells, *rest]

@@ -74,6 +74,16 @@ class Audit:
         return self.record.name or self.path.name
 
     @property
+    def place(self) -> str:
+        """Its name in errors: the run directory, or the name of an audit in memory."""
+        return str(self.path) if self.folder else self.name
+
+    @property
+    def folder(self) -> str:
+        """The name of the run directory; empty for an audit in memory."""
+        return self.path.resolve().name if self.path.name else ""
+
+    @property
     def scores(self) -> Float[np.ndarray, "instances templates labels"]:
         """Mean log-probability of each answer's tokens, in nats."""
         return self.data.scores

@@ -51,7 +51,7 @@ def load_run(path: str | os.PathLike[str]) -> Audit:
         _check_metrics(after, names, num_labels, path / METRICS_FILE, CalibratedMetrics)
     instances = StoredInstances(path, data.ids, (len(names), num_labels))
     data = replace(data, average=record.task.f1, instances=instances, **record.task.design(names))
-    run = Audit(record, metrics, data, names, path)
+    run = Audit(record, metrics, data, names, path if path.name else path.resolve())
     added = [metric for name, metric in METRICS.items() if name not in METRICS.built_in]
     for view in (run, run.calibrated) if added else ():  # computed again, because their code may be new
         if view is not None:

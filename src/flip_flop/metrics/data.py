@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from flip_flop.errors import InputError
 from flip_flop.metrics.agreement import label_probs, majority_vote, predicted
 from flip_flop.metrics.f1 import Average, resolve_average
 
@@ -48,7 +49,7 @@ class Scores:
         resampled: Values of statistics on the bootstrap's resamples.
 
     Raises:
-        ValueError: A score is NaN or +inf, or the number of gold labels is not the number of instances.
+        InputError: ``E-SCORER``: a score is NaN or +inf, or the number of gold labels is not the number of instances.
 
     Example:
         >>> data = Scores(np.log([[[0.9, 0.1], [0.4, 0.6]], [[0.3, 0.7], [0.2, 0.8]]]), np.array([0, -1]))
@@ -74,9 +75,12 @@ class Scores:
 
     def __post_init__(self) -> None:
         if len(self.gold) != len(self.scores):
-            raise ValueError(f"Scores are of {len(self.scores)} instances, gold labels of {len(self.gold)}.")
-        if self.scores.size and not self.scores.max() < np.inf:
-            raise ValueError("A score is NaN or +inf; scores are log-probabilities.")
+            raise InputError(
+                "E-SCORER", f"Scores are of {len(self.scores)} instances, gold labels of {len(self.gold)}."
+            )
+        if len(places := np.argwhere(~np.less(self.scores, np.inf))):
+            row = (self.ids or range(len(self.gold)))[places[0][0]]
+            raise InputError("E-SCORER", f"A score of instance {row!r} is NaN or +inf, and so not a log-probability.")
 
     @classmethod
     def of(

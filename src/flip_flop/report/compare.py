@@ -1,6 +1,6 @@
 """Audits over the same data: which can be compared, how far their metrics differ, and their numbers in one frame."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from os import PathLike
@@ -323,12 +323,20 @@ def compare(*runs: Audit | str | PathLike[str]) -> AuditComparison:
     Raises:
         InputError: ``E-RUN-MISMATCH`` if they differ in these; ``E-RUN-MISSING`` or ``E-RUN-BROKEN``.
     """
-    if not runs or not all(isinstance(run, Audit | str | PathLike) for run in runs):
-        given = ", ".join(type(run).__name__ for run in runs) or "nothing"
-        raise TypeError(f"Give audits or run directories, as in compare(before, after), and not {given}.")
-    groups = group_runs([run if isinstance(run, Audit) else load_run(run) for run in runs])
+    if not runs:
+        raise TypeError("Give audits or run directories, as in compare(before, after), and not nothing.")
+    groups = group_runs(as_audits(runs))
     require_comparable([AuditComparison(group.runs[:1]) for group in groups])
     return groups[0]
+
+
+def as_audits(runs: Audit | str | PathLike[str] | Iterable[Audit | str | PathLike[str]]) -> list[Audit]:
+    """Return audits, with run directories loaded. One alone is a list of one."""
+    given = [*runs] if isinstance(runs, Iterable) and not isinstance(runs, str) else [runs]
+    if not all(isinstance(run, Audit | str | PathLike) for run in given):
+        kinds = ", ".join(type(run).__name__ for run in given)
+        raise TypeError(f"Give audits or run directories, as in compare(before, after), and not {kinds}.")
+    return [run if isinstance(run, Audit) else load_run(run) for run in given]
 
 
 def comparison_blocks(runs: Sequence[Audit]) -> dict[str, list[Audit]]:
@@ -360,7 +368,7 @@ def require_comparable(groups: Sequence[AuditComparison]) -> None:
         left, right = groups[0].base, groups[1].base
         raise InputError(
             "E-RUN-MISMATCH",
-            f"No two of the {len(groups)} runs can be compared: {left.path} and {right.path} "
+            f"No two of the {len(groups)} runs can be compared: {left.place} and {right.place} "
             f"differ in their {data_differences(left, right)}.",
             "Audit both models on the same task, split, templates and limit.",
         )
@@ -421,8 +429,8 @@ def _with_distinct_names(runs: Sequence[Audit]) -> list[Audit]:
     named = []
     for run in runs:
         duplicates = [each for each in runs if (each.name, each.template_names) == (run.name, run.template_names)]
-        folders = [run.path.resolve().name for run in duplicates]
-        mark = run.path.resolve().name if len(set(folders)) == len(folders) else str(1 + duplicates.index(run))
+        folders = {each.folder for each in duplicates} - {""}
+        mark = run.folder if len(folders) == len(duplicates) else str(1 + duplicates.index(run))
         named.append(run if len(duplicates) == 1 else _renamed(run, f"{run.name} ({mark})"))
     return named
 

@@ -3,8 +3,9 @@
 import base64
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
+from os import PathLike
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -14,17 +15,17 @@ from markupsafe import Markup, escape
 
 from flip_flop.console import DEMO_NOTE, count, percent, percent_interval, point_interval, points, visible
 from flip_flop.errors import InputError
-from flip_flop.evaluation.run_directory import Audit, load_run
+from flip_flop.evaluation.run_directory import Audit
 from flip_flop.files import new_folder, write_text
 from flip_flop.metrics import METRICS
-from flip_flop.report.compare import AuditComparison, data_differences, group_runs, require_comparable
+from flip_flop.report.compare import AuditComparison, as_audits, data_differences, group_runs, require_comparable
 from flip_flop.report.instances import PAGE_SIZE, margins
 from flip_flop.report.sections import chart_section, report_section
 from flip_flop.report.tables import assumption, constant_count, table_caption
 
 
 def write_report(
-    runs: Sequence[Path | str],
+    runs: Audit | str | PathLike[str] | Iterable[Audit | str | PathLike[str]],
     out: Path | str,
     *,
     title: str | None = None,
@@ -37,7 +38,7 @@ def write_report(
     the examples show the last. Other runs form separate groups.
 
     Args:
-        runs: Folders of ``flip-flop audit``.
+        runs: Audits, or folders of ``flip-flop audit``.
         out: The file; it is replaced.
         title: The heading; by default the names of the task and of the runs.
         note: A paragraph below the heading.
@@ -46,7 +47,7 @@ def write_report(
     Raises:
         InputError: A run is missing or broken, or no two of several runs can be compared.
     """
-    groups = report_groups([load_run(run) for run in runs])
+    groups = report_groups(as_audits(runs))
     out = Path(out)
     write_text(out, render_page(groups, title=title, note=note, everything=everything))
     return out

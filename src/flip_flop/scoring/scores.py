@@ -6,7 +6,7 @@ Their sources are a local model, a served model, or one's own :class:`Scorer`.
 import abc
 import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -61,8 +61,8 @@ Visit = Callable[[Sequence[EncodedInstance], AnswerStates, Tensor], None]
 
 
 def score(
-    loaded: LoadedModel,
-    instances: Sequence[RenderedInstance],
+    loaded: ModelGiven,
+    instances: Iterable[RenderedInstance],
     options: ScoringOptions = DEFAULT_SCORING,
     *,
     names: Sequence[str] = (),
@@ -73,8 +73,9 @@ def score(
     """Score rendered instances, all with the same numbers of templates and labels, and check a few of the scores.
 
     Args:
-        loaded: The model.
-        instances: The instances. Those that are too long are refused, or left out of the scores.
+        loaded: A loaded model, or a model as for :func:`~flip_flop.audit`.
+        instances: The instances, such as ``task.instances("test")``. Those that are too long are refused, or left out
+            of the scores.
         options: The scoring options.
         names: Template names, for errors.
         label: The name of the progress bar.
@@ -82,9 +83,14 @@ def score(
         shared: Divide the work between the processes of a launcher. All processes call this, and all get all scores.
 
     Raises:
-        InputError: As :meth:`~flip_flop.scoring.PromptEncoder.encode_all`, :func:`score_instances` and
-            :func:`check_scores`.
+        InputError: ``E-DATA-ROWS`` without instances or for other rows; or as
+            :meth:`~flip_flop.scoring.PromptEncoder.encode_all`, :func:`score_instances` and :func:`check_scores`.
     """
+    instances = list(instances) if isinstance(instances, Iterable) else [instances]
+    if not instances or (others := [row for row in instances if not isinstance(row, RenderedInstance)]):
+        what = f"A row is of type {type(others[0]).__name__}." if instances else "There are no instances to score."
+        raise InputError("E-DATA-ROWS", what, 'Give rendered instances, such as task.instances("test").')
+    loaded = loaded if isinstance(loaded, LoadedModel) else as_loaded(loaded)
     encoder = loaded.encoder(options.chat_template, options.prompt_date or "")
     encoded, too_long, read = encoder.encode_all(instances)
     refuse_or_skip(too_long, len(instances), options.too_long, names)
@@ -447,9 +453,15 @@ def as_scorer(model: ModelGiven | Scorer, tokenizer: PreTrainedTokenizerBase | N
     """Return the scorer of a model, local or served. A scorer is returned unchanged.
 
     Raises:
-        InputError: ``E-ENDPOINT``, or as :func:`as_loaded`.
+        InputError: ``E-ENDPOINT``, ``E-SCORER`` for a scorer without a record, or as :func:`as_loaded`.
     """
     if isinstance(model, Scorer):
+        if not isinstance(getattr(model, "record", None), ModelRecord):
+            raise InputError(
+                "E-SCORER",
+                f"{type(model).__name__} has no record of its model.",
+                "Set record = ModelRecord(name=...) in its class.",
+            )
         return model
     if isinstance(model, str | os.PathLike) and is_endpoint(os.fspath(model)):
         from flip_flop.scoring.served import EndpointScorer  # needs openai, and imports Scorer
