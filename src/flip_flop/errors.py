@@ -61,11 +61,12 @@ class InputError(ValueError):
         return type(self), (self.code, self.message, self.hint)
 
 
-def require_whole(name: str, value: object, least: float = -math.inf) -> None:
-    """Refuse an argument that is not a whole number of at least ``least`` (``E-CONFIG``)."""
+def require_whole(name: str, value: object, least: float = -math.inf) -> int:
+    """Return an argument as an integer, or refuse one that is no whole number of at least ``least`` (``E-CONFIG``)."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
         bound = "" if math.isinf(least) else f", at least {least}"
         raise InputError("E-CONFIG", f"{name} is {value!r}.", f"Give a whole number{bound}.")
+    return int(value)
 
 
 def install_command(name: str, *options: str) -> str:

@@ -3,13 +3,15 @@
 import json
 import logging
 import re
+import shutil
 from dataclasses import asdict, replace
+from io import BytesIO
 from pathlib import Path
 from types import SimpleNamespace
 
 import datasets
-import jaxtyping
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
@@ -191,19 +193,49 @@ ROW = asdict(make_task().instances("test")[0])
 
 
 @pytest.mark.parametrize(
+    "change",
+    [
+        datasets.Dataset.from_list,
+        lambda rows: datasets.Dataset.from_list(rows).with_format("numpy"),
+        pd.DataFrame,
+        lambda rows: [row | {"prompts": np.array(row["prompts"]), "label": np.int64(row["label"])} for row in rows],
+        lambda rows: pd.read_parquet(BytesIO(pd.DataFrame(rows).to_parquet())).to_dict("records"),
+        lambda rows: pd.read_parquet(BytesIO(pd.DataFrame(rows).to_parquet())),
+    ],
+    ids=["dataset", "dataset of arrays", "table", "arrays", "records of parquet", "parquet"],
+)
+def test_rendered_rows_may_be_a_table_or_have_arrays(untyped, loaded, change):
+    keys = ("id", "prompts", "choices", "label")
+    rows = [{key: asdict(row)[key] for key in keys} for row in make_task().instances("test")]
+    expected, found = (audit(loaded, given, quiet=True) for given in (rows, change(rows)))
+    assert found.record.task.instances_digest == expected.record.task.instances_digest
+    assert (found.instance_ids, found.gold.tolist()) == (expected.instance_ids, expected.gold.tolist())
+    assert [row.texts for row in found.instances] == [row.texts for row in expected.instances]
+    assert (found.scores == expected.scores).all()
+
+
+def test_a_table_of_rendered_rows_may_lack_labels(untyped, loaded):
+    rows = [asdict(row) for row in make_task().instances("test")]
+    table = pd.DataFrame([*rows[:4], rows[4] | {"label": None}])
+    assert audit(loaded, table, quiet=True).gold.tolist() == [0, 1, 2, 0, -1]
+
+
+@pytest.mark.parametrize(
     ("rows", "words"),
     [
         ([{"prompts": "ab", "choices": [["a", "b"], ["c", "d"]]}], "E-DATA-ROWS"),
         ([{"prompts": ["x", "y"], "choices": ["bad", "fun"]}], "E-DATA-ROWS"),
         ([{"prompts": ["x", None], "choices": [["a", "b"]] * 2}], "E-DATA-ROWS"),
         ([{"prompts": ["x"], "choices": [[1, 2]]}], "E-DATA-ROWS"),
+        (ROW, "E-DATA-ROWS: rows is of type dict. Give a list"),
+        ([ROW | {"label": 0.5}], "E-DATA-ROWS"),
         (make_rows(), r"E-DATA-ROWS: .*task\.with_rows\(rows\)"),
         ([ROW, ROW], "E-DATA-ROWS"),
         ([ROW | {"label": 3}], "E-DATA-ROWS"),
         ([], "E-DATA-ROWS"),
     ],
 )
-def test_unsupported_rows_are_rejected(loaded, rows, words):
+def test_unsupported_rows_are_rejected(untyped, loaded, rows, words):
     refused(words, audit, loaded, rows, quiet=True)
 
 
@@ -346,8 +378,7 @@ def test_unknown_metrics_and_calibrations_are_refused_and_aliases_work(loaded, a
 
 
 @pytest.mark.parametrize(("calibrate", "hint"), [("btch", "Did you mean 'batch'?"), (None, "Did you mean 'none'?")])
-def test_unknown_calibrations_are_refused(loaded, monkeypatch, calibrate, hint):
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # users have no type checks
+def test_unknown_calibrations_are_refused(untyped, loaded, calibrate, hint):
     words = f"E-CONFIG: calibrate: there is no method '{calibrate}'. {re.escape(hint)}"
     refused(words, audit, loaded, make_task(), calibrate=calibrate)
 
@@ -400,6 +431,45 @@ def test_a_single_answer_is_no_choice(loaded, choices):
     refused(words, audit, loaded, task)
 
 
+def test_audits_in_memory_are_named_and_reported_like_folders(loaded, monkeypatch, tmp_path):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    names = ("one", "two")
+    runs = [
+        audit(loaded, make_task(make_rows(size)), name=name, quiet=True)
+        for size, name in zip((5, 4), names, strict=True)
+    ]
+    refused(r"E-RUN-MISMATCH: .*: one and two differ in their instances", compare, *runs)
+    same = [runs[0], audit(loaded, make_task(), name="two", quiet=True)]
+    folders = [run.write(tmp_path / run.name) for run in same]
+    pages = [Page(write_report(given, "page.html").read_text()).text for given in (iter(same), folders)]
+    for folder in names:
+        pages[1] = pages[1].replace(f"Folder {folder}", "")
+    assert pages[0].split() == pages[1].split()
+    one = [write_report(given, "page.html").read_text() for given in (runs[0], [runs[0]])]
+    assert one[0] == one[1]
+    assert "page.html" in write_report(str(folders[0]), "page.html").name
+    mixed = compare(runs[0], load_run(folders[0]), load_run(shutil.copytree(folders[0], tmp_path / "copy")))
+    assert [run.name for run in mixed.runs] == ["one (1)", "one (2)", "one (3)"]
+    monkeypatch.chdir(folders[0])
+    assert [run.name for run in compare(".", tmp_path / "copy").runs] == ["one (one)", "one (copy)"]
+    for given in (7, [runs[0], None]):
+        with pytest.raises(TypeError, match=r"Give audits or run directories.* not (int|Audit, NoneType)\."):
+            write_report(given, "page.html")
+
+
 def test_rows_with_labels_instead_of_a_label_are_refused(loaded):
     rows = [{"prompts": ["a", "b"], "choices": [["x", "y"]] * 2, "labels": 1}]
     refused("E-DATA-ROWS: Row '0' has the key 'labels'. Did you mean 'label'?", audit, loaded, rows)
+
+
+def test_whole_numbers_of_numpy_are_recorded_as_plain_numbers(untyped, loaded, tmp_path):
+    numbers = {"seed": 3, "limit": 4}
+    records = []
+    for kind in (int, np.int64, np.uint8):
+        scoring = ScoringOptions(batch_tokens=kind(64), concurrency=kind(2))
+        given = {name: kind(number) for name, number in numbers.items()}
+        run = audit(loaded, make_task(), **given, scoring=scoring, quiet=True)
+        record = load_run(run.write(tmp_path / kind.__name__)).record
+        records.append((record.seed, record.scoring, record.task))
+    assert records[0] == records[1] == records[2]

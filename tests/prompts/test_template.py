@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from flip_flop.errors import InputError
 from flip_flop.prompts import (
+    RenderedInstance,
     Template,
     TemplateSet,
     render_instance,
@@ -156,6 +157,21 @@ def test_the_digest_changes_with_every_part_and_with_the_order():
     ]
     assert len({template.digest() for template in [PLAIN, *changed]}) == 4
     assert TemplateSet((PLAIN, TERSE)).digest() != TemplateSet((TERSE, PLAIN)).digest()
+
+
+def test_lists_and_generators_are_the_same_as_tuples():
+    members = (PLAIN, TERSE)
+    assert TemplateSet(each for each in members) == TemplateSet([*members]) == TemplateSet(members)
+    made = instance({"text": "Tea."}, *members)
+    prompts, choices = (text for text in made.prompts), (list(group) for group in made.choices)
+    again = RenderedInstance(made.id, prompts, choices, None, references=["a"])
+    assert again == RenderedInstance(made.id, [*made.prompts], [*made.choices], None, references=("a",))
+    assert {again.texts, hash(again.prompts), hash(again.choices)} == {
+        made.texts,
+        hash(made.prompts),
+        hash(made.choices),
+    }
+    refused("E-TASK-KEY: a template is of type str", TemplateSet, ["Is it?"])
 
 
 @pytest.mark.parametrize(

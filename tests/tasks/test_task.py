@@ -218,10 +218,19 @@ def test_the_digest_is_that_of_the_question_and_not_of_the_data():
     assert len({item.digest() for item in [same[0], *other]}) == 4
 
 
+def test_held_out_templates_are_a_list_of_names():
+    held_out = task(some(2), held_out_templates=["long"])
+    again = replace(held_out, held_out_templates=(name for name in ["long"]))
+    assert (again, again.digest()) == (held_out, held_out.digest())
+    assert again.training_templates.names == ("plain", "terse")
+
+
 @pytest.mark.parametrize(
     ("keys", "code"),
     [
         ({"name": " "}, "E-TASK-KEY"),
+        ({"held_out_templates": "plain"}, "E-TASK-KEY: task 't': held_out_templates is a str. Give a list of names"),
+        ({"held_out_templates": {"plain"}}, "E-TASK-KEY: .* is a set"),
         ({"templates": TemplateSet(())}, "E-TASK-KEY"),
         ({"f1": "micro"}, "E-TASK-KEY"),
         ({"label_field": "urgent", "labels": None}, "E-TASK-KEY"),

@@ -6,6 +6,7 @@ import pickle
 from dataclasses import fields
 from datetime import date
 
+import numpy as np
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
@@ -169,6 +170,16 @@ def test_settings_are_resolved(values, expected):
 )
 def test_invalid_value_is_one_line(values, words):
     refused(f"^E-CONFIG: .*{words}", make_config, values | {"use_cpu": True})
+
+
+def test_numbers_and_switches_of_numpy_are_plain_values():
+    values = {"max_steps": 3, "eval_on_start": False, "learning_rate": 0.5, "gradient_accumulation_steps": 2}
+    values |= {"method": "cce", "data_seed": 7, "eval_steps": 2.0}
+    given = {name: np.array(value)[()] for name, value in values.items()}
+    found, expected = (F2CConfig(**settings, use_cpu=True, output_dir="f2c") for settings in (given, values))
+    assert found.to_dict() == expected.to_dict()
+    assert {type(getattr(found, name)) for name in values} == {int, bool, float, str}
+    refused("E-CONFIG: max_steps is 1.5. It must be", F2CConfig, max_steps=np.float64(1.5), use_cpu=True)
 
 
 def test_mixed_precision_of_accelerates_launcher_is_refused(monkeypatch):

@@ -178,6 +178,13 @@ class TemplateSet:
     has_choices: bool = True
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "templates", tuple(self.templates))
+        if others := [type(item).__name__ for item in self.templates if not isinstance(item, Template)]:
+            raise InputError(
+                "E-TASK-KEY",
+                f"a template is of type {others[0]}.",
+                "Give a text, or Template(name, jinja, answer_choices), to Task or TemplateSet.of.",
+            )
         if self.value_limit is not None and self.value_limit < MIN_VALUE_LIMIT:
             raise InputError(
                 "E-TASK-KEY",
@@ -208,12 +215,6 @@ class TemplateSet:
         )
         answers = f" {SEPARATOR} ".join(map(str, labels)) or None
         members = [Template(name, item, answers) if isinstance(item, str) else item for name, item in named.items()]
-        if others := [type(item).__name__ for item in members if not isinstance(item, Template)]:
-            raise InputError(
-                "E-TASK-KEY",
-                f"a template is of type {others[0]}.",
-                "Give a text, or Template(name, jinja, answer_choices).",
-            )
         return cls(tuple(members))
 
     def __len__(self) -> int:
@@ -289,6 +290,11 @@ class RenderedInstance:
     endings: tuple[str | None, ...] = field(default=(), repr=False)
     answer: AnswerFormat | None = None
     references: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "choices", tuple(map(tuple, self.choices)))
+        for name in ("prompts", "written", "endings", "references"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
 
     @property
     def texts(self) -> str:

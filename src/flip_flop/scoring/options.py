@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, fields
 from typing import Literal, get_args, get_origin
 
-from flip_flop.errors import InputError
+from flip_flop.errors import InputError, require_whole
 
 ChatTemplate = Literal["auto", "on", "off"]
 Backend = Literal["auto", "packed", "padded"]
@@ -46,8 +46,8 @@ class ScoringOptions:
             value, choices = getattr(self, item.name), get_args(item.type) if get_origin(item.type) is Literal else ()
             if choices and value not in choices:
                 raise InputError("E-CONFIG", f"{item.name} is {value!r}.", f"Choose one of {', '.join(choices)}.")
-            if "min" in item.metadata and not (type(value) is int and value >= item.metadata["min"]):
-                raise InputError("E-CONFIG", f"{item.name} is {value!r}.", "Give a whole number, at least 1.")
+            if "min" in item.metadata:
+                object.__setattr__(self, item.name, require_whole(item.name, value, item.metadata["min"]))
 
 
 DEFAULT_SCORING = ScoringOptions()

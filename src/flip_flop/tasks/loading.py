@@ -30,7 +30,7 @@ from flip_flop.prompts import (
 )
 from flip_flop.strict_yaml import StrictModel, read_yaml, validate
 from flip_flop.tasks.readers import label_text
-from flip_flop.tasks.sources import FileSource, HubSource, Rows, RowsSource, Source, sample_ids
+from flip_flop.tasks.sources import FileSource, HubSource, Rows, RowsSource, Source, as_source, sample_ids
 from flip_flop.tasks.task import Label, RenderedSplit, Task, TaskRequest, find_loader, task_loaders
 
 # The longest value that a prompt prints, in characters. The release has PromptSource's default.
@@ -444,7 +444,7 @@ def as_split(data: Data, *, limit: int | None = None, seed: int = 0, need_labels
     Raises:
         InputError: ``E-DATA-ROWS``, or an error of the task or its rendering.
     """
-    require_whole("seed", seed)
+    seed = require_whole("seed", seed)
     if isinstance(data, str | os.PathLike | Task):
         data = as_task(data).render("test", limit=limit, seed=seed, need_labels=need_labels)
     split = data if isinstance(data, RenderedSplit) else _split_of_rows(data)
@@ -464,7 +464,8 @@ def render_rows(rows: RenderedRows) -> list[RenderedInstance]:
     """
     if not isinstance(rows, Iterable) or isinstance(rows, str):
         raise InputError("E-DATA-ROWS", f"The rows are of type {type(rows).__name__}.", _ROWS)
-    instances = [_render_row(row, number) for number, row in enumerate(rows)]
+    source: Any = as_source(rows)  # a table of pandas as dicts
+    instances = [_render_row(row, number) for number, row in enumerate(source.fields)]
     shapes = sorted({tuple(len(choices) for choices in instance.choices) for instance in instances})
     if len(shapes) > 1 or (shapes and (len(set(shapes[0])) > 1 or min(shapes[0]) < 2)):
         raise InputError(
@@ -481,7 +482,7 @@ def _render_row(row: RenderedInstance | Mapping[str, Any], number: int) -> Rende
     fields: Mapping[str, Any] = row if isinstance(row, Mapping) else {}
     prompts: Any = fields.get("prompts")
     choices: Any = fields.get("choices")
-    are_texts = _is_list_of(str, prompts) and _is_list_of(list | tuple, choices) and len(prompts) == len(choices)
+    are_texts = _is_list_of(str, prompts) and _is_list_of(_LIST, choices) and len(prompts) == len(choices)
     if not are_texts or not all(_is_list_of(str, labels) for labels in choices):
         raise InputError(
             "E-DATA-ROWS", f"Row {number}: 'prompts' and 'choices' must be lists with one entry per template.", _ROWS
@@ -490,20 +491,23 @@ def _render_row(row: RenderedInstance | Mapping[str, Any], number: int) -> Rende
     if "labels" in fields and "label" not in fields:
         raise InputError("E-DATA-ROWS", f"Row {name!r} has the key 'labels'.", f"Did you mean 'label'? {_ROWS}")
     label, last = fields["label"] if label_text(fields.get("label")) else None, len(choices[0]) - 1
-    if label is not None and not (hasattr(label, "__index__") and 0 <= label <= last):
+    if label is not None and label not in range(last + 1):
         raise InputError(
             "E-DATA-ROWS", f"Row {name!r}: the label is {label!r}.", f"It is an index from 0 to {last}, or None."
         )
     return RenderedInstance(
         id=name,
-        prompts=tuple(prompts),
-        choices=tuple(tuple(labels) for labels in choices),
+        prompts=tuple(map(str, prompts)),
+        choices=tuple(tuple(map(str, labels)) for labels in choices),
         label=None if label is None else int(label),
     )
 
 
+_LIST = list | tuple | np.ndarray
+
+
 def _is_list_of(kind: Any, value: Any) -> bool:
-    return isinstance(value, list | tuple) and len(value) > 0 and all(isinstance(item, kind) for item in value)
+    return isinstance(value, _LIST) and len(value) > 0 and all(isinstance(item, kind) for item in value)
 
 
 def _split_of_rows(rows: RenderedRows) -> RenderedSplit:

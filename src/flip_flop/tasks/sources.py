@@ -399,7 +399,7 @@ def sample_ids(ids: Iterable[str], limit: int, seed: int) -> set[str]:
     Raises:
         InputError: ``E-CONFIG`` if the limit is not a whole number of at least one.
     """
-    require_whole("limit", limit, 1)
+    limit = require_whole("limit", limit, 1)
     return {*sorted(ids, key=lambda identity: derive_seed(seed, "limit", identity))[:limit]}
 
 

@@ -27,6 +27,12 @@ Label = int | str
 # Texts of inputs without content (Zhao et al. 2021, "Calibrate Before Use").
 CONTENT_FREE = ("N/A", "", "[MASK]")
 GROUP = "flip_flop.tasks"
+# Fields of a task that are lists, with the error code and the order of another type.
+SEQUENCES = (
+    ("labels", "E-LABEL", ", in the order of the answer choices"),
+    ("label_names", "E-LABEL", ", in the order of the answer choices"),
+    ("held_out_templates", "E-TASK-KEY", " of names"),
+)
 CATALOG = ("anli_r1", "anli_r2", "anli_r3", "cb", "copa", "hellaswag", "rte", "storycloze", "wic", "winogrande", "wsc")
 # Imported when one is used: no package but the commands knows the paper's.
 PAPER = dict.fromkeys(CATALOG, "flip_flop.paper.data.catalog:load") | {
@@ -84,12 +90,10 @@ class Task:
 
     def __post_init__(self) -> None:
         task = f"task {self.name!r}"
-        for name in ("labels", "label_names"):
+        for name, code, order in SEQUENCES:
             if (values := getattr(self, name)) is not None:
                 if isinstance(values, Set | Mapping | str):
-                    kind = type(values).__name__
-                    hint = "Give a list, in the order of the answer choices."
-                    raise InputError("E-LABEL", f"{task}: {name} is a {kind}.", hint)
+                    raise InputError(code, f"{task}: {name} is a {type(values).__name__}.", f"Give a list{order}.")
                 plain = [label.item() if isinstance(label, np.generic) else label for label in values]
                 object.__setattr__(self, name, tuple(plain))
         templates = TemplateSet.of(self.templates, self.label_names or self.labels or ())
@@ -195,7 +199,7 @@ class Task:
         Raises:
             InputError: An error of the source or the rendering, ``E-DATA-ROWS``, ``E-DATA-COLUMN`` or ``E-LABEL``.
         """
-        require_whole("seed", seed)
+        seed = require_whole("seed", seed)
         rows = self.rows(split)
         if not len(rows):
             raise InputError("E-DATA-ROWS", f"split {split!r} of task {self.name!r} has no rows.")

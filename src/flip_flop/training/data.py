@@ -105,7 +105,7 @@ def load_training_data(
             of the task's data; ``E-OPEN-ANSWER`` for contextual calibration.
     """
     if eval_limit is not None:
-        require_whole("eval_limit", eval_limit, 1)
+        eval_limit = require_whole("eval_limit", eval_limit, 1)
     seed, by_labels = config.seed, config.select_by in ("auto", "mean_f1", "macro_f1")
     task = task.with_templates(task.training_templates.names)
     for split in ("train", "validation"):

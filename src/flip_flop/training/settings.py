@@ -14,6 +14,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin
 
+import numpy as np
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from flip_flop.errors import InputError, nearest
@@ -113,6 +114,7 @@ def read_value(item: "Field[Any]", value: Any) -> Any:
     Raises:
         InputError: ``E-CONFIG``.
     """
+    value = value.item() if isinstance(value, np.generic) else value
     if item.name == "method":
         find_method(value)
     kind: Any = item.type
