@@ -16,15 +16,14 @@ def import_object(what: str, reference: str, kind: type[Value]) -> Value:
         InputError: ``E-CONFIG`` if it cannot be imported or has another type.
     """
     module, _, name = reference.partition(":")
+    hint = f"Give MODULE:NAME of a {kind.__name__}, in a module that Python finds (PYTHONPATH=. for this folder)."
+    if not name:
+        raise InputError("E-CONFIG", f"{what} is {reference!r}, without :NAME.", hint)
     try:
         value = getattr(importlib.import_module(module), name)
     except Exception as error:  # a module can raise anything
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200].rstrip(".")
-        raise InputError(
-            "E-CONFIG",
-            f"{what} is {reference!r}: {reason}.",
-            f"Give MODULE:NAME of a {kind.__name__}, in a module that Python finds (PYTHONPATH=. for this folder).",
-        ) from error
+        raise InputError("E-CONFIG", f"{what} is {reference!r}: {reason}.", hint) from error
     if not isinstance(value, kind):
         raise InputError(
             "E-CONFIG", f"{what} is {reference!r}, which is a {type(value).__name__}.", f"Name a {kind.__name__}."

@@ -13,6 +13,7 @@ from flip_flop.metrics import (
     METRICS,
     Metric,
     Scores,
+    add_metric,
     bootstrap_interval,
     f1_per_template,
     mean_statistic,
@@ -20,6 +21,7 @@ from flip_flop.metrics import (
 )
 from tests.metrics import oracle
 from tests.metrics.oracle import data_of, random_data
+from tests.refused import refused
 
 
 def value(name, predictions, gold, num_labels=2):
@@ -286,3 +288,8 @@ def test_a_metric_cannot_have_the_name_of_another_key():
     for name in {*KEYS - METRICS.keys(), "own_label_mass_per_template", "calibrated", "repeat_flips", "agreement"}:
         with pytest.raises(ValueError, match=f"'{name}' is the name of another number"):
             Metric(name, "mine", len)
+
+
+@pytest.mark.parametrize("reference", ["flips", "flips:"])
+def test_a_metric_without_the_name_of_its_object_is_refused(reference):
+    refused(f"E-CONFIG: metric is '{reference}', without :NAME. Give MODULE:NAME of a Metric", add_metric, reference)

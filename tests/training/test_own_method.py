@@ -132,9 +132,15 @@ def test_settings_store_the_method_by_name():
         ("no_such_module:WORST", "method is 'no_such_module:WORST': ModuleNotFoundError: .*PYTHONPATH"),
         (f"{__name__}:BEST", "AttributeError: .* has no attribute 'BEST'"),
         (f"{__name__}:worst_template", "which is a function. Name a Method."),
-        (":", "method is ':': ValueError: "),
+        (":", "method is ':', without :NAME. Give MODULE:NAME of a Method"),
+        (":WORST", "method is ':WORST': ValueError: "),
         (Method("f2c", "Mine", "#000000", worst_template), "'f2c' is the name of another method"),
         (Method("mine", "Mine", "#000000"), "'mine' has no loss"),
+        (Method("base", "Mine", "#000000", worst_template), "'base' is the name of another method"),
+        *(
+            (Method(name, "Mine", "#000000", worst_template), f"method: {name!r} is not one word")
+            for name in ("", " ", "../x", "a/b", "a b", "..", ".a")
+        ),
     ],
 )
 def test_invalid_method_is_refused(method, words):
@@ -198,6 +204,10 @@ INVALID_LOSSES = {
     ),
     "label 2 of 2": (lambda instance: {"x": instance.nll(2).mean()}, "label 2 of instance .* Labels are 0 to 1"),
     "label -1": (lambda instance: {"x": instance.answer_log_probs(-1)[0].mean()}, "label -1"),
+    "another reduction": (
+        lambda instance: {"x": instance.nll(0, "total").mean()},
+        "asks for the reduction 'total'. Known: mean, sum",
+    ),
     "nothing": (lambda instance: None, SCALAR),
     "tensor": (lambda instance: instance.nll(0).mean(), SCALAR),
     "number": (lambda instance: {"x": 1.0}, SCALAR),
@@ -214,7 +224,7 @@ def make_own(tmp_path, loss, **changes):
 
 
 @pytest.mark.parametrize("loss", INVALID_LOSSES)
-def test_invalid_loss_is_refused(tmp_path, loss):
+def test_invalid_loss_is_refused(untyped, tmp_path, loss):
     function, words = INVALID_LOSSES[loss]
     refused(f"E-CONFIG: .*{words}", make_own(tmp_path, function).train)
 

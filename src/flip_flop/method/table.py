@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
@@ -158,14 +159,19 @@ def find_method(method: object) -> Method:
     """The method of this name, the one at ``package.module:name``, or the method itself.
 
     Raises:
-        InputError: ``E-CONFIG`` if it does not exist, has no loss, or has the name of another method.
+        InputError: ``E-CONFIG`` if it does not exist, has no loss, or has a name that is not one word or is that of
+            another method.
     """
     if not isinstance(method, str | Method):
         raise InputError("E-CONFIG", f"method is {method!r}.", f"Use one of {', '.join(METHODS)}.")
     method = method if isinstance(method, Method) else METHODS.get(method) or _imported(method)
-    if method.loss is None or METHODS.get(method.name, method) is not method:
-        reason = "has no loss" if method.loss is None else "is the name of another method"
-        raise InputError("E-CONFIG", f"method: {method.name!r} {reason}.", "Change the Method.")
+    faults = {
+        "has no loss": method.loss is None,
+        "is the name of another method": {**METHODS, BASE.name: BASE}.get(method.name, method) is not method,
+        "is not one word of letters, digits and _": not re.fullmatch(r"\w[\w.-]*", method.name),
+    }
+    if reasons := [fault for fault, holds in faults.items() if holds]:
+        raise InputError("E-CONFIG", f"method: {method.name!r} {reasons[0]}.", "Change the Method.")
     return method
 
 

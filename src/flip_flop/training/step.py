@@ -5,14 +5,14 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast, get_args
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int, Int64
 from torch import Tensor, nn
 
-from flip_flop.errors import InputError, log
+from flip_flop.errors import InputError, log, look_up
 from flip_flop.files import derive_seed, generator
 from flip_flop.method import Consensus, Method, TemplateSplit
 from flip_flop.method.divergences import to_device
@@ -67,6 +67,7 @@ class TrainingInstance:
     def nll(self, label: int | None, reduction: Reduction = "mean") -> Float[Tensor, " templates"]:
         """Negative log-likelihood of a label's answer; reuses earlier results."""
         label = self._valid(label)
+        look_up(reduction, dict.fromkeys(get_args(Reduction)), "E-CONFIG", "the method asks for the reduction")
         if label in self._token_log_softmax:
             answer, log_probs = self._token_log_softmax[label]
             target = to_device(answer.token_target, log_probs.device)
