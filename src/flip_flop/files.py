@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 from filelock import FileLock, Timeout
 
@@ -40,6 +41,16 @@ IN_PLACE = ("a pipe", "a device", "a stream")
 STREAMS = {"/dev/stdout": "/dev/fd/1", "/dev/stderr": "/dev/fd/2"}
 
 
+def inputs_of_command() -> set[Path]:
+    """Return the task, study and data files that the command has named or read, which no output may replace.
+
+    A Python program may replace its own: without a command the set is new.
+    """
+    context = click.get_current_context(silent=True)
+    paths: set[Path] = set() if context is None else context.find_root().meta.setdefault("inputs", set())
+    return paths
+
+
 def check_output(path: Path, *, is_folder: bool = False) -> None:
     """Refuse the path of an output that cannot be written, before anything is computed.
 
@@ -61,6 +72,8 @@ def check_output(path: Path, *, is_folder: bool = False) -> None:
         raise InputError("E-OUT-PATH", f"Cannot write to {path}: {error.strerror}.") from error
     if node not in ((None, "a folder") if is_folder else (None, "a file", *IN_PLACE)):
         raise InputError("E-OUT-PATH", f"{path} is {node}.", "Give a folder." if is_folder else "Give a file's name.")
+    if path.resolve() in inputs_of_command():
+        raise InputError("E-OUT-PATH", f"{path} is a file that this command reads.", "Give the output another name.")
 
 
 def _node(path: Path) -> str | None:

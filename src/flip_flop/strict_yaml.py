@@ -9,6 +9,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from flip_flop.errors import InputError, nearest
+from flip_flop.files import inputs_of_command
 
 Model = TypeVar("Model", bound="StrictModel")
 
@@ -51,6 +52,7 @@ def read_yaml(path: Path, *, loader: type[StrictLoader] = StrictLoader, code: st
     Raises:
         InputError: With the file and the line.
     """
+    inputs_of_command().add(path.resolve())
     try:
         return yaml.load(path.read_text(encoding="utf-8-sig"), Loader=loader)
     except OSError as error:

@@ -120,7 +120,14 @@ MISTAKES = {
         None, (*PREDICT, "--out", "deep/out.csv", "--quiet", "--chat-template", "on"), "E-CHAT-TEMPLATE", ["off"],
     ),
     "spreadsheet": (None, (*PREDICT, "--out", "out.ods"), "E-OUT-PATH", [".csv or .xlsx"]),
-    "predict onto its input": (None, (*PREDICT, "--out", "test.csv"), "E-OUT-PATH", ["the input itself"]),
+    "predict onto its input": (None, (*PREDICT, "--out", "test.csv"), "E-OUT-PATH", ["that this command reads"]),
+    "predict onto other rows": (None, (*PREDICT, "--out", "train.jsonl"), "E-OUT-PATH", ["that this command reads"]),
+    "Markdown onto the task": (
+        None,
+        ("audit", "-m", "MODEL", "-t", "tickets.yaml", "-o", "new", "--markdown", "tickets.yaml"),
+        "E-OUT-PATH",
+        ["that this command reads"],
+    ),
     "predict a label": (
         task("{{ text }}. Is", "{{ text }} {{ urgent }}. Is"), (*PREDICT, "--out", "out.csv"),
         "E-TPL-LABEL-LEAK", ["'urgent'"],

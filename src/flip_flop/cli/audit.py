@@ -21,7 +21,7 @@ from flip_flop.cli.options import (
 from flip_flop.console import echo, is_first_process, percent
 from flip_flop.errors import InputError
 from flip_flop.evaluation.result import Audit, check_out
-from flip_flop.files import lock_output, write_text
+from flip_flop.files import check_output, lock_output, write_text
 from flip_flop.hub import is_endpoint
 from flip_flop.scoring import ScoringOptions, listed_beside
 
@@ -110,6 +110,8 @@ def audit_command(
             if is_first_process():
                 echo(estimated)
         return 0
+    if run.markdown is not None:
+        check_output(run.markdown)  # again, because the inputs are known now
     for out in variants if is_first_process() else ():
         click.get_current_context().with_resource(lock_output(out))
         check_out(out, overwrite=run.overwrite)

@@ -43,7 +43,7 @@ def predict_command(
     from flip_flop.evaluation.run_directory import check_target
     from flip_flop.files import lock_output
 
-    check_target(run.out, run.source)
+    check_target(run.out)
     # The data's errors come before the model's minutes, and those of all that is typed before the seconds of torch.
     opened = data.open(task.task, task.templates, data.protocol)
     prior = calibration.prior(opened)

@@ -61,16 +61,14 @@ def load_run(path: str | os.PathLike[str]) -> Audit:
     return run
 
 
-def check_target(out: Path, source: Path | None = None) -> None:
+def check_target(out: Path) -> None:
     """Refuse an output file of predictions before they are computed.
 
     Raises:
-        InputError: ``E-OUT-PATH`` for an unknown suffix, for the input ``source`` or if it cannot be
-            written; ``E-DATA-FILE`` for a spreadsheet without its package.
+        InputError: ``E-OUT-PATH`` for an unknown suffix, or if it cannot be written; ``E-DATA-FILE`` for a
+            spreadsheet without its package.
     """
     check_output(out)
-    if source is not None and out.exists() and source.exists() and out.samefile(source):
-        raise InputError("E-OUT-PATH", f"{out} is the input itself.", "Give --out another name.")
     if out.suffix not in PREDICTION_SUFFIXES:
         raise InputError(
             "E-OUT-PATH", f"{out.name} is not JSONL, CSV or xlsx.", "End --out with .jsonl, .csv or .xlsx."

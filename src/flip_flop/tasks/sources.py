@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol, cast, runtime_checkable
 
 from flip_flop.errors import InputError, Value, nearest, require_whole
-from flip_flop.files import derive_seed, sha256_file, sha256_text
+from flip_flop.files import derive_seed, inputs_of_command, sha256_file, sha256_text
 from flip_flop.hub import commit_on_hub, is_offline, why_unreachable
 from flip_flop.prompts import RenderedInstance
 from flip_flop.tasks.readers import (
@@ -140,6 +140,7 @@ class FileSource:
     labels: tuple[object, ...] = ()
 
     def __post_init__(self) -> None:
+        inputs_of_command().add(self.path.resolve())
         is_separated = self.path.suffix.lower() in SEPARATED
         if self.delimiter is not None and not (is_separated and re.fullmatch('[^"\r\n]', self.delimiter)):
             raise InputError(
