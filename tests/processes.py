@@ -83,6 +83,7 @@ def _run(work, arguments, output, folder, environment):
     os.environ.clear()
     os.environ.update(environment)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a background process may ignore it
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     with Path(output).open("ab") as file:
         for stream in (1, 2):
             os.dup2(file.fileno(), stream)

@@ -9,6 +9,7 @@ import os
 import platform
 import re
 import shlex
+import signal
 import sys
 import time
 import unicodedata
@@ -180,6 +181,12 @@ def warn_once(line: str) -> None:
 def is_first_process() -> bool:
     """Return whether this process is the only process or the first process of a launcher."""
     return os.environ.get("RANK", "0") == "0"
+
+
+def stop_signals() -> set[int]:
+    """Return SIGTERM, and SIGHUP of a closed terminal where the platform has it and ``nohup`` does not ignore it."""
+    hangup = getattr(signal, "SIGHUP", signal.SIGTERM)
+    return {signal.SIGTERM} if signal.getsignal(hangup) == signal.SIG_IGN else {signal.SIGTERM, hangup}
 
 
 def echo(text: object = "", *, err: bool = False) -> None:

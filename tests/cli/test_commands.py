@@ -46,12 +46,13 @@ def test_the_installed_command_runs():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)])
 def test_a_signal_in_a_write_ends_with_one_line_and_leaves_no_file(tmp_path, name, code):
     (tmp_path / "reviews.csv").write_text("text,label\n" + "good room,yes\nbad food,no\n" * 5)
     program = (
         "import os, signal, sys\nfrom flip_flop.cli.main import main\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a background process may ignore it
+        "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"
         f"sys.addaudithook(lambda event, _: event == 'os.rename' and os.kill(os.getpid(), signal.{name}))\n"
         "sys.argv = ['flip-flop', 'init', 'reviews.csv']\nmain()"
     )

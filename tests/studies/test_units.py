@@ -255,18 +255,36 @@ def test_a_lost_process_ends_its_unit_alone(tmp_path):
     assert (tmp_path / "log").read_text() == "no such library\n"
 
 
-def test_all_processes_stop_at_the_same_time(tmp_path, monkeypatch):
+def hang_up():
+    """Send the signal as a shell does whose terminal is closed."""
+    os.kill(os.getpid(), signal.SIGHUP)
+    os.kill(os.getpid(), signal.SIGHUP)
+    raise OSError("no terminal")
+
+
+def press():
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("stop", "expected"),
+    [(press, KeyboardInterrupt), (lambda: os.kill(os.getpid(), signal.SIGTERM), SystemExit), (hang_up, SystemExit)],
+)
+def test_all_processes_stop_at_the_same_time(tmp_path, monkeypatch, stop, expected):
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the starter of the tests may ignore it
     units = plan(small(methods=("cce",), seeds=(0, 1, 2, 3))).units
     ready = tmp_path / "ready"
     code = f"trap 'echo >> {tmp_path}/stopped; exit' TERM; echo >> {ready}; while :; do sleep 0.01; done"
 
     def interrupt(seconds):
         if ready.exists() and len(ready.read_text()) == 3:
-            raise KeyboardInterrupt
+            stop()
 
     monkeypatch.setattr(run.time, "sleep", interrupt)
-    with pytest.raises(KeyboardInterrupt):
+    monkeypatch.setattr(run, "echo", lambda *_, **__: hang_up() if stop == hang_up else None)
+    with pytest.raises(expected):
         run_units("small", dict.fromkeys(units, f"sh -c {shlex.quote(code)}"), [""] * 3)
+    signal.signal(signal.SIGHUP, before)
     assert len((tmp_path / "stopped").read_text()) == 3
 
 
@@ -290,7 +308,7 @@ def test_interrupted_study_matches_an_uninterrupted_one(whole, tmp_path, capsys,
     study, root, output, seen = write_study(tmp_path), tmp_path / "out", tmp_path / "shown.txt", set()
     (base,) = whole[0].glob("audits/base-*")
     shutil.copytree(base, root / "audits" / base.name)
-    for number, code in ((signal.SIGTERM, 143), (None, 1)):
+    for number, code in ((signal.SIGHUP, 129), (None, 1)):
         seen.update(whole_checkpoints(root))
         process = start(command, "study", "run", study, "--out", root, output=output)
         wait_for(lambda: set(whole_checkpoints(root)) - seen)

@@ -21,6 +21,14 @@ from tests.tiny import byte_bpe, tiny_model
 from tests.training.conftest import adapter_bytes, before_step, make_task, record_of, rows, run, settings, signal_in
 
 
+@pytest.fixture
+def hangup():
+    """The default of SIGHUP, which the starter of the tests may ignore."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 def selected(out):
     return record_of(out)["training"]["selected_checkpoint"]
 
@@ -52,22 +60,36 @@ def test_failed_training_restores_the_signal_handlers(out, monkeypatch):
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_signals_of_a_scheduler_are_one_request_with_one_line(monkeypatch, capsys, processes):
+def test_signals_of_a_scheduler_are_one_request_with_one_line(monkeypatch, capfd, processes, hangup):
     monkeypatch.setattr("flip_flop.training.run.world_size", lambda: processes)
-    numbers = (signal.SIGTERM, signal.SIGTERM, *[signal.SIGINT] * (processes - 1))  # a launcher repeats Ctrl-C
+    numbers = (
+        signal.SIGTERM,
+        signal.SIGTERM,
+        signal.SIGHUP,
+        *[signal.SIGINT] * (processes - 1),
+    )  # a launcher repeats Ctrl-C
     before, stop = [signal.getsignal(number) for number in numbers], StopOnSignal(Mock())
     stop.on_train_begin(None, None, None)
     for number in numbers:
         os.kill(os.getpid(), number)
-    assert capsys.readouterr().err.splitlines() == ["finishing the step; press Ctrl-C again to stop now"]
+    assert capfd.readouterr().err.splitlines() == ["finishing the step; press Ctrl-C again to stop now"]
     assert stop.received == numbers[-1]
     codes = []
     monkeypatch.setattr(os, "_exit", codes.append)
     monkeypatch.setattr(run_module, "SECONDS_OF_A_LAUNCHER", 0.0)
     os.kill(os.getpid(), signal.SIGINT)
-    assert codes == [130]
+    assert (codes, capfd.readouterr().err) == ([130], "stopped\n")
     stop.restore()
     assert [signal.getsignal(number) for number in numbers] == before
+
+
+def test_a_hangup_that_nohup_ignores_stays_ignored(hangup):
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    stop = StopOnSignal(Mock())
+    stop.on_train_begin(None, None, None)
+    os.kill(os.getpid(), signal.SIGHUP)
+    assert (stop.received, signal.getsignal(signal.SIGHUP)) == (None, signal.SIG_IGN)
+    stop.restore()
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """``flip-flop``: its commands and exit codes."""
 
 import atexit
+import contextlib
 import gc
 import io
 import logging
@@ -17,7 +18,7 @@ from typing import NoReturn
 import click
 
 from flip_flop.cli.lazy import LazyGroup
-from flip_flop.console import LogLines, align_columns, echo, hardware, is_first_process, versions
+from flip_flop.console import LogLines, align_columns, echo, hardware, is_first_process, stop_signals, versions
 from flip_flop.errors import OTHER_ENDED, InputError, is_of_communication, log
 
 COMMANDS = {
@@ -62,7 +63,8 @@ def main() -> None:
     is_main = threading.current_thread() is threading.main_thread()
     # A launcher's processes end at once, in a collective operation, too.
     if is_main and os.environ.get("WORLD_SIZE", "1") == "1":
-        signal.signal(signal.SIGTERM, _terminate)
+        for number in stop_signals():
+            signal.signal(number, _terminate)
     try:
         code = cli.main(prog_name="flip-flop", standalone_mode=False)
     except InputError as error:
@@ -97,7 +99,8 @@ def main() -> None:
 
 def _terminate(number: int, frame: object) -> None:
     """Remove temporary files on the way out, as on Ctrl-C."""
-    os.write(2, b"stopped\n")  # echo cannot interrupt itself
+    with contextlib.suppress(OSError):  # the terminal may be closed
+        os.write(2, b"stopped\n")  # echo cannot interrupt itself
     raise SystemExit(128 + number)
 
 
@@ -108,7 +111,7 @@ def _refuse(text: str) -> NoReturn:
     an error that the first does not have.
     """
     if not is_first_process():
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (*stop_signals(), signal.SIGINT):
             signal.signal(number, lambda *_: sys.exit(2))
         time.sleep(SECONDS_FOR_THE_FIRST)
     echo(text, err=True)

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch
 
-from flip_flop.console import echo, is_first_process, now, track
+from flip_flop.console import echo, is_first_process, now, stop_signals, track
 from flip_flop.errors import InputError
 from flip_flop.evaluation.audit import audit
 from flip_flop.files import lock_output, remove
@@ -63,9 +63,9 @@ def run_unit(plan: Plan, folder: StudyFolder, unit: Unit) -> int:
     """Run the cells of a unit that are not done, and return the exit code: 0, 1 if a cell failed, 143 if stopped.
 
     Raises:
-        SystemExit: SIGTERM stopped an audit.
+        SystemExit: A signal stopped an audit.
     """
-    with _exit_on_sigterm():
+    with _exit_on_signal():
         together = [cell for cell in unit.cells if _by_all_processes(plan, cell)]
         if num_processes() > 1 and together:
             # This begins the process group. Later, digests resolve settings for the CPU, which would begin a CPU's.
@@ -88,12 +88,17 @@ def _by_all_processes(plan: Plan, cell: Cell) -> bool:
 
 
 @contextlib.contextmanager
-def _exit_on_sigterm() -> Iterator[None]:
-    previous = signal.signal(signal.SIGTERM, lambda number, frame: exit(STOPPED))
+def _exit_on_signal() -> Iterator[None]:
+    def stop(number: int, frame: object) -> None:
+        signal.signal(number, signal.SIG_IGN)  # a shell repeats SIGHUP
+        exit(128 + number)
+
+    previous = {number: signal.signal(number, stop) for number in stop_signals()}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        for handler in previous.items():
+            signal.signal(*handler)
 
 
 def _run_cells(plan: Plan, folder: StudyFolder, unit: Unit) -> int:
@@ -230,12 +235,12 @@ def run_units(
 ) -> dict[Unit, int]:
     """Run the commands of units, one process per device at a time, and return their exit codes.
 
-    An error on a GPU or a lost process ends only its unit. SIGTERM and Ctrl-C let each process finish its step and
-    write a checkpoint. A second Ctrl-C ends them after the current backward pass.
+    An error on a GPU or a lost process ends only its unit. SIGTERM, SIGHUP and Ctrl-C let each process finish its step
+    and write a checkpoint. A second Ctrl-C ends them after the current backward pass.
     """
     waiting, free, exit_codes = list(commands), list(devices), {}
     running: dict[subprocess.Popen[bytes], tuple[Unit, str]] = {}
-    with _exit_on_sigterm(), track(name, len(waiting), "units", quiet=quiet) as advance:
+    with _exit_on_signal(), track(name, len(waiting), "units", quiet=quiet) as advance:
         try:
             while waiting or running:
                 while waiting and free:
@@ -254,11 +259,12 @@ def run_units(
                     free.append(device)
                     advance(1)
         finally:
-            if running:
-                echo("finishing the step; press Ctrl-C again to stop now", err=True)
             try:
                 for process in running:
                     process.terminate()
+                if running:
+                    with contextlib.suppress(OSError):  # a closed terminal
+                        echo("finishing the step; press Ctrl-C again to stop now", err=True)
                 for process in running:
                     process.wait()
             finally:

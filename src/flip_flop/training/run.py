@@ -29,7 +29,7 @@ from transformers import (
 )
 from transformers.trainer_utils import HubStrategy
 
-from flip_flop.console import is_first_process, today, track, visible
+from flip_flop.console import is_first_process, stop_signals, today, track, visible
 from flip_flop.errors import InputError, log
 from flip_flop.files import new_folder, write_json, write_text
 from flip_flop.method import find_method
@@ -364,7 +364,8 @@ class ShowProgress(TrainerCallback):
             value = metrics.get(f"eval_{key}")
             if value is not None:
                 words.append(f"{name} {100 * value:.1f}")
-        tqdm.write(visible("  ".join(words)), file=sys.stderr)
+        with contextlib.suppress(OSError):  # a closed terminal
+            tqdm.write(visible("  ".join(words)), file=sys.stderr)
 
     def on_train_end(self, args, state: TrainerState, control, **kwargs) -> None:
         """Close the bar."""
@@ -372,7 +373,7 @@ class ShowProgress(TrainerCallback):
 
 
 class StopOnSignal(TrainerCallback):
-    """Finishes the step on SIGINT or SIGTERM, writes a checkpoint and stops. A second SIGINT ends the process at once.
+    """Finishes the step on SIGINT, SIGTERM or SIGHUP, writes a checkpoint and stops. A second SIGINT ends at once.
 
     Python runs a handler between two operations of torch, or after a backward pass.
     """
@@ -387,13 +388,15 @@ class StopOnSignal(TrainerCallback):
     def on_train_begin(self, args, state, control, **kwargs) -> None:
         """Install the handlers, which only the main thread can."""
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in (signal.SIGINT, *stop_signals()):
                 self._previous[number] = signal.signal(number, self._receive)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         # A launcher repeats the signal that it gets.
         is_repeated = world_size() > 1 and time.monotonic() - self._first < SECONDS_OF_A_LAUNCHER
         if self.received is not None and number == signal.SIGINT and not is_repeated:
+            with contextlib.suppress(OSError):
+                os.write(2, b"stopped\n" * is_first_process())
             os._exit(128 + number)
         is_first, self.received = self.received is None, number
         if is_first:
