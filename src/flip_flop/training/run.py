@@ -156,9 +156,8 @@ def train(
         with listed_beside(out):
             trainer = F2CTrainer(loaded, config, callbacks=callbacks, task=data)
         _check_steps(trainer)
-        needs_best, checkpoint = trainer.args.load_best_model_at_end, None
-        if has_begun:
-            checkpoint = checkpoint_to_resume(Path(config.output_dir), needs_best=needs_best)
+        folder, needs_best = Path(config.output_dir), trainer.args.load_best_model_at_end
+        checkpoint = checkpoint_to_resume(folder, needs_best=needs_best) if has_begun else None
         if trainer.is_frozen and checkpoint and not plan["allowed_changes"]:
             ids, prompts = [instance.id for instance in trainer.voters], trainer.train_instances.digest
             stored = VoteTable.read(out / VOTES, ids, prompts) if rank() == 0 else None
