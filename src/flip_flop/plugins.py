@@ -21,7 +21,7 @@ def import_object(what: str, reference: str, kind: type[Value]) -> Value:
         raise InputError("E-CONFIG", f"{what} is {reference!r}, without :NAME.", hint)
     try:
         value = getattr(importlib.import_module(module), name)
-    except Exception as error:  # a module can raise anything
+    except (Exception, SystemExit) as error:  # a module can raise anything
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200].rstrip(".")
         raise InputError("E-CONFIG", f"{what} is {reference!r}: {reason}.", hint) from error
     if not isinstance(value, kind):
@@ -50,7 +50,7 @@ class PluginTable(UserDict[str, Value]):
                 continue
             try:
                 values[entry.name] = entry.load()
-            except Exception as error:  # a module can raise anything
+            except (Exception, SystemExit) as error:  # a module can raise anything
                 reason = f"{type(error).__name__}: {error}"
                 log.warning("W-PLUGIN: cannot import %r (%s): %s", entry.name, entry.value, reason)
         return values

@@ -293,3 +293,12 @@ def test_a_metric_cannot_have_the_name_of_another_key():
 @pytest.mark.parametrize("reference", ["flips", "flips:"])
 def test_a_metric_without_the_name_of_its_object_is_refused(reference):
     refused(f"E-CONFIG: metric is '{reference}', without :NAME. Give MODULE:NAME of a Metric", add_metric, reference)
+
+
+@pytest.mark.parametrize("line", ["import sys; sys.exit(0)", "1 / 0", "import no_such_package"])
+def test_a_module_that_ends_or_fails_is_one_line(tmp_path, monkeypatch, line):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "ending.py").write_text(f"{line}\n")
+    refused(
+        "E-CONFIG: metric is 'ending:X': (SystemExit|ZeroDivisionError|ModuleNotFoundError): ", add_metric, "ending:X"
+    )
