@@ -62,7 +62,7 @@ class InputError(ValueError):
 
 
 def require_whole(name: str, value: object, least: float = -math.inf) -> int:
-    """Return an argument as an integer, or refuse one that is no whole number of at least ``least`` (``E-CONFIG``)."""
+    """Return an argument as an integer; refuse all but whole numbers of at least ``least`` (``E-CONFIG``)."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
         bound = "" if math.isinf(least) else f", at least {least}"
         raise InputError("E-CONFIG", f"{name} is {value!r}.", f"Give a whole number{bound}.")

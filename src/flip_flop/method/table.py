@@ -54,7 +54,7 @@ class Method:
     def code(self) -> str | None:
         """SHA-256 of the code of a custom method: the loss's module, or the loss itself in a script or a notebook.
 
-        None for a method of this package, which has a version, and if there is no source.
+        None for a method of this package, which has a version, and for code without a file.
         """
         if self.is_built_in:
             return None

@@ -78,8 +78,9 @@ class Scores:
             raise InputError(
                 "E-SCORER", f"Scores are of {len(self.scores)} instances, gold labels of {len(self.gold)}."
             )
-        if len(places := np.argwhere(~np.less(self.scores, np.inf))):
-            row = (self.ids or range(len(self.gold)))[places[0][0]]
+        if self.scores.size and not self.scores.max() < np.inf:
+            place = np.argwhere(~np.less(self.scores, np.inf))[0]
+            row = (self.ids or range(len(self.gold)))[place[0]]
             raise InputError("E-SCORER", f"A score of instance {row!r} is NaN or +inf, and so not a log-probability.")
 
     @classmethod

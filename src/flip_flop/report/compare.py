@@ -331,7 +331,7 @@ def compare(*runs: Audit | str | PathLike[str]) -> AuditComparison:
 
 
 def as_audits(runs: Audit | str | PathLike[str] | Iterable[Audit | str | PathLike[str]]) -> list[Audit]:
-    """Return audits, with run directories loaded. One alone is a list of one."""
+    """Return a list of audits, with run directories loaded."""
     given = [*runs] if isinstance(runs, Iterable) and not isinstance(runs, str) else [runs]
     if not all(isinstance(run, Audit | str | PathLike) for run in given):
         kinds = ", ".join(type(run).__name__ for run in given)
