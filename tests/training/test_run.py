@@ -13,9 +13,9 @@ from flip_flop.prompts import TemplateSet
 from flip_flop.tasks import FileSource, RowsSource
 from flip_flop.training import F2CTrainer, load_training_data
 from flip_flop.training import run as run_module
-from flip_flop.training.data import SAMPLE_SIZE, initial_vote_stats
 from flip_flop.training.run import StopOnSignal
 from flip_flop.training.selection import CheckpointCriterion
+from flip_flop.training.votes import SAMPLE_SIZE, initial_vote_stats
 from tests.refused import refused
 from tests.tiny import byte_bpe, tiny_model
 from tests.training.conftest import adapter_bytes, before_step, make_task, record_of, rows, run, settings, signal_in

@@ -12,7 +12,6 @@ from transformers import TrainerState
 
 from flip_flop.metrics import majority_vote
 from flip_flop.tasks import RowsSource
-from flip_flop.training.data import VoteTable
 from flip_flop.training.selection import (
     CheckpointCriterion,
     StopOnCollapse,
@@ -20,6 +19,7 @@ from flip_flop.training.selection import (
     reason_to_withhold,
     vote_agreement,
 )
+from flip_flop.training.votes import VoteTable
 from tests.training import conftest
 from tests.training.conftest import load_tiny, log_of, make_task, record_of, rows, settings
 

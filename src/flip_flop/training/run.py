@@ -54,10 +54,11 @@ from flip_flop.training.checkpoints import (
     resume_settings,
 )
 from flip_flop.training.config import F2CConfig, optimizer_errors
-from flip_flop.training.data import VOTES, TrainingData, VoteTable, initial_vote_stats, rows_for_task, warn_of_templates
+from flip_flop.training.data import TrainingData, as_training_data
 from flip_flop.training.folder import find_damage
 from flip_flop.training.selection import StopOnCollapse, reason_against_answers, reason_to_withhold
 from flip_flop.training.trainer import F2CTrainer
+from flip_flop.training.votes import VOTES, VoteTable, initial_vote_stats, warn_of_templates
 
 SURVEY = "survey.json"
 SECONDS_OF_A_LAUNCHER = 2.0
@@ -113,7 +114,7 @@ def train(
     """
     out = Path(out)
     with lock(out), named_write_errors(out), contextlib.ExitStack() as until_end:
-        data, _ = rows_for_task(data, config)
+        data = as_training_data(data, config)
         loaded = load_trained(model, None, config)
         if loaded.adapter is not None:
             hint = "Give the base model, as PEFT's unload() returns it, or train the adapter further with F2CTrainer."

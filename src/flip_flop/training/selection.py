@@ -14,8 +14,8 @@ from flip_flop.console import percent
 from flip_flop.errors import InputError, log
 from flip_flop.metrics import METRICS, Average, Scores, is_collapsed, label_shares, majority_vote, summarise
 from flip_flop.training.config import F2CConfig
-from flip_flop.training.data import VoteTable
 from flip_flop.training.settings import SelectBy
+from flip_flop.training.votes import VoteTable
 
 # The label frequencies of fewer votes are too noisy.
 MIN_VOTES = 50
@@ -148,7 +148,7 @@ def drift_beyond_chance(vote_counts: Int[np.ndarray, " labels"], first: VoteTabl
         (\tfrac1n + \tfrac1m)}\Bigr)
 
     a and b are the label frequencies of n votes and of the m first ones. The first part is the total variation distance
-    (:meth:`~flip_flop.training.data.VoteTable.drift`); the second is about its expectation if both are samples of one
+    (:meth:`~flip_flop.training.votes.VoteTable.drift`); the second is about its expectation if both are samples of one
     distribution.
     """
     num_votes, num_first = vote_counts.sum(), len(first.ids)

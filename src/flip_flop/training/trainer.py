@@ -50,25 +50,20 @@ from flip_flop.training.adapter import (
 from flip_flop.training.card import CARD, change_on_validation, describe, model_card
 from flip_flop.training.checkpoints import Checkpoints
 from flip_flop.training.config import F2CConfig, setting_errors
-from flip_flop.training.data import (
+from flip_flop.training.data import TrainingData, as_training_data, render_for
+from flip_flop.training.dataset import (
     InstanceDataset,
     KeyedSampler,
-    TrainingData,
-    VoteTable,
-    check_frozen_votes,
     collate,
-    draw_sample,
     encode_rows,
     instances_per_step,
     log_passes,
-    render_for,
     require_data,
     require_same_shape,
-    rows_for_task,
-    votes_of,
 )
 from flip_flop.training.selection import CheckpointCriterion, StopEarly, StopOnCollapse, evaluation_metrics
 from flip_flop.training.step import StepStatistics, TrainingInstance, by_rows, drawn_for, loss_terms, mean_loss
+from flip_flop.training.votes import VoteTable, check_frozen_votes, draw_sample, votes_of
 
 BASE = "base"  # the key of the base model's scores
 OPEN_ROWS = 32  # validation rows of which open answers are generated
@@ -132,13 +127,8 @@ class F2CTrainer(Trainer):
         args.check_metric(has_metrics=compute_metrics is not None)
         record, self.template_names = None, list[str]()
         if task is not None:
-            data, eval_dataset = rows_for_task(task, args, train_dataset, eval_dataset)
-            train_dataset, content_free, self._task = data.train, data.content_free, data.task
-            if data.record.answer:  # measured once, at the end, because answers have to be generated
-                if isinstance(eval_dataset, Mapping):
-                    raise unsupported("A dict of evaluation sets")
-                self.open_validation, eval_dataset = data.validation[:OPEN_ROWS], None
-            record = data.record
+            data, eval_dataset = self._read_task(task, args, train_dataset, eval_dataset)
+            train_dataset, content_free, record = data.train, data.content_free, data.record
             self.template_names = [template.name for template in record.templates]
         self.loaded = load_trained(model, processing_class, args, quantization_config)
         if is_default:
@@ -184,6 +174,20 @@ class F2CTrainer(Trainer):
             raise InputError("E-DISTRIBUTED", message, "Use --shard tp, one device or another model.")
         self._row_tokens = training_row_tokens(self.adapted, args.batch_tokens)
         self.model_accepts_loss_kwargs = True  # compute_loss divides by the number of instances itself
+
+    def _read_task(self, task: Any, args: F2CConfig, train: Any, evaluation: Any) -> tuple[TrainingData, Any]:
+        """Return the task's training data, with other rows if given, and the rows of evaluations, maybe by name."""
+        by_name = dict(evaluation) if isinstance(evaluation, Mapping) else {}
+        first = next(iter(by_name), None)
+        data = as_training_data(task, args, train=train, validation=evaluation if first is None else by_name.pop(first))
+        self._task = data.task
+        if data.record.answer:  # measured once, at the end, because answers have to be generated
+            if first is not None:
+                raise unsupported("A dict of evaluation sets")
+            self.open_validation = data.validation[:OPEN_ROWS]
+            return data, None
+        others = {name: render_for(data.task, rows) for name, rows in by_name.items()}
+        return data, data.validation if first is None else {first: data.validation, **others}
 
     def _prepare_args(self, args: F2CConfig, *, evaluates: bool) -> F2CConfig:
         """Copy the settings; refuse several devices in one process, and a mixed precision without effect."""

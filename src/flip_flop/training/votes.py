@@ -1,0 +1,227 @@
+"""Pseudo-labels from the base model: its scores, their calibration, and what they tell before training."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from flip_flop.errors import InputError, log
+from flip_flop.files import generator, read_arrays, sha256_json, write_arrays
+from flip_flop.method import find_consensus, find_method, split_templates
+from flip_flop.metrics import (
+    METRICS,
+    Scores,
+    answers_by_position,
+    batch_offsets,
+    calibrated,
+    label_shares,
+    majority_vote,
+    share_drift,
+    vote_changes,
+)
+from flip_flop.prompts import RenderedInstance, templates_differ_in_answer_words
+from flip_flop.scoring.encode import EncodedInstance
+from flip_flop.training.config import F2CConfig
+
+VOTES = "votes.npz"
+# Instances of a sample: enough to estimate shares to within a few points.
+SAMPLE_SIZE = 200
+
+
+@dataclass(frozen=True, eq=False)
+class VoteTable:
+    """Scores that vote, by instance id. The scores include the ``offsets`` of a calibration."""
+
+    ids: tuple[str, ...]
+    scores: Float[np.ndarray, "instances templates labels"]
+    offsets: Float[np.ndarray, "templates labels"] | None = None
+
+    @cached_property
+    def _rows(self) -> dict[str, int]:
+        return {identifier: row for row, identifier in enumerate(self.ids)}
+
+    def scores_for(self, instances: Sequence[EncodedInstance]) -> Float[Tensor, "instances templates labels"]:
+        """Return the scores of these instances."""
+        return torch.from_numpy(self.scores[[self._rows[instance.id] for instance in instances]])
+
+    @cached_property
+    def shares(self) -> Float[np.ndarray, " labels"]:
+        """Label frequencies of the majority votes."""
+        return label_shares(majority_vote(self.scores)[:, None], self.scores.shape[-1])
+
+    @cached_property
+    def uncalibrated(self) -> "VoteTable":
+        """The scores without calibration."""
+        return self if self.offsets is None else VoteTable(self.ids, self.scores - self.offsets)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the labels are open answers, which no offset calibrates. Each instance lacks some of them."""
+        return bool(np.isinf(self.scores).any())
+
+    @cached_property
+    def batch_calibrated(self) -> "VoteTable":
+        """These scores if they are calibrated or of open answers, otherwise with batch calibration."""
+        is_final = self.offsets is not None or self.is_open
+        return self if is_final else self.with_offsets(batch_offsets(self.scores))
+
+    def with_offsets(self, offsets: Float[np.ndarray, "templates labels"] | None) -> "VoteTable":
+        """Calibrate raw scores with these offsets, if any."""
+        return self if offsets is None else VoteTable(self.ids, calibrated(self.scores, offsets), offsets)
+
+    def drift(self, shares: Float[np.ndarray, " labels"]) -> float:
+        """Compute the total variation distance of label frequencies from those of these votes.
+
+        For calibrated votes it is the distance from the nearest point on the segment between the raw and the
+        calibrated frequencies, because training moves the model along it.
+        """
+        start, end = self.uncalibrated.shares, self.shares
+        return min(share_drift(shares, start + part * (end - start)) for part in np.linspace(0.0, 1.0, 101))
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of ids and scores."""
+        return sha256_json([self.ids, self.scores.tolist()])
+
+    def write(self, path: Path, prompts: str) -> None:
+        """Write ``ids``, ``scores``, ``offsets`` and the digest of the ``prompts`` and their answers as arrays."""
+        more = {} if self.offsets is None else {"offsets": self.offsets}
+        write_arrays(path, ids=np.array(self.ids), scores=self.scores, prompts=np.array(prompts), **more)
+
+    @classmethod
+    def read(cls, path: Path, ids: Sequence[str], prompts: str) -> "VoteTable | None":
+        """Read a table of these instances; ``None`` if the file is damaged, or has other instances or answers."""
+        try:
+            arrays = read_arrays(path)
+            table = cls(tuple(map(str, arrays["ids"].tolist())), arrays["scores"], arrays.get("offsets"))
+            is_same = table.ids == tuple(ids) and str(arrays["prompts"]) == prompts
+        except (OSError, ValueError, KeyError):
+            return None
+        return table if is_same else None
+
+
+def votes_of(
+    row: EncodedInstance, scores: Float[Tensor, "templates labels"]
+) -> tuple[Float[Tensor, "templates present"], Int[Tensor, " templates"] | None, int | None]:
+    """Return an instance's scores, generated predictions and gold label among the labels that it has.
+
+    Without open answers it has all labels, and its scores predict. A gold label that it lacks is -1.
+    """
+    if not row.votes:
+        return scores, None, row.label
+    has_label = scores.isfinite().any(dim=0)
+    places = [*torch.where(has_label, has_label.cumsum(0) - 1, -1).tolist(), -1]  # the last for a vote of -1
+    label = None if row.label is None else places[row.label]
+    return scores[:, has_label], torch.tensor([places[vote] for vote in row.votes]), label
+
+
+def draw_sample(instances: Sequence[EncodedInstance], seed: int) -> list[EncodedInstance]:
+    """Draw a seeded sample of the instances, in their order."""
+    drawn = generator(seed, "survey").permutation(len(instances))[:SAMPLE_SIZE]
+    return [instances[number] for number in sorted(drawn)]
+
+
+def check_frozen_votes(instances: Sequence[EncodedInstance], config: F2CConfig, *, has_content_free: bool) -> None:
+    """Refuse training instances of which the base model's votes cannot be stored or calibrated.
+
+    Raises:
+        InputError: ``E-DATA-ROWS`` for two rows with one id, ``E-CALIBRATION`` if inputs without content are missing.
+    """
+    identifier, count = Counter(instance.id for instance in instances).most_common(1)[0] if instances else ("", 0)
+    if count > 1:
+        raise InputError(
+            "E-DATA-ROWS",
+            f"Two rows have the id {identifier!r}, but frozen votes are stored by id.",
+            "Give each row its own id.",
+        )
+    if config.vote_calibration == "contextual" and not has_content_free:
+        raise InputError(
+            "E-CALIBRATION",
+            "vote_calibration is contextual, but inputs without content are missing.",
+            "Train on a Task, give F2CTrainer content_free, or use batch or prior.",
+        )
+
+
+def warn_of_templates(instances: Sequence[RenderedInstance], config: F2CConfig) -> None:
+    """Warn if a divergence over the vocabulary mixes the templates' answer words, or if two templates can tie."""
+    method = find_method(config.method)
+    mixes = method.mixes_answer_vocabularies
+    if mixes and mixes(config) and templates_differ_in_answer_words(instances[:SAMPLE_SIZE]):
+        log.warning(
+            "W-TRAINING: templates use different answer words, so a vocabulary-level divergence mixes them. "
+            "Use --divergence-space labels (swarm: --swarm-space labels), or watch own_label_mass."
+        )
+    if instances and len(instances[0].prompts) == 2:
+        effect = "these instances get no loss" if method.needs_consensus else "both count equally"
+        log.warning("W-TRAINING: two templates cannot break a tie: if they disagree, %s. Add a third template.", effect)
+
+
+def initial_vote_stats(
+    votes: VoteTable, config: F2CConfig, design: Mapping[str, Any], voters: Sequence[EncodedInstance]
+) -> dict[str, Any]:
+    """Compute and log shares of the first votes: of a consensus, of each case, and of each label.
+
+    Without labels, a label bias that all templates share cannot be distinguished from class imbalance, so the user sees
+    the label frequencies. For calibrated votes, the effect of the calibration is included. ``design`` has the wordings
+    and orders of the templates.
+
+    Raises:
+        InputError: ``E-POSITION`` if the answers depend on the order of the options, and labels do not train;
+            ``E-NO-CONSENSUS`` if no instance has a consensus and the method needs it.
+    """
+    flips, unlabelled = METRICS["order_flips"], np.full(len(votes.ids), -1)
+    raw, final = (Scores(table.scores, unlabelled, **design) for table in (votes.uncalibrated, votes))
+    if not config.uses_labels and answers_by_position(flips.interval(raw), flips.interval(final)):
+        rate = flips.value(raw) or 0.0
+        raise InputError(
+            "E-POSITION",
+            f"the model answers by position, not by content: the order of the options changes {100 * rate:.1f} % of "
+            "its answers.",
+            "Use a stronger model, or a method with labels, such as supervised.",
+        )
+    scores = [votes_of(row, table)[:2] for row, table in zip(voters, torch.from_numpy(votes.scores), strict=True)]
+    num_with_consensus = sum(bool(find_consensus(*row).exists) for row in scores)
+    if num_with_consensus == 0 and find_method(config.method).needs_consensus:
+        hint = "Run an audit first: look for reversed answer choices, or use a stronger model."
+        raise InputError("E-NO-CONSENSUS", f"none of the {len(scores)} instances has a strict majority.", hint)
+    cases = [split_templates(table, config, written).case for table, written in scores]
+    consensus_share = num_with_consensus / len(scores)
+    case_shares = [cases.count(case) / len(cases) for case in (1, 2, 3)]
+    shares = [] if votes.is_open else votes.shares.tolist()
+    log.info(
+        "first votes over %d instances: consensus on %.0f %%, unanimous and confident on %.0f %%%s",
+        len(scores),
+        100 * consensus_share,
+        100 * case_shares[1],
+        ", labels " * bool(shares) + " / ".join(f"{100 * share:.0f} %" for share in shares),
+    )
+    if case_shares[1] == 1.0:
+        log.warning("W-TRAINING: every instance is unanimous and confident, so training has almost no effect.")
+    if max(shares, default=0.0) > 0.9:
+        log.warning(
+            "W-COLLAPSE: one label has %.0f %% of the votes. If the data are not that imbalanced, training amplifies "
+            "the bias.",
+            100 * max(shares),
+        )
+    calibration = None if votes.offsets is None else vote_changes(votes.uncalibrated.scores, votes.scores)
+    if calibration is not None:
+        log.info(
+            "%s calibration changes %.0f %% of these votes; label drift %.2f",
+            config.vote_calibration,
+            100 * calibration["votes_changed"],
+            calibration["vote_share_drift"],
+        )
+    return {
+        "num_instances": len(scores),
+        "consensus_share": consensus_share,
+        "case_shares": case_shares,
+        "vote_label_shares": shares,
+        "calibration": calibration,
+    }
