@@ -265,7 +265,7 @@ def test_label_names_encoding_and_delimiter_are_written_into_the_task_and_hold_f
     content = csv("text;topic", lambda n: f"“{text(n)}” 5 €;{n % 2}")
     (folder / "a.csv").write_text(content, encoding="cp1252")
     topics = ("--kind", "topic", "--labels", "rooms,food")
-    one_line(flip_flop("init", "a.csv", *topics), "E-DATA-ENCODING", "encoding: cp1252 (init: --encoding)")
+    one_line(flip_flop("init", "a.csv", *topics), "E-DATA-ENCODING", "for example cp1252")
     assert flip_flop("init", "a.csv", *topics, "--encoding", "cp1252").code == 0
     written = yaml.safe_load((folder / "task.yaml").read_text())
     file = {"path": "a.csv", "delimiter": ";", "encoding": "cp1252"}

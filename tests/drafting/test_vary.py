@@ -77,8 +77,8 @@ def test_formats_are_reproducible():
 
 
 def test_paraphrases_depend_on_the_seed_only(loaded):
-    state = torch.random.get_rng_state()
-    first, second, other = sampler(loaded)(["the food was", "the food was", "the food was"], [1, 1, 2])
+    state, keys = torch.random.get_rng_state(), [(seed, "paraphrase", "plain", 1) for seed in (1, 1, 2)]
+    first, second, other = sampler(loaded)(["the food was"] * 3, keys)
     assert first == second != other
     assert torch.equal(state, torch.random.get_rng_state())
 

@@ -3,20 +3,15 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
-import torch
-from transformers import GenerationConfig
-
+from flip_flop.console import track
 from flip_flop.drafting.formats import TemplateParts
-from flip_flop.files import generator
-from flip_flop.prompts import SEPARATOR, RenderedInstance, Template
-from flip_flop.scoring import LoadedModel
-from flip_flop.scoring.causal_lm import evaluation_mode
-from flip_flop.scoring.open_answers import GumbelNoise
+from flip_flop.prompts import SEPARATOR, AnswerFormat, RenderedInstance, Template
+from flip_flop.scoring import DEFAULT_SCORING, LoadedModel
+from flip_flop.scoring.open_answers import RandomKey, batches_of, write_all
 
-# From prompts and seeds to continuations.
-Generate = Callable[[Sequence[str], Sequence[int]], Sequence[str]]
+# From prompts and random numbers to continuations.
+Generate = Callable[[Sequence[str], Sequence[RandomKey]], Sequence[str]]
 
 INSTRUCTION_VERSION = 1  # increases with every change of the instruction
 _INSTRUCTION = """\
@@ -66,24 +61,18 @@ def cut_reply(reply: str) -> str:
 
 
 def sampler(loaded: LoadedModel) -> Generate:
-    """Return a generator of texts from a causal LM. Each text depends on its prompt and seed only."""
-    encoder, tokenizer, model = loaded.encoder(), loaded.tokenizer, loaded.model
-    end: dict[str, Any] = {"stop_strings": ["</template>"], "eos_token_id": tokenizer.eos_token_id}
+    """Return a generator of texts from a causal LM. A text depends on its prompt and its random numbers only."""
+    encoder = loaded.encoder()
 
-    @torch.no_grad()
-    def write(prompt: str, seed: int) -> str:
-        (read,) = encoder.as_read(RenderedInstance("", (prompt,), (), None)).prompts
-        ids = [*([] if encoder.bos is None else [encoder.bos]), *tokenizer(read, add_special_tokens=False)["input_ids"]]
-        room = len(ids) if encoder.max_length is None else min(len(ids), encoder.max_length - len(ids))
-        config = GenerationConfig(max_new_tokens=max(1, room), do_sample=False, pad_token_id=0, **end)
-        given = torch.tensor([ids], device=next(model.parameters()).device)
-        settings = {
-            "generation_config": config,
-            "logits_processor": [GumbelNoise([generator(seed, "paraphrase")], temperature=0.8)],
-            "tokenizer": tokenizer,
-        }
-        with evaluation_mode(model):
-            out = model.generate(input_ids=given, attention_mask=torch.ones_like(given), **settings)  # type: ignore[operator]
-        return str(tokenizer.decode(out[0, len(ids) :], skip_special_tokens=True))
+    def write(prompts: Sequence[str], random_keys: Sequence[RandomKey]) -> list[str]:
+        read = (encoder.as_read(RenderedInstance("", (prompt,), (), None)) for prompt in prompts)
+        ids = [encoder.prompt_ids(instance)[0] for instance in read]
+        longest = max(map(len, ids), default=0)
+        room = longest if encoder.max_length is None else min(longest, encoder.max_length - longest)
+        form = AnswerFormat(stop=("</template>",), max_tokens=max(1, room))
+        batches = batches_of(ids, form.max_tokens, DEFAULT_SCORING.batch_tokens)
+        with track("paraphrases", len(ids), "texts", quiet=False) as advance:
+            texts = write_all(loaded, ids, batches, form, random_keys, advance)
+        return [texts[place][0] for place in range(len(ids))]
 
-    return lambda prompts, seeds: list(map(write, prompts, seeds))
+    return write

@@ -15,6 +15,7 @@ from flip_flop.files import generator
 from flip_flop.metrics import (
     bootstrap_interval,
     f1_per_template,
+    gold_of,
     predicted,
     resolve_average,
     template_agreement_matrix,
@@ -87,7 +88,7 @@ def format_spread(
     ]
     table = as_scorer(model).checked_scores(instances, scoring, names=names, label="formats", quiet=quiet)
     skipped = ids_of(table.too_long)
-    gold = np.array([-1 if one.label is None else one.label for one in instances if one.id not in skipped])
+    gold = gold_of(one for one in instances if one.id not in skipped)
     average = resolve_average(task.f1, num_labels := table.scores.shape[2])
     both = np.split(predicted(table.scores), [num_formats * len(formats)], axis=1)
     plain, other = (predictions.reshape(len(gold), num_formats, -1 if predictions.size else 0) for predictions in both)

@@ -13,7 +13,7 @@ import yaml
 from flip_flop.drafting.formats import apply_format, draw_format
 from flip_flop.drafting.paraphrase import INSTRUCTION_VERSION, Generate, cut_reply, instruction, read_paraphrase
 from flip_flop.errors import InputError
-from flip_flop.files import derive_seed, generator
+from flip_flop.files import generator
 from flip_flop.metrics import majority_vote
 from flip_flop.prompts import LintRow, Template, lint_templates
 from flip_flop.scoring import LoadedModel, score
@@ -79,11 +79,11 @@ def vary_templates(
         keys = [
             (template, index) for template in own for index in islice(_free(task, template, "paraphrase"), paraphrases)
         ]
-        seeds = [derive_seed(seed, "paraphrase", template.name, index) for template, index in keys]
+        random_keys = [(seed, "paraphrase", template.name, index) for template, index in keys]
         first: dict[str, str] = {}
         for template in task.templates:
             first.setdefault(_plain(template.jinja), template.name)
-        for key, reply in zip(keys, generate([instruction(key[0]) for key in keys], seeds), strict=True):
+        for key, reply in zip(keys, generate([instruction(key[0]) for key in keys], random_keys), strict=True):
             found.append(_paraphrase(*key, reply, {"seed": seed, "by": by}, first))
         found = _judge(task, rows, found)
     bases = own + kept_templates(found)

@@ -51,7 +51,7 @@ from flip_flop.metrics.certainty import (
     vote_margin,
     vote_share,
 )
-from flip_flop.metrics.data import Scores
+from flip_flop.metrics.data import Scores, gold_of
 from flip_flop.metrics.f1 import Average, accuracy_per_template, chance_f1, f1_per_template, resolve_average
 from flip_flop.metrics.table import ALIASES, METRICS, Metric, add_metric, answers_by_position, summarise
 
@@ -77,6 +77,7 @@ __all__ = [
     "f1_per_template",
     "factor_flips",
     "find_offsets",
+    "gold_of",
     "instance_agreement",
     "instance_posix",
     "is_collapsed",

@@ -6,11 +6,16 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Int64
 
 from flip_flop.errors import InputError
 from flip_flop.metrics.agreement import label_probs, majority_vote, predicted
 from flip_flop.metrics.f1 import Average, resolve_average
+
+
+def gold_of(rows: Iterable[Any]) -> Int64[np.ndarray, " instances"]:
+    """Return the label indices of rows, -1 for a row without a label."""
+    return np.array([-1 if row.label is None else row.label for row in rows], dtype=np.int64)
 
 
 def read_only(array: np.ndarray) -> np.ndarray:
@@ -92,7 +97,7 @@ class Scores:
         **more: Any,
     ) -> "Scores":
         """Return scores with the ids and gold labels of their instances, ``rows``."""
-        gold = np.array([-1 if row.label is None else row.label for row in rows], dtype=np.int64)
+        gold = gold_of(rows)
         ids = tuple(row.id for row in rows)
         return cls(scores, gold, token_counts=token_counts, ids=ids, **more)
 

@@ -64,13 +64,13 @@ def generate(
             random_keys += [None] * len(ids)
             random_keys += [(seed, "sample", instance.id, place) for place in range(len(ids) * num_samples)]
     refuse_or_skip(too_long, len(instances), options.too_long, names)
-    batches = _batches(prompts, form.max_tokens, options.batch_tokens)
+    batches = batches_of(prompts, form.max_tokens, options.batch_tokens)
     is_whole = distributed.sharding_of(loaded.model) is None  # otherwise all processes compute a batch together
     part = distributed.shard(batches) if shared and is_whole else batches
 
     def write_part() -> dict[int, tuple[str, str | None]]:
         with track(label, sum(map(len, part)), "answers", quiet=quiet) as advance:
-            return _write_all(loaded, prompts, part, form, random_keys, advance)
+            return write_all(loaded, prompts, part, form, random_keys, advance)
 
     answers: dict[int, tuple[str, str | None]] = {}
     for written in distributed.all_results(write_part) if shared else [write_part()]:
@@ -122,7 +122,7 @@ class _Stops(StoppingCriteria):
         return torch.tensor(is_ended, device=input_ids.device)
 
 
-def _batches(prompts: Sequence[Sequence[int]], max_tokens: int, batch_tokens: int) -> list[list[int]]:
+def batches_of(prompts: Sequence[Sequence[int]], max_tokens: int, batch_tokens: int) -> list[list[int]]:
     """Return the places of prompts of similar lengths, with little padding; the longest first."""
     longest_first = sorted(range(len(prompts)), key=lambda place: len(prompts[place]))[::-1]
 
@@ -134,7 +134,7 @@ def _batches(prompts: Sequence[Sequence[int]], max_tokens: int, batch_tokens: in
     return [batch[::-1] for batch in batches]
 
 
-def _write_all(
+def write_all(
     loaded: LoadedModel,
     prompts: Sequence[Sequence[int]],
     batches: Sequence[list[int]],

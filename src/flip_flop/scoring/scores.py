@@ -20,7 +20,7 @@ from flip_flop.console import track, warn_once
 from flip_flop.errors import InputError, log
 from flip_flop.files import generator
 from flip_flop.hub import is_endpoint
-from flip_flop.metrics import Scores
+from flip_flop.metrics import Scores, gold_of
 from flip_flop.prompts import RenderedInstance
 from flip_flop.record import AdapterRecord, ModelRecord
 from flip_flop.scoring import distributed
@@ -410,7 +410,7 @@ def _fault(scores: object, instances: Sequence[RenderedInstance]) -> str:
     shape, *shapes = (len(rows), len(rows[0].prompts), len(rows[0].choices[0])), *map(np.shape, arrays[:2])
     if shapes != [shape] * 2:
         return f"scores and token_counts of shapes {shapes[0]} and {shapes[1]}, not {shape}"
-    if not scores.answered and scores.gold.tolist() != [-1 if row.label is None else row.label for row in rows]:
+    if not scores.answered and not np.array_equal(scores.gold, gold_of(rows)):
         return "gold labels that differ from the labels of the instances"
     highest = scores.scores.max()
     return "" if highest <= MAX_SCORE else f"the score {highest:g}, which is not a log-probability"

@@ -3,7 +3,7 @@
 The usual CSV readers guess types ("NA" is missing, "007" is seven) and shift the columns of a row with a cell too many.
 """
 
-import contextlib
+import codecs
 import csv
 import io
 import itertools
@@ -102,10 +102,12 @@ def read_text(path: Path, encoding: str = "utf-8") -> str:
         raise InputError("E-DATA-FILE", f"{path} cannot be read: {error.strerror}.") from None
     except UnicodeError as error:
         place = f" at byte {error.start}" if isinstance(error, UnicodeDecodeError) else ""
+        is_utf16 = content[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+        likely = "utf-16" if is_utf16 else "cp1252 (Western Europe) or gb18030 (Chinese)"
         raise InputError(
             "E-DATA-ENCODING",
             f"{path} is not {encoding}{place}.",
-            f"Save it as UTF-8, or set encoding: {guess_encoding(content)} (init: --encoding).",
+            f"Save it as UTF-8, or set encoding (init: --encoding), for example {likely}.",
         ) from None
     except (LookupError, ValueError):  # it may hold a NUL character
         raise InputError(
@@ -115,31 +117,6 @@ def read_text(path: Path, encoding: str = "utf-8") -> str:
         line = text.count("\n", 0, text.index("\0")) + 1
         raise InputError("E-DATA-PARSE", f"{path} line {line} holds a NUL byte.", "Remove it.")
     return text
-
-
-# Encodings that read nearly every file, each with the most common characters of a text that is written in it.
-_COMMON = {
-    "cp932": "のにはをたがでてとしれさいるなもっすんまりうンスルトイラ",
-    "cp949": "이다는을의가에고하기지도로사자한은어인",
-    "big5": "的是不了在有我他這個們中來上大為和國地到以說時要就出會可也你很好沒",
-    "gb18030": "的是不了在有我他这个们中来上大为和国地到以说时要就出会可也你很好没",
-    "cp1252": "",
-}
-
-
-def guess_encoding(content: bytes) -> str:
-    """Guess the encoding of a file: UTF-16, which begins with a mark, or the first that fits.
-
-    An encoding fits if it decodes the file, and a twentieth of the characters that are not ASCII are common in it.
-    """
-    if content[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        return "utf-16"
-    for encoding, common in _COMMON.items():
-        with contextlib.suppress(UnicodeDecodeError):
-            foreign = re.sub(r"[\0-\x7f]", "", content.decode(encoding))
-            if not common or 20 * sum(map(foreign.count, common)) > len(foreign):
-                return encoding
-    return "latin-1"  # it has every byte
 
 
 def check_columns(columns: Sequence[str], where: str) -> None:

@@ -18,7 +18,7 @@ from jaxtyping import Int64
 from flip_flop.console import is_blank
 from flip_flop.errors import InputError, first_repeated, look_up, nearest, require_whole
 from flip_flop.files import sha256_json
-from flip_flop.metrics import resolve_average
+from flip_flop.metrics import gold_of, resolve_average
 from flip_flop.prompts import AnswerFormat, Chat, RenderedInstance, TemplateSet, render_instance
 from flip_flop.tasks.readers import label_text
 from flip_flop.tasks.sources import FileSource, Rows, Source, as_source, load_file, sample_ids
@@ -320,9 +320,7 @@ class RenderedSplit:
     @property
     def gold(self) -> Int64[np.ndarray, " instances"]:
         """The label indices, -1 for an unlabelled instance."""
-        return np.array(
-            [-1 if instance.label is None else instance.label for instance in self.instances], dtype=np.int64
-        )
+        return gold_of(self.instances)
 
     def content_free(self) -> list[RenderedInstance]:
         """Render the first row with its texts replaced by "N/A", "" and "[MASK]".

@@ -12,6 +12,7 @@ from torch.utils.data import Dataset, Sampler
 from flip_flop.errors import InputError, log
 from flip_flop.files import generator
 from flip_flop.method import find_method
+from flip_flop.metrics import gold_of
 from flip_flop.prompts import Chat
 from flip_flop.scoring.distributed import num_parts, world_size
 from flip_flop.scoring.encode import EncodedInstance, PromptEncoder
@@ -52,9 +53,7 @@ class InstanceDataset(Dataset[EncodedInstance]):
     @property
     def gold(self) -> Int64[np.ndarray, " instances"]:
         """Label indices, -1 for rows without a label."""
-        return np.array(
-            [-1 if instance.label is None else instance.label for instance in self.instances], dtype=np.int64
-        )
+        return gold_of(self.instances)
 
     def __getitem__(self, index: int) -> EncodedInstance:
         return self.instances[index]
