@@ -17,6 +17,7 @@ from flip_flop.scoring.open_answers import TEMPERATURE, GumbelNoise, as_choices,
 from flip_flop.scoring.options import ScoringOptions
 from flip_flop.tasks import RowsSource, Task
 from flip_flop.training import F2CTrainer, make_config, train
+from flip_flop.training.model_scores import ModelScores
 from flip_flop.training.selection import reason_against_answers
 from tests.evaluation.test_open_answers import grouped
 from tests.refused import refused
@@ -192,7 +193,7 @@ def test_a_run_that_was_stopped_and_resumed_gives_the_same_adapter(trained, tmp_
     with monkeypatch.context() as patch:
         signal_in(patch, 2)
         assert train(load_tiny(), open_task(), config, out, quiet=True, keep_worse=True).stopped_by is not None
-    monkeypatch.setattr(F2CTrainer, "score_base", None)  # the votes are those of the first part
+    monkeypatch.setattr(ModelScores, "score_base", None)  # the votes are those of the first part
     again = train(load_tiny(), open_task(), config, out, quiet=True, keep_worse=True, resume=True)
     first = trained[0].adapter / "adapter_model.safetensors"
     assert (again.adapter / "adapter_model.safetensors").read_bytes() == first.read_bytes()

@@ -141,7 +141,7 @@ def test_first_votes_of_online_training_use_a_sample(out):
     instances = make_task(SAMPLE_SIZE + 60).with_templates(["plain", "truth"]).instances("train")
     config = settings(method="swarm", votes="online", output_dir=str(out))
     trainer = F2CTrainer(tiny_model("qwen2"), config, train_dataset=instances, processing_class=byte_bpe())
-    stats = initial_vote_stats(trainer.first_votes, config, {}, trainer.voters)
+    stats = initial_vote_stats(trainer.model_scores.first_votes, config, {}, trainer.voters)
     assert stats["num_instances"] == SAMPLE_SIZE
     assert sum(stats["case_shares"]) == pytest.approx(1)
 

@@ -89,8 +89,8 @@ def test_an_instance_has_its_gold_label_and_the_scores_that_vote_only_where_they
     encoded = list(trainer.train_instances)
     randomize(trainer)  # the base model votes
     trainer.compute_loss(trainer.adapted, {"instances": encoded})
-    votes = trainer.first_votes.scores_for(encoded)
-    assert trainer.first_votes.offsets is not None
+    votes = trainer.model_scores.first_votes.scores_for(encoded)
+    assert trainer.model_scores.first_votes.offsets is not None
     for row, instance in enumerate(encoded):
         gold, scores = seen[instance.id]
         assert gold == (instance.label if uses_labels else None)

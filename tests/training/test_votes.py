@@ -42,7 +42,7 @@ def test_frozen_votes_and_algorithm_1_use_the_model_before_training(tmp_path):
         tmp_path, model=in_float64(tiny_model("qwen2")), votes="frozen", divergence_space="both", **WEIGHTS
     )
     trainer.adapted.double()
-    _ = trainer.first_votes  # before the weights change
+    _ = trainer.model_scores.first_votes  # before the weights change
     before = copy.deepcopy(trainer.adapted)
     randomize(trainer, 1.0)
     instances = trainer.train_instances.instances
@@ -83,7 +83,7 @@ def test_short_run_has_votes_only_for_the_instances_that_it_sees(out):
 def test_evaluation_loss_uses_the_frozen_votes(tmp_path):
     rows = training_rows(count=6)
     trainer = make_trainer(tmp_path, rows, eval_rows=rows, votes="frozen", early_stopping_patience=3, lora_dropout=0.0)
-    _ = trainer.first_votes  # before the weights change
+    _ = trainer.model_scores.first_votes  # before the weights change
     expected = step(trainer, trainer.train_instances.instances)[0]
     assert trainer.evaluate()["eval_loss"] == pytest.approx(expected, rel=1e-5)
 
@@ -176,10 +176,10 @@ def test_rows_without_votes_are_refused(tmp_path, rows, calibration, words):
 
 def test_validation_votes_are_calibrated_like_the_training_votes(tmp_path):
     trainer = make_trainer(tmp_path, vote_calibration="batch", eval_rows=training_rows()[:5], **CALIBRATED)
-    first = trainer.first_votes
+    first = trainer.model_scores.first_votes
     result = first.scores_for(trainer.train_instances.instances[:3])
     assert torch.equal(result, torch.from_numpy(first.scores[:3]))
-    np.testing.assert_allclose(trainer.validation_votes.scores, first.scores[:5], atol=1e-5)
+    np.testing.assert_allclose(trainer.model_scores.validation_votes.scores, first.scores[:5], atol=1e-5)
     assert np.abs(first.offsets).max() > 0.01
 
 

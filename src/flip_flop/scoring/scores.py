@@ -101,12 +101,7 @@ def score(
         how: dict[str, Any] = {"batch_tokens": options.batch_tokens, "label": label, "quiet": quiet}
         return score_instances(loaded.model, part, backend=backend, **how, visit=_note_first_tokens(part, preferred))
 
-    if shared:
-        local_part = distributed.shard(encoded) or encoded[:1]
-        parts = distributed.all_results(lambda: score_part(local_part))
-        scores = join_scores(parts[: distributed.num_parts()], encoded)
-    else:
-        scores = score_part(encoded)
+    scores = score_in_parts(encoded, score_part) if shared else score_part(encoded)
     settings = {
         "delimiter": encoder.delimiter_of(instances[0].chat),
         "chat_template": encoder.uses_chat_template,
@@ -250,14 +245,18 @@ def score_instances(
     return Scores.of(instances, np.concatenate(scores), np.concatenate(counts))
 
 
-def join_scores(parts: Sequence[Scores], instances: Sequence[EncodedInstance]) -> Scores:
-    """Join the scores that processes computed for their :func:`~flip_flop.scoring.distributed.shard`."""
+def score_in_parts(
+    instances: Sequence[EncodedInstance], score_part: Callable[[Sequence[EncodedInstance]], Scores]
+) -> Scores:
+    """Divide instances between the processes, which all call this function, and join the scores of their parts."""
+    part = distributed.shard(instances) or instances[:1]  # a process without a part repeats another's instance
+    parts = distributed.all_results(lambda: score_part(part))[: distributed.num_parts()]
     scores = np.empty((len(instances), *parts[0].scores.shape[1:]), np.float32)
     counts = np.empty(scores.shape, np.int64)
-    for number, part in enumerate(parts[: len(instances)]):  # further processes have no part
+    for number, table in enumerate(parts[: len(instances)]):
         rows = slice(number, None, len(parts))
-        assert part.token_counts is not None
-        scores[rows], counts[rows] = part.scores, part.token_counts
+        assert table.token_counts is not None
+        scores[rows], counts[rows] = table.scores, table.token_counts
     return Scores.of(instances, scores, counts)
 
 

@@ -71,7 +71,7 @@ def training_record(trainer: Any, change: dict[str, Any] | None, survey: Any = N
         "selected_value": trainer.state.best_metric,
         "base_value": base_value(trainer.state.log_history) if metric in SELECTED else None,
         "survey": survey,
-        "votes_digest": trainer.first_votes.digest if trainer.is_frozen else None,
+        "votes_digest": trainer.model_scores.first_votes.digest if trainer.is_frozen else None,
         "validation": change,
         "evaluation_seconds": round(trainer.evaluation_seconds, 2),  # part of the run's seconds
     }
@@ -95,7 +95,7 @@ def change_on_validation(trainer: Any) -> dict[str, Any] | None:
     elif dataset is None or trainer.args.eval_strategy == "no":
         return None
     else:
-        tables = (trainer.validation_votes.uncalibrated, trainer.validation_scores())
+        tables = (trainer.model_scores.validation_votes.uncalibrated, trainer.model_scores.score_validation())
         before, after = (Scores(table.scores, dataset.gold, trainer.task_record.f1) for table in tables)
     change: dict[str, Any] = {"num_instances": len(after)}
     if trainer.open_validation:

@@ -156,15 +156,16 @@ def train(
         )
         with listed_beside(out):
             trainer = F2CTrainer(loaded, config, callbacks=callbacks, task=data)
+        scores = trainer.model_scores
         _check_steps(trainer)
         folder, needs_best = Path(config.output_dir), trainer.args.load_best_model_at_end
         checkpoint = checkpoint_to_resume(folder, needs_best=needs_best) if has_begun else None
         if trainer.is_frozen and checkpoint and not plan["allowed_changes"]:
             ids, prompts = [instance.id for instance in trainer.voters], trainer.train_instances.digest
             stored = VoteTable.read(out / VOTES, ids, prompts) if rank() == 0 else None
-            trainer.first_votes = all_gather(stored)[0] or trainer.first_votes
+            scores.first_votes = all_gather(stored)[0] or scores.first_votes
         design = data.record.design(trainer.template_names)
-        survey = initial_vote_stats(trainer.first_votes, config, design, trainer.voters)
+        survey = initial_vote_stats(scores.first_votes, config, design, trainer.voters)
         # All mistakes of the user have been found.
         if rank() == 0:
             _write_start(out, plan, survey, trainer)
@@ -254,15 +255,15 @@ def _write_start(out: Path, plan: dict[str, Any], survey: dict[str, Any], traine
     if trainer.too_long:
         write_too_long(out / TOO_LONG_FILE, trainer.too_long, trainer.template_names)
     if trainer.is_frozen:
-        trainer.first_votes.write(out / VOTES, trainer.train_instances.digest)
+        trainer.model_scores.first_votes.write(out / VOTES, trainer.train_instances.digest)
 
 
 def _calibration_scores(trainer: F2CTrainer) -> Scores | None:
     """Return the scores for the stored offsets: of the validation split, already computed, or of training rows."""
     dataset = trainer.eval_instances
     if dataset is not None and trainer.args.eval_strategy != "no" and len(dataset) >= MIN_INSTANCES:
-        return trainer.validation_scores()
-    return trainer.score(trainer.sample, "calibration") if len(trainer.sample) >= MIN_INSTANCES else None
+        return trainer.model_scores.score_validation()
+    return trainer.model_scores.score(trainer.sample, "calibration") if len(trainer.sample) >= MIN_INSTANCES else None
 
 
 def _save(

@@ -26,7 +26,7 @@ from flip_flop.files import write_text
 from flip_flop.hub import why_unreachable
 from flip_flop.method import find_consensus, find_method, split_templates
 from flip_flop.method.others import few_label_terms
-from flip_flop.metrics import Scores, find_offsets
+from flip_flop.metrics import Scores
 from flip_flop.prompts import RenderedInstance, unsupported
 from flip_flop.record import RunRecord, TaskRecord, TemplateRecord
 from flip_flop.scoring import distributed
@@ -36,7 +36,7 @@ from flip_flop.scoring.models import LoadedModel, ModelGiven
 from flip_flop.scoring.open_answers import as_choices, generate
 from flip_flop.scoring.options import ScoringOptions
 from flip_flop.scoring.packed import AnswerStates, answer_states, packed_attention, pass_sizes, training_row_tokens
-from flip_flop.scoring.scores import check_backend, choose_backend, join_scores, score_instances
+from flip_flop.scoring.scores import check_backend, choose_backend
 from flip_flop.scoring.too_long import TooLong, count_instances
 from flip_flop.tasks import RenderedRows, Task, template_name
 from flip_flop.training.adapter import (
@@ -45,7 +45,6 @@ from flip_flop.training.adapter import (
     prepare_model,
     save_whole,
     sharded_state,
-    weights_digest,
 )
 from flip_flop.training.card import CARD, change_on_validation, describe, model_card
 from flip_flop.training.checkpoints import Checkpoints
@@ -61,11 +60,11 @@ from flip_flop.training.dataset import (
     require_data,
     require_same_shape,
 )
+from flip_flop.training.model_scores import ModelScores
 from flip_flop.training.selection import CheckpointCriterion, StopEarly, StopOnCollapse, evaluation_metrics
 from flip_flop.training.step import StepStatistics, TrainingInstance, by_rows, drawn_for, loss_terms, mean_loss
-from flip_flop.training.votes import VoteTable, check_frozen_votes, draw_sample, votes_of
+from flip_flop.training.votes import check_frozen_votes, draw_sample, votes_of
 
-BASE = "base"  # the key of the base model's scores
 OPEN_ROWS = 32  # validation rows of which open answers are generated
 
 
@@ -135,8 +134,6 @@ class F2CTrainer(Trainer):
             args = F2CConfig(output_dir=f"{self.loaded.record.name.rstrip('/').split('/')[-1]}-F2C")
         args = self._prepare_args(args, evaluates=eval_dataset is not None)
         self._encode(args, train_dataset, eval_dataset)
-        # The default LoRA starts at zero, so that its first scores equal the base model's.
-        is_zero = peft_config is None and not isinstance(self.loaded.model, PeftModel)
         self.adapted = prepare_model(self.loaded.model, args, peft_config)
         check_optimizer(optimizers[0], self.adapted)
         with self.adapted.disable_adapter():  # before training, because a row may be too long
@@ -145,8 +142,6 @@ class F2CTrainer(Trainer):
         self.unanswered = [*self.unanswered, *(replace(prompt, split="validation") for prompt in too_long)]
         self.task_record = self._describe_rows(record)
         self.template_names = [template.name for template in self.task_record.templates]
-        self._zero_adapter = weights_digest(self.adapted) if is_zero else ""
-        self._validation_scores: dict[str, Scores] = {}
         self._prepare_votes(args, content_free)
         checkpoints = Checkpoints(args.save_total_limit)
         args.save_total_limit = None  # Checkpoints deletes the old ones
@@ -172,6 +167,16 @@ class F2CTrainer(Trainer):
                 "--shard fsdp trains with the packed back end only, which this model or the length of its rows lacks."
             )
             raise InputError("E-DISTRIBUTED", message, "Use --shard tp, one device or another model.")
+        self.model_scores = ModelScores(
+            self.adapted,
+            args,
+            self.backend,
+            voters=self.voters,
+            validation=[] if self.eval_instances is None else self.eval_instances.instances,
+            content_free=self.content_free.instances,
+            # The default LoRA starts at zero.
+            starts_as_base=peft_config is None and not isinstance(self.loaded.model, PeftModel),
+        )
         self._row_tokens = training_row_tokens(self.adapted, args.batch_tokens)
         self.model_accepts_loss_kwargs = True  # compute_loss divides by the number of instances itself
 
@@ -324,7 +329,7 @@ class F2CTrainer(Trainer):
         gold = None if self.eval_instances is None else [row.label for row in self.eval_instances.instances]
         self.criterion = CheckpointCriterion.of(args, gold)
         self.stop_early = StopEarly(args.early_stopping_patience, args.early_stopping_start)
-        self.stop_on_collapse = StopOnCollapse(args, lambda: self.first_votes.batch_calibrated)
+        self.stop_on_collapse = StopOnCollapse(args, lambda: self.model_scores.first_votes.batch_calibrated)
 
     def init_hf_repo(self, *arguments: Any, **keywords: Any) -> None:
         """Create the repository of ``push_to_hub`` before the training. The arguments depend on transformers' version.
@@ -352,14 +357,13 @@ class F2CTrainer(Trainer):
         encoded: list[EncodedInstance] = inputs["instances"]
         states = self._answer_states(model, encoded)
         scores = self._scores(model, states, encoded)
-        votes = self.first_votes.scores_for(encoded) if self.is_frozen else scores
+        votes = self.model_scores.first_votes.scores_for(encoded) if self.is_frozen else scores
         read = self._instances(encoded, states, votes, epoch=self._sampler.epoch)
         instances, labels = zip(*read, strict=True)
         losses = [self._loss_terms(instance, _known(label)) for instance, label in read]
         uses_labels = self.args.uses_labels
         self.statistics.add(instances, labels, scores, states.token_counts, losses, uses_labels=uses_labels)
-        zero = torch.zeros((), device=states.logits.device)
-        total = torch.stack([sum(terms.values(), zero) for terms in losses]).sum() / (num_items_in_batch or len(losses))
+        total = _sums(losses, states).sum() / (num_items_in_batch or len(losses))
         total = total * inputs.get("weight", 1.0)
         # Without a consensus no term has a gradient. All processes of a sharded model compute the backward.
         self._has_gradient |= total.requires_grad and inputs.get("weight", 1.0) > 0
@@ -412,7 +416,7 @@ class F2CTrainer(Trainer):
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
         """Train as ``transformers.Trainer`` does; first log the number of passes over the instances."""
         if self.is_frozen:
-            _ = self.first_votes  # before the first step, on all processes
+            _ = self.model_scores.first_votes  # before the first step, on all processes
         if distributed.rank() == 0 and len(self.train_instances):
             log_passes(len(self.train_instances), self.args)
         check_backend(self.adapted, self.train_instances.instances, self.backend)
@@ -527,9 +531,9 @@ class F2CTrainer(Trainer):
         if eval_dataset is None:
             metrics = self._evaluate_own()
         elif isinstance(eval_dataset, Mapping):
-            metrics = _joined({name: self._metrics_on(self._encoded(rows)) for name, rows in eval_dataset.items()})
+            metrics = _joined({name: self._metrics(self._encoded(rows)) for name, rows in eval_dataset.items()})
         else:
-            metrics = self._metrics_on(self._encoded(eval_dataset))
+            metrics = self._metrics(self._encoded(eval_dataset))
         prefixed = {f"{metric_key_prefix}_{name}": value for name, value in metrics.items()}
         self.log(prefixed)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, prefixed)
@@ -549,8 +553,8 @@ class F2CTrainer(Trainer):
     ) -> PredictionOutput:
         """Return scores ``[instances, templates, labels]`` in nats, label indices (-1: no label) and metrics."""
         dataset = self._encoded(test_dataset)
-        table = self.score(dataset.instances, "predict")
-        metrics = {f"{metric_key_prefix}_{name}": value for name, value in self._metrics(table, dataset).items()}
+        table = self.model_scores.score(dataset.instances, "predict")
+        metrics = {f"{metric_key_prefix}_{name}": value for name, value in self._metrics(dataset, table).items()}
         return PredictionOutput(table.scores, dataset.gold, metrics)
 
     def _encoded(self, rows: Any) -> InstanceDataset:
@@ -560,25 +564,35 @@ class F2CTrainer(Trainer):
         (dataset,) = encode_rows(self.encoder, self.args.too_long, ("validation", rows), names=self.template_names)
         return dataset
 
-    def _metrics_on(self, dataset: InstanceDataset) -> dict[str, float]:
-        return self._metrics(self.score(dataset.instances, "validation"), dataset)
-
     def _evaluate_own(self) -> dict[str, float]:
         dataset = self.eval_instances
         assert dataset is not None, "no evaluation rows"
-        losses: list[float] = []
-        table = self.validation_scores(losses if self.args.early_stopping_patience else None)
-        metrics = self._metrics(table, dataset)
-        named = {
-            name: metrics if rows is dataset else self._metrics_on(rows) for name, rows in self.eval_by_name.items()
-        }
-        if losses:
-            metrics = metrics | {"loss": math.fsum(losses) / len(losses)}
-        f1 = self.task_record.f1
-        judged = self.criterion.judge(table.scores, self.validation_votes.batch_calibrated, dataset.gold, f1)
-        return metrics | judged | _joined(named)
+        loss = {"loss": self._validation_loss()} if self.args.early_stopping_patience else {}
+        table = self.model_scores.score_validation()
+        metrics = self._metrics(dataset, table)
+        named = {name: metrics if rows is dataset else self._metrics(rows) for name, rows in self.eval_by_name.items()}
+        base, f1 = self.model_scores.validation_votes.batch_calibrated, self.task_record.f1
+        return metrics | loss | self.criterion.judge(table.scores, base, dataset.gold, f1) | _joined(named)
 
-    def _metrics(self, table: Scores, dataset: InstanceDataset) -> dict[str, float]:
+    def _validation_loss(self) -> float:
+        """Score the validation split, and return the method's mean loss. Only methods that use labels read them."""
+        losses: list[float] = []
+        frozen = self.model_scores.validation_votes if self.is_frozen else None
+
+        def note_losses(encoded: Sequence[EncodedInstance], states: AnswerStates, scores: Tensor) -> None:
+            scores = require_finite(scores.cpu(), states.token_counts, [instance.id for instance in encoded])
+            # Always epoch 0, so that all evaluations have the same random teachers.
+            instances = self._instances(encoded, states, frozen.scores_for(encoded) if frozen else scores, epoch=0)
+            losses.extend(_sums([self._loss_terms(instance) for instance, _ in instances], states).tolist())
+
+        num_rows = len(self.model_scores.score_validation(note_losses))
+        parts = distributed.all_gather(losses)[: distributed.num_parts()]
+        # Processes without a part repeat the first instance.
+        return math.fsum(loss for part in parts[:num_rows] for loss in part) / num_rows
+
+    def _metrics(self, dataset: InstanceDataset, table: Scores | None = None) -> dict[str, float]:
+        if table is None:
+            table = self.model_scores.score(dataset.instances, "validation")
         metrics = evaluation_metrics(table, dataset.gold, self.template_names, self.task_record.f1)
         if self.compute_metrics is not None:
             scores = table.scores.copy()  # which it may change
@@ -591,89 +605,6 @@ class F2CTrainer(Trainer):
                 raise InputError("E-CONFIG", message, "Return a dict of numbers by name.")
             metrics |= more
         return metrics
-
-    @cached_property
-    def first_votes(self) -> VoteTable:
-        """The base model's votes on the training instances, calibrated; all processes take part."""
-        scores, method = self.score_base(self.voters, "base votes").scores, self.args.vote_calibration
-        votes = VoteTable(tuple(row.id for row in self.voters), scores)
-        if method == "none":
-            return votes
-        offsets = find_offsets(
-            method,
-            scores,
-            self.args.label_prior,
-            content_free=lambda: self.score_base(self.content_free.instances, "calibration").scores,
-        )
-        return votes.with_offsets(offsets)
-
-    @cached_property
-    def validation_votes(self) -> VoteTable:
-        """The base model's votes on the validation split, calibrated like the training votes."""
-        assert self.eval_instances is not None, "no evaluation rows"
-        instances = self.eval_instances.instances
-        if BASE not in self._validation_scores:
-            self._validation_scores[BASE] = self.score_base(instances, "base votes")
-        votes = VoteTable(tuple(row.id for row in instances), self._validation_scores[BASE].scores)
-        return votes.with_offsets(self.first_votes.offsets) if self.is_frozen else votes
-
-    def validation_scores(self, losses: list[float] | None = None) -> Scores:
-        """Return the model's scores on the validation split. The same weights are scored once.
-
-        The unsupervised loss of each instance is appended to ``losses``, from a pass over the split.
-        """
-        assert self.eval_instances is not None, "no evaluation rows"
-        weights = distributed.all_gather(weights_digest(self.adapted))[0]
-        key = BASE if weights == self._zero_adapter else weights
-        if losses is not None or key not in self._validation_scores:
-            self._validation_scores[key] = self.score(self.eval_instances.instances, "validation", losses)
-        return self._validation_scores[key]
-
-    def score_base(self, instances: Sequence[EncodedInstance], label: str) -> Scores:
-        """Score instances with the model without its adapter."""
-        with self.adapted.disable_adapter():
-            return self.score(instances, label)
-
-    def score(self, instances: Sequence[EncodedInstance], label: str, losses: list[float] | None = None) -> Scores:
-        """Score instances; ``label`` names the progress bar.
-
-        The unsupervised loss of each instance, from the same pass, is appended to ``losses``.
-        """
-        shard = distributed.shard(instances) or instances[:1]  # all processes take part
-        frozen = self.validation_votes if losses is not None and self.is_frozen else None
-
-        def score_part() -> tuple[Scores, list[float]]:
-            part_losses: list[float] = []
-
-            def note_losses(encoded: Sequence[EncodedInstance], states: AnswerStates, scores: Tensor) -> None:
-                scores = require_finite(scores.cpu(), states.token_counts, [instance.id for instance in encoded])
-                votes = frozen.scores_for(encoded) if frozen else scores
-                part_losses.extend(self._unsupervised_losses(encoded, states, votes))
-
-            table = score_instances(
-                self.adapted,
-                shard,
-                backend=self.backend,
-                batch_tokens=self.args.batch_tokens,
-                label=label,
-                quiet=bool(self.args.disable_tqdm),
-                visit=None if losses is None else note_losses,
-            )
-            return table, part_losses
-
-        parts = distributed.all_results(score_part)[: distributed.num_parts()]
-        if losses is not None:  # idle processes repeat another's instances
-            losses.extend(loss for _, part_losses in parts[: len(instances)] for loss in part_losses)
-        return join_scores([table for table, _ in parts], instances)
-
-    def _unsupervised_losses(
-        self, encoded: Sequence[EncodedInstance], states: AnswerStates, votes: Tensor
-    ) -> list[float]:
-        """The method's loss of each instance. Only methods that use labels read them."""
-        # Always epoch 0, so that all evaluations have the same random teachers.
-        instances = self._instances(encoded, states, votes, epoch=0)
-        zero = torch.zeros((), device=states.logits.device)
-        return torch.stack([sum(self._loss_terms(instance).values(), zero) for instance, _ in instances]).tolist()
 
     # ---- the model card ----
 
@@ -725,6 +656,11 @@ class F2CTrainer(Trainer):
         if distributed.rank() == 0:
             folder.mkdir(parents=True, exist_ok=True)
             write_text(folder / CARD, model_card(record, **metadata))
+
+
+def _sums(losses: Sequence[dict[str, Tensor]], states: AnswerStates) -> Float[Tensor, " instances"]:
+    zero = torch.zeros((), device=states.logits.device)  # the loss of an instance without terms
+    return torch.stack([sum(terms.values(), zero) for terms in losses])
 
 
 def _known(label: int | None) -> int | None:
