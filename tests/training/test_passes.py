@@ -158,6 +158,6 @@ def test_a_training_has_a_line_each_minute_with_step_loss_and_time_left(clock, c
         clock.now += 10
         state.global_step = step
         shown.on_step_end(None, state, None)
-        shown.on_log(None, state, None, {"loss": step / 10})
+        state.log_history.append({"loss": step / 10})
     shown.on_train_end(None, state, None)
     assert capsys.readouterr().err.splitlines() == ["f2c: 6 of 80 steps, loss 2.500, 12.3 min left"]

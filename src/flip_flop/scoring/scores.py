@@ -98,8 +98,15 @@ def score(
     preferred: list[Tensor] = []
 
     def score_part(part: Sequence[EncodedInstance]) -> Scores:
-        how: dict[str, Any] = {"batch_tokens": options.batch_tokens, "label": label, "quiet": quiet}
-        return score_instances(loaded.model, part, backend=backend, **how, visit=_note_first_tokens(part, preferred))
+        return score_instances(
+            loaded.model,
+            part,
+            backend=backend,
+            batch_tokens=options.batch_tokens,
+            label=label,
+            quiet=quiet,
+            visit=_note_first_tokens(part, preferred),
+        )
 
     scores = score_in_parts(encoded, score_part) if shared else score_part(encoded)
     settings = {

@@ -1,14 +1,11 @@
-"""The record of a training run in ``run.json``, and the model card, which is filled from this record.
-
-A ``trainer`` is an :class:`~flip_flop.training.trainer.F2CTrainer`, whose module imports this module.
-"""
+"""The record of a training run in ``run.json``, and the model card, which is filled from this record."""
 
 import json
 import math
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jinja2
 from huggingface_hub import EvalResult, ModelCardData
@@ -23,6 +20,9 @@ from flip_flop.scoring.distributed import world_size
 from flip_flop.training.checkpoints import recorded_settings
 from flip_flop.training.config import SELECTED
 from flip_flop.training.selection import base_value
+
+if TYPE_CHECKING:
+    from flip_flop.training.trainer import F2CTrainer  # which imports this module
 
 CARD = "README.md"
 PROJECT = "flip-flop-consistency"
@@ -48,7 +48,7 @@ _METRIC_TYPES = {"observed_agreement": "observed_agreement", "mean_f1": "f1"}
 _FILES = re.compile(r"\.(csv|tsv|jsonl?|parquet)$", re.IGNORECASE)
 
 
-def training_record(trainer: Any, change: dict[str, Any] | None, survey: Any = None) -> dict[str, Any]:
+def training_record(trainer: "F2CTrainer", change: dict[str, Any] | None, survey: Any = None) -> dict[str, Any]:
     """Return the ``training`` of ``run.json``: settings, steps, selection, first votes, and ``validation``."""
     best, metric = trainer.state.best_model_checkpoint, trainer.args.metric_for_best_model
     states = trainer.optimizer.state.values() if trainer.optimizer is not None else ()
@@ -83,36 +83,36 @@ def has_dropout(model: nn.Module) -> bool:
     return bool(in_attention) or any(isinstance(layer, nn.Dropout) and layer.p > 0 for layer in model.modules())
 
 
-def change_on_validation(trainer: Any) -> dict[str, Any] | None:
+def change_on_validation(trainer: "F2CTrainer") -> dict[str, Any] | None:
     """Compare the base and the trained model on the validation split; ``None`` without evaluations.
 
     By name: ``before`` and ``after``, fractions, and ``interval``, the paired 95% interval of their difference. All
     processes take part in the scoring. Open answers are generated for a few rows.
     """
-    dataset = trainer.eval_instances
-    if trainer.open_validation:
+    dataset, more = trainer.eval_instances, dict[str, Any]()
+    if trainer.base_answers is not None:
         before, after = trainer.base_answers, trainer.validation_answers(trainer.args, "trained")
+        more["collapsed"] = bool((after.answers < 0).all()) or is_collapsed(after.answers, after.num_answers)
+        keys = after.answer_keys[:, :, None]
+        is_known = (keys == before.answer_keys[:, None, :]) & (keys >= 0)
+        more["base_answer_share"] = float(is_known.any(axis=2).mean())
     elif dataset is None or trainer.args.eval_strategy == "no":
         return None
     else:
         tables = (trainer.model_scores.validation_votes.uncalibrated, trainer.model_scores.score_validation())
         before, after = (Scores(table.scores, dataset.gold, trainer.task_record.f1) for table in tables)
-    change: dict[str, Any] = {"num_instances": len(after)}
-    if trainer.open_validation:
-        is_unreadable = bool((after.answers < 0).all())
-        change["collapsed"] = is_unreadable or is_collapsed(after.answers, after.num_answers)
-        keys = after.answer_keys[:, :, None]
-        is_known = (keys == before.answer_keys[:, None, :]) & (keys >= 0)
-        change["base_answer_share"] = float(is_known.any(axis=2).mean())
-    for name in SHOWN_OPEN if trainer.open_validation else SHOWN:
-        metric = METRICS[name]
-        interval = metric.change_interval(before, after)
-        values = {"before": metric.value(before), "after": metric.value(after)}
-        change[name] = values | {"interval": None if interval is None else list(interval)}
-    return change
+    changes = {
+        name: {
+            "before": METRICS[name].value(before),
+            "after": METRICS[name].value(after),
+            "interval": METRICS[name].change_interval(before, after),
+        }
+        for name in (SHOWN_OPEN if trainer.open_validation else SHOWN)
+    }
+    return {"num_instances": len(after)} | more | changes
 
 
-def describe(trainer: Any, change: dict[str, Any] | None, survey: Any = None) -> RunRecord:
+def describe(trainer: "F2CTrainer", change: dict[str, Any] | None, survey: Any = None) -> RunRecord:
     """Return the record of a trainer, which may have rows without a task."""
     validation = trainer.eval_instances
     return RunRecord(

@@ -7,9 +7,7 @@ from typing import Any
 
 from flip_flop.errors import InputError, log, require_whole
 from flip_flop.files import sha256_json
-from flip_flop.metrics import (
-    check_prior,
-)
+from flip_flop.metrics import check_prior
 from flip_flop.prompts import RenderedInstance, unsupported
 from flip_flop.record import TaskRecord
 from flip_flop.tasks import (
@@ -124,9 +122,9 @@ def load_training_data(
             len(few.instances),
             few.rows.source.rstrip(","),
         )
-    record = TaskRecord(**replace(rendered, instances=train).record)
-    counts: dict[str, Any] = {"num_validation": len(validation), "num_dropped": dropped, **sampled}
-    return TrainingData(train, validation, replace(record, **counts), task, content_free)
+    counts = {"num_validation": len(validation), "num_dropped": dropped, **sampled}
+    record = TaskRecord(**replace(rendered, instances=train).record | counts)
+    return TrainingData(train, validation, record, task, content_free)
 
 
 def as_training_data(

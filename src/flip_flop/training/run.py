@@ -151,11 +151,9 @@ def train(
             if resume and not has_begun:
                 log.info("%s has no run to resume: it begins at step 0", out)
         warn_of_templates(data.train, config)
-        callbacks = (
-            [LogFile(out / "log.jsonl"), ShowProgress(find_method(config.method).name, quiet)] if rank() == 0 else []
-        )
+        callbacks = [LogFile(out / "log.jsonl"), ShowProgress(find_method(config.method).name, quiet)]
         with listed_beside(out):
-            trainer = F2CTrainer(loaded, config, callbacks=callbacks, task=data)
+            trainer = F2CTrainer(loaded, config, callbacks=callbacks if rank() == 0 else [], task=data)
         scores = trainer.model_scores
         _check_steps(trainer)
         folder, needs_best = Path(config.output_dir), trainer.args.load_best_model_at_end
@@ -234,8 +232,7 @@ def _check_steps(trainer: F2CTrainer) -> None:
     Raises:
         InputError: ``E-CONFIG`` for an invalid optimizer, or too few instances for a step.
     """
-    for callback in (PrinterCallback, ProgressCallback):
-        trainer.remove_callback(callback)
+    trainer.remove_callback(PrinterCallback if trainer.args.disable_tqdm else ProgressCallback)
     with optimizer_errors():
         trainer.create_optimizer_and_scheduler(num_training_steps=max(trainer.args.max_steps, 1))
     trainer.optimizer = trainer.lr_scheduler = None
@@ -260,10 +257,10 @@ def _write_start(out: Path, plan: dict[str, Any], survey: dict[str, Any], traine
 
 def _calibration_scores(trainer: F2CTrainer) -> Scores | None:
     """Return the scores for the stored offsets: of the validation split, already computed, or of training rows."""
-    dataset = trainer.eval_instances
-    if dataset is not None and trainer.args.eval_strategy != "no" and len(dataset) >= MIN_INSTANCES:
-        return trainer.model_scores.score_validation()
-    return trainer.model_scores.score(trainer.sample, "calibration") if len(trainer.sample) >= MIN_INSTANCES else None
+    scores = trainer.model_scores
+    if trainer.args.eval_strategy != "no" and len(scores.validation) >= MIN_INSTANCES:
+        return scores.score_validation()
+    return scores.score(trainer.sample, "calibration") if len(trainer.sample) >= MIN_INSTANCES else None
 
 
 def _save(
@@ -280,10 +277,10 @@ def _save(
             templates = [
                 Template(template.name, template.jinja, template.answer_choices) for template in record.task.templates
             ]
-            scored = replace(table, settings=record.scoring)
-            store_calibration(folder, scored, templates, trainer.args.label_prior)
-    how = {"method": trainer.method.name, "uses_labels": trainer.args.uses_labels or None}
-    adapter = describe_adapter(out / "adapter", path="adapter", **how)
+            store_calibration(folder, replace(table, settings=record.scoring), templates, trainer.args.label_prior)
+    adapter = describe_adapter(
+        out / "adapter", path="adapter", method=trainer.method.name, uses_labels=trainer.args.uses_labels or None
+    )
     replace(record, adapter=adapter).write(out)
     if trainer.args.push_to_hub:
         _push(trainer, out / "adapter", base_name(loaded.record))
@@ -340,7 +337,7 @@ class ShowProgress(TrainerCallback):
     """Shows a bar on a terminal, otherwise a line each minute; and a line per evaluation."""
 
     def __init__(self, label: str, quiet: bool = False):
-        self.label, self.quiet, self._loss, self._shown = label, quiet, "", contextlib.ExitStack()
+        self.label, self.quiet, self._shown = label, quiet, contextlib.ExitStack()
 
     def on_train_begin(self, args, state: TrainerState, control, **kwargs) -> None:
         """Open the bar for the remaining steps."""
@@ -348,23 +345,17 @@ class ShowProgress(TrainerCallback):
         self._advance = self._shown.enter_context(track(self.label, left, "steps", quiet=self.quiet))
 
     def on_step_end(self, args, state: TrainerState, control, **kwargs) -> None:
-        """Move the bar; without a bar, print a line each minute."""
-        self._advance(1, self._loss)
-
-    def on_log(self, args, state: TrainerState, control, logs: dict[str, Any] | None = None, **kwargs) -> None:
-        """Show the loss at the next step."""
-        if logs and "loss" in logs:
-            self._loss = f"loss {logs['loss']:.3f}"
+        """Move the bar, with the last loss; without a bar, print a line each minute."""
+        losses = (f"loss {entry['loss']:.3f}" for entry in reversed(state.log_history) if "loss" in entry)
+        self._advance(1, next(losses, ""))
 
     def on_evaluate(self, args, state: TrainerState, control, metrics: dict[str, Any] | None = None, **kwargs) -> None:
         """Print the validation metrics."""
         if self.quiet or not metrics:
             return
         words = [f"{self.label}: step {state.global_step}/{state.max_steps}"]
-        for key, name in (("observed_agreement", "P_o"), ("mean_f1", "mean F1"), ("own_label_mass_min", "mass min")):
-            value = metrics.get(f"eval_{key}")
-            if value is not None:
-                words.append(f"{name} {100 * value:.1f}")
+        shown = {"eval_observed_agreement": "P_o", "eval_mean_f1": "mean F1", "eval_own_label_mass_min": "mass min"}
+        words += [f"{name} {100 * metrics[key]:.1f}" for key, name in shown.items() if key in metrics]
         with contextlib.suppress(OSError):  # a closed terminal
             tqdm.write(visible("  ".join(words)), file=sys.stderr)
 

@@ -163,10 +163,11 @@ class F2CTrainer(Trainer):
         instances = [instance for dataset in self.datasets for instance in dataset.instances]
         self.backend = choose_backend(self.adapted, instances, args.backend)
         if distributed.sharding_of(self.adapted) == "fsdp" and self.backend == "padded":
-            message = (
-                "--shard fsdp trains with the packed back end only, which this model or the length of its rows lacks."
+            raise InputError(
+                "E-DISTRIBUTED",
+                "--shard fsdp trains with the packed back end only, which this model or the length of its rows lacks.",
+                "Use --shard tp, one device or another model.",
             )
-            raise InputError("E-DISTRIBUTED", message, "Use --shard tp, one device or another model.")
         self.model_scores = ModelScores(
             self.adapted,
             args,
@@ -234,8 +235,9 @@ class F2CTrainer(Trainer):
         by_name = eval_dataset if isinstance(eval_dataset, Mapping) else {"validation": eval_dataset}
         rows_of = {"train": train_dataset, **by_name}
         splits = [(split, self._with_answers(args, split, rows)) for split, rows in rows_of.items()]
-        how: dict[str, Any] = {"names": self.template_names, "quiet": bool(args.disable_tqdm)}
-        encoded = encode_rows(self.encoder, args.too_long, *splits, **how)
+        encoded = encode_rows(
+            self.encoder, args.too_long, *splits, names=self.template_names, quiet=bool(args.disable_tqdm)
+        )
         require_same_shape(encoded, rows_of)
         self.train_instances, *evaluated = encoded
         self.eval_instances = None if eval_dataset is None else evaluated[0]
@@ -276,10 +278,21 @@ class F2CTrainer(Trainer):
         label: str,
         num_samples: int = 0,
     ) -> Scores:
-        names = ("chat_template", "batch_tokens", "too_long", "prompt_date")
-        options = ScoringOptions(**{name: getattr(args, name) for name in names})
-        how: dict[str, Any] = {"label": label, "quiet": bool(args.disable_tqdm), "shared": True}
-        return generate(loaded, rows, options, names=self.template_names, sampling=(num_samples, args.seed), **how)
+        return generate(
+            loaded,
+            rows,
+            ScoringOptions(
+                chat_template=args.chat_template,
+                batch_tokens=args.batch_tokens,
+                too_long=args.too_long,
+                prompt_date=args.prompt_date,
+            ),
+            names=self.template_names,
+            label=label,
+            quiet=bool(args.disable_tqdm),
+            sampling=(num_samples, args.seed),
+            shared=True,
+        )
 
     def validation_answers(self, args: F2CConfig, name: str) -> Scores:
         """Return the model's open answers to a few validation rows."""
@@ -308,11 +321,12 @@ class F2CTrainer(Trainer):
             has_gold=any(instance.label is not None for instance in instances),
             templates=tuple(TemplateRecord(name=template_name(number)) for number in range(num_templates)),
         )
-        counts: dict[str, Any] = {
-            "num_validation": sum(map(len, self.datasets[1:])),
-            "num_too_long": count_instances(self.too_long),
-        }
-        return replace(record, num_instances=len(instances), **counts)
+        return replace(
+            record,
+            num_instances=len(instances),
+            num_validation=sum(map(len, self.datasets[1:])),
+            num_too_long=count_instances(self.too_long),
+        )
 
     def _prepare_votes(self, args: F2CConfig, content_free: RenderedRows) -> None:
         """Choose the instances of the first votes: those that the run will see if votes are frozen, or a sample."""
@@ -339,8 +353,9 @@ class F2CTrainer(Trainer):
         """
         reason = why_unreachable()
         remedy = f"Connect to the hub ({reason})" if reason else "Log in with `hf auth login`"
-        hint = f"{remedy}, or save the adapter and send its folder later with `hf upload`."
-        with setting_errors("push_to_hub", hint):
+        with setting_errors(
+            "push_to_hub", f"{remedy}, or save the adapter and send its folder later with `hf upload`."
+        ):
             super().init_hf_repo(*arguments, **keywords)
 
     # ---- the loss ----
@@ -355,14 +370,13 @@ class F2CTrainer(Trainer):
         """The mean loss over all instances of the optimizer step, skipped ones included (Eq. 7)."""
         assert not return_outputs, "evaluation does not call compute_loss"
         encoded: list[EncodedInstance] = inputs["instances"]
-        states = self._answer_states(model, encoded)
+        states = answer_states(model, encoded, backend=self.backend, batch_tokens=self.args.batch_tokens)
         scores = self._scores(model, states, encoded)
         votes = self.model_scores.first_votes.scores_for(encoded) if self.is_frozen else scores
         read = self._instances(encoded, states, votes, epoch=self._sampler.epoch)
         instances, labels = zip(*read, strict=True)
         losses = [self._loss_terms(instance, _known(label)) for instance, label in read]
-        uses_labels = self.args.uses_labels
-        self.statistics.add(instances, labels, scores, states.token_counts, losses, uses_labels=uses_labels)
+        self.statistics.add(instances, labels, scores, states.token_counts, losses, uses_labels=self.args.uses_labels)
         total = _sums(losses, states).sum() / (num_items_in_batch or len(losses))
         total = total * inputs.get("weight", 1.0)
         # Without a consensus no term has a gradient. All processes of a sharded model compute the backward.
@@ -404,14 +418,9 @@ class F2CTrainer(Trainer):
         """Scores of the loss's own pass, or of one without dropout, on the CPU. Only this waits for the device."""
         if self.args.vote_pass == "separate" and not self.is_frozen:
             with evaluation_mode(model):
-                scores = self._answer_states(model, encoded).scores()
-        else:
-            scores = states.scores()
+                states = answer_states(model, encoded, backend=self.backend, batch_tokens=self.args.batch_tokens)
         ids, step = [instance.id for instance in encoded], self.state.global_step + 1
-        return require_finite(scores.cpu(), states.token_counts, ids, f"Step {step}: the scores")
-
-    def _answer_states(self, model: nn.Module, encoded: Sequence[EncodedInstance]) -> AnswerStates:
-        return answer_states(model, encoded, backend=self.backend, batch_tokens=self.args.batch_tokens)
+        return require_finite(states.scores().cpu(), states.token_counts, ids, f"Step {step}: the scores")
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
         """Train as ``transformers.Trainer`` does; first log the number of passes over the instances."""
@@ -486,8 +495,11 @@ class F2CTrainer(Trainer):
     @property
     def is_over(self) -> bool:
         """Whether the training has finished or stopped early."""
-        stopped = self.stop_early.is_due(self.state) or self.stop_on_collapse.is_due(self.state)
-        return stopped or self.state.global_step >= self.state.max_steps
+        return (
+            self.state.global_step >= self.state.max_steps
+            or self.stop_early.is_due(self.state)
+            or self.stop_on_collapse.is_due(self.state)
+        )
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: torch.device) -> tuple[list, int]:
         """Return the micro-batches of an optimizer step, and their instances over all processes."""
@@ -646,11 +658,10 @@ class F2CTrainer(Trainer):
         **metadata: Any,
     ) -> None:  # fmt: skip
         """Write the model card ``README.md`` into ``output_dir``; ``metadata``: further keys of the hub's cards."""
-        if self.is_world_process_zero():
-            is_alone = distributed.world_size() == 1  # scoring needs all processes
-            change = change_on_validation(self) if is_alone else None
-            metadata |= {"language": language, "license": license, "tags": tags, "model_name": model_name}
-            self._write_card(Path(self.args.output_dir or ""), self.record or describe(self, change), **metadata)
+        # Scoring needs all processes, but maybe one of them calls this.
+        change = change_on_validation(self) if distributed.world_size() == 1 else None
+        metadata |= {"language": language, "license": license, "tags": tags, "model_name": model_name}
+        self._write_card(Path(self.args.output_dir or ""), self.record or describe(self, change), **metadata)
 
     def _write_card(self, folder: Path, record: RunRecord, **metadata: Any) -> None:
         if distributed.rank() == 0:
