@@ -162,8 +162,9 @@ def train(
             ids, prompts = [instance.id for instance in trainer.voters], trainer.train_instances.digest
             stored = VoteTable.read(out / VOTES, ids, prompts) if rank() == 0 else None
             scores.first_votes = all_gather(stored)[0] or scores.first_votes
-        design = data.record.design(trainer.template_names)
-        survey = initial_vote_stats(scores.first_votes, config, design, trainer.voters)
+        survey = initial_vote_stats(
+            scores.first_votes, config, data.record.design(trainer.template_names), trainer.voters
+        )
         # All mistakes of the user have been found.
         if rank() == 0:
             _write_start(out, plan, survey, trainer)
@@ -341,8 +342,9 @@ class ShowProgress(TrainerCallback):
 
     def on_train_begin(self, args, state: TrainerState, control, **kwargs) -> None:
         """Open the bar for the remaining steps."""
-        left = state.max_steps - state.global_step
-        self._advance = self._shown.enter_context(track(self.label, left, "steps", quiet=self.quiet))
+        self._advance = self._shown.enter_context(
+            track(self.label, state.max_steps - state.global_step, "steps", quiet=self.quiet)
+        )
 
     def on_step_end(self, args, state: TrainerState, control, **kwargs) -> None:
         """Move the bar, with the last loss; without a bar, print a line each minute."""

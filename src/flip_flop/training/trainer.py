@@ -98,6 +98,7 @@ class F2CTrainer(Trainer):
 
     args: F2CConfig
     record: RunRecord | None = None  # of the run that this trainer is part of
+    task_record = TaskRecord(name="rows", labels=(), digest="", split="train", templates=())  # without a task
     open_validation: Sequence[RenderedInstance] = ()  # rows that ask for open answers
     unanswered: Sequence[TooLong] = ()  # their prompts that leave no room for an answer
     evaluation_seconds: float = 0.0
@@ -124,11 +125,9 @@ class F2CTrainer(Trainer):
         is_default = args is None
         args = F2CConfig() if args is None else args if isinstance(args, F2CConfig) else F2CConfig.of(args)
         args.check_metric(has_metrics=compute_metrics is not None)
-        record, self.template_names = None, list[str]()
         if task is not None:
             data, eval_dataset = self._read_task(task, args, train_dataset, eval_dataset)
-            train_dataset, content_free, record = data.train, data.content_free, data.record
-            self.template_names = [template.name for template in record.templates]
+            train_dataset, content_free, self.task_record = data.train, data.content_free, data.record
         self.loaded = load_trained(model, processing_class, args, quantization_config)
         if is_default:
             args = F2CConfig(output_dir=f"{self.loaded.record.name.rstrip('/').split('/')[-1]}-F2C")
@@ -140,8 +139,7 @@ class F2CTrainer(Trainer):
             self.base_answers = self.validation_answers(args, "base") if self.open_validation else None
         too_long = self.base_answers.too_long if self.base_answers else ()
         self.unanswered = [*self.unanswered, *(replace(prompt, split="validation") for prompt in too_long)]
-        self.task_record = self._describe_rows(record)
-        self.template_names = [template.name for template in self.task_record.templates]
+        self._describe_rows()
         self._prepare_votes(args, content_free)
         checkpoints = Checkpoints(args.save_total_limit)
         args.save_total_limit = None  # Checkpoints deletes the old ones
@@ -309,20 +307,23 @@ class F2CTrainer(Trainer):
         """The prompts of skipped rows that exceed the model's context."""
         return [*self.unanswered, *(prompt for dataset in self.datasets for prompt in dataset.too_long)]
 
-    def _describe_rows(self, record: TaskRecord | None) -> TaskRecord:
-        """Return the record of the task, or of rows without one, with the number of rows that are not too long."""
+    @property
+    def template_names(self) -> list[str]:
+        """The names of the templates, which rows without a task lack until they are encoded."""
+        return [template.name for template in self.task_record.templates]
+
+    def _describe_rows(self) -> None:
+        """Add the number of rows that are not too long to the record of the task; describe rows without one."""
         instances = self.train_instances.instances
-        num_templates, num_labels = (len(instances[0].answers), len(instances[0].answers[0])) if instances else (0, 0)
-        record = record or TaskRecord(
-            name="rows",
-            labels=tuple(range(num_labels)),
-            digest="",
-            split="train",
-            has_gold=any(instance.label is not None for instance in instances),
-            templates=tuple(TemplateRecord(name=template_name(number)) for number in range(num_templates)),
-        )
-        return replace(
-            record,
+        if self._task is None and instances:
+            self.task_record = replace(
+                self.task_record,
+                labels=tuple(range(len(instances[0].answers[0]))),
+                has_gold=any(instance.label is not None for instance in instances),
+                templates=tuple(TemplateRecord(name=template_name(at)) for at, _ in enumerate(instances[0].answers)),
+            )
+        self.task_record = replace(
+            self.task_record,
             num_instances=len(instances),
             num_validation=sum(map(len, self.datasets[1:])),
             num_too_long=count_instances(self.too_long),
@@ -332,8 +333,11 @@ class F2CTrainer(Trainer):
         """Choose the instances of the first votes: those that the run will see if votes are frozen, or a sample."""
         self.method, self.statistics = find_method(args.method), StepStatistics()
         self.sample = self.voters = draw_sample(self.train_instances.instances, args.seed)
-        seed = args.seed if args.data_seed is None else args.data_seed
-        self._sampler = KeyedSampler(self.train_instances, seed, drop_last=args.dataloader_drop_last)
+        self._sampler = KeyedSampler(
+            self.train_instances,
+            args.seed if args.data_seed is None else args.data_seed,
+            drop_last=args.dataloader_drop_last,
+        )
         (self.content_free,) = encode_rows(self.encoder, "refuse", ("content_free", content_free))
         self.is_frozen = args.votes == "frozen"
         if self.is_frozen:
