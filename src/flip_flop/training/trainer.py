@@ -251,12 +251,18 @@ class F2CTrainer(Trainer):
         first = next(iter(rows), None) if isinstance(rows, Sequence) else None
         if not isinstance(first, RenderedInstance) or first.answer is None:
             if args.num_samples and split == "train":
-                message = f"num_samples is {args.num_samples}, but the task has answer choices."
-                raise InputError("E-CONFIG", message, "Leave num_samples out: it is for open answers.")
+                raise InputError(
+                    "E-CONFIG",
+                    f"num_samples is {args.num_samples}, but the task has answer choices.",
+                    "Leave num_samples out: it is for open answers.",
+                )
             return rows
         if args.votes != "frozen":
-            message = "votes are online, but answers are generated once, by the base model."
-            raise InputError("E-OPEN-ANSWER", message, "Use --votes frozen.")
+            raise InputError(
+                "E-OPEN-ANSWER",
+                "votes are online, but answers are generated once, by the base model.",
+                "Use --votes frozen.",
+            )
         args.vote_calibration = "none"
 
         def answer() -> tuple[tuple[TooLong, ...], list[RenderedInstance]]:
@@ -344,8 +350,9 @@ class F2CTrainer(Trainer):
             count = args.max_steps * instances_per_step(args) if args.max_steps > 0 else len(self.train_instances)
             self.voters = [self.train_instances[index] for index in self._sampler.first(count)]
             check_frozen_votes(self.voters, args, has_content_free=len(self.content_free) > 0)
-        gold = None if self.eval_instances is None else [row.label for row in self.eval_instances.instances]
-        self.criterion = CheckpointCriterion.of(args, gold)
+        self.criterion = CheckpointCriterion.of(
+            args, None if self.eval_instances is None else [row.label for row in self.eval_instances.instances]
+        )
         self.stop_early = StopEarly(args.early_stopping_patience, args.early_stopping_start)
         self.stop_on_collapse = StopOnCollapse(args, lambda: self.model_scores.first_votes.batch_calibrated)
 
@@ -411,8 +418,9 @@ class F2CTrainer(Trainer):
     def _loss_terms(self, instance: TrainingInstance, gold: int | None = None) -> dict[str, Tensor]:
         terms, few = loss_terms(self.method, instance, self.args), few_label_terms(instance, gold, self.args)
         if same := [name for name in terms if name in few]:
-            message = f"method {self.method.name} has a term {same[0]!r}, as supervised_weight has."
-            raise InputError("E-CONFIG", message, "Rename it.")
+            raise InputError(
+                "E-CONFIG", f"method {self.method.name} has a term {same[0]!r}, as supervised_weight has.", "Rename it."
+            )
         return terms | few
 
     @torch.no_grad()
@@ -617,8 +625,11 @@ class F2CTrainer(Trainer):
             if isinstance(more, Mapping):
                 wrong = [value for value in more.values() if not isinstance(value, int | float | str | None)]
             if wrong:
-                message = f"compute_metrics returned a {type(wrong[0]).__name__}."
-                raise InputError("E-CONFIG", message, "Return a dict of numbers by name.")
+                raise InputError(
+                    "E-CONFIG",
+                    f"compute_metrics returned a {type(wrong[0]).__name__}.",
+                    "Return a dict of numbers by name.",
+                )
             metrics |= more
         return metrics
 
@@ -647,8 +658,11 @@ class F2CTrainer(Trainer):
         if self.optimizer is None and distributed.sharding_of(self.adapted) == "tp":
             optimizer = super().create_optimizer(*args)
             if not type(optimizer).__module__.startswith("torch.optim"):
-                message = f"optim {OptimizerNames(self.args.optim).value} does not update what --shard tp divides."
-                raise InputError("E-CONFIG", message, "Use adamw_torch, sgd, adagrad or rmsprop, or --shard fsdp.")
+                raise InputError(
+                    "E-CONFIG",
+                    f"optim {OptimizerNames(self.args.optim).value} does not update what --shard tp divides.",
+                    "Use adamw_torch, sgd, adagrad or rmsprop, or --shard fsdp.",
+                )
             save_whole(optimizer)
         return super().create_optimizer(*args)
 
