@@ -40,10 +40,16 @@ def start_all(count, work, *arguments, output):
     """Start processes that work together, in the environment that a launcher gives them."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
-    shared |= dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(count))
-    ranks = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(count)]
-    return [start(work, *arguments, output=output, **shared, **rank) for rank in ranks]
+        port = free.getsockname()[1]
+    variables = [launched(count, rank, port) for rank in range(count)]
+    return [start(work, *arguments, output=output, **of_rank) for of_rank in variables]
+
+
+def launched(count, rank=0, port=29500):
+    """The variables of a launcher."""
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    ranks = dict.fromkeys(("RANK", "LOCAL_RANK"), str(rank))
+    return shared | ranks | dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(count))
 
 
 def launch(count, work, *arguments, output):

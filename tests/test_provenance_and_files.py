@@ -1,18 +1,24 @@
 """Files are written completely or not at all. A record describes the run and stores no secret."""
 
+import errno
 import json
 import os
 import shlex
+import stat
 import sys
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from flip_flop.console import command
+from flip_flop.errors import InputError
 from flip_flop.files import (
     lock_output,
     new_folder,
     read_arrays,
+    user_cache,
     write_arrays,
     write_bytes,
     write_json,
@@ -91,6 +97,52 @@ def test_a_folder_that_was_moved_away_by_a_killed_writer_comes_back(tmp_path):
     with lock_output(tmp_path / "run"):
         assert names(tmp_path) == [".run.lock", "run"]
     assert names(tmp_path) == ["run"]
+
+
+def test_a_folder_that_cannot_be_replaced_is_refused_before_the_work(tmp_path, monkeypatch):
+    (tmp_path / "run").mkdir()
+    monkeypatch.setattr(type(tmp_path), "is_mount", lambda path: path.name == "run")
+    with pytest.raises(InputError, match=r"E-OUT-PATH: .*run cannot be replaced: it is a mount point.*run/run"):
+        lock_output(tmp_path / "run").__enter__()
+    monkeypatch.undo()
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)
+    with pytest.raises(InputError, match=r"E-OUT-PATH: .*run cannot be replaced: .* cannot be written"):
+        lock_output(tmp_path / "run").__enter__()
+    assert names(tmp_path) == ["run"]
+
+
+def test_a_file_that_a_container_mounts_is_written_in_place(tmp_path, monkeypatch):
+    def busy(path, target):
+        raise OSError(errno.EBUSY, "Device or resource busy")
+
+    (tmp_path / "table.csv").write_text("old")
+    place = (tmp_path / "table.csv").stat().st_ino
+    monkeypatch.setattr(type(tmp_path), "replace", busy)
+    write_text(tmp_path / "table.csv", "new")
+    assert (tmp_path / "table.csv").read_text() == "new"
+    assert (tmp_path / "table.csv").stat().st_ino == place
+    assert names(tmp_path) == ["table.csv"]
+
+
+def test_all_files_of_a_folder_have_the_mode_of_the_umask(tmp_path):
+    before = os.umask(0o027)
+    try:
+        with new_folder(tmp_path / "run") as folder:
+            save_file({"weight": torch.zeros(2)}, folder / "model.safetensors")  # it ignores the umask
+            (folder / "run.json").touch()
+    finally:
+        os.umask(before)
+    modes = [stat.S_IMODE((tmp_path / "run" / name).stat().st_mode) for name in ("model.safetensors", "run.json")]
+    assert modes == [0o640, 0o640]
+
+
+def test_a_user_without_a_home_has_no_cache_and_no_traceback(monkeypatch):
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    for name in ("HOME", "USERPROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # as for a user who is not in the password file
+    with pytest.raises(InputError, match=r"E-OS: This user has no home directory\. Set XDG_CACHE_HOME"):
+        user_cache()
 
 
 SECRETS = ("hf_abcDEF123456789", "sk-proj-abc_DEF-123456", "0123456789" * 4)

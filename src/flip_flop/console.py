@@ -20,7 +20,7 @@ from typing import Any
 from markupsafe import Markup
 from tqdm import tqdm
 
-from flip_flop.errors import log
+from flip_flop.errors import InputError, log
 
 MISSING = "–"
 DEMO_NOTE = (
@@ -180,7 +180,21 @@ def warn_once(line: str) -> None:
 
 def is_first_process() -> bool:
     """Return whether this process is the only process or the first process of a launcher."""
-    return os.environ.get("RANK", "0") == "0"
+    return os.environ.get("WORLD_SIZE", "1") in ("", "1") or os.environ.get("RANK", "0") == "0"
+
+
+def num_processes() -> int:
+    """Return the number of processes that a launcher has started; 1 without a launcher.
+
+    Raises:
+        InputError: ``E-DISTRIBUTED`` if a launcher's variables are incomplete.
+    """
+    size, others = os.environ.get("WORLD_SIZE", "1"), ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+    missing = [name for name in others if size != "1" and not os.environ.get(name)]
+    if missing or not re.fullmatch("[1-9][0-9]*", size):
+        what = f"The variable WORLD_SIZE is {size!r}{f', but {missing[0]} is not set' if missing else ''}."
+        raise InputError("E-DISTRIBUTED", what, "Unset it, or start the processes with torchrun or accelerate launch.")
+    return int(size)
 
 
 def stop_signals() -> set[int]:

@@ -160,6 +160,11 @@ def lock_output(path: Path, *, wait: bool = False) -> Iterator[None]:
     """
     check_output(path, is_folder=path.is_dir())
     typed, path = path, path.resolve()
+    if path.is_dir() and (path.is_mount() or not os.access(path.parent, os.W_OK)):
+        why = "it is a mount point" if path.is_mount() else f"{path.parent} cannot be written"
+        raise InputError(
+            "E-OUT-PATH", f"{typed} cannot be replaced: {why}.", f"Give a new folder, such as {typed}/run."
+        )
     file = path.parent / f".{path.name}.lock"
     with make_folder(path.parent), lock(file, typed, wait=wait) as number:
         try:
@@ -181,9 +186,11 @@ def _remove_leftovers(path: Path) -> None:
 
 
 def user_cache() -> Path:
-    """``flip-flop`` in the user's cache."""
-    cache = os.environ.get("XDG_CACHE_HOME")
-    return (Path(cache) if cache else Path.home() / ".cache") / "flip-flop"
+    """``flip-flop`` in the user's cache (``E-OS`` for a user without a home directory)."""
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "flip-flop"
+    except RuntimeError:
+        raise InputError("E-OS", "This user has no home directory.", "Set XDG_CACHE_HOME to a folder.") from None
 
 
 def remove(path: Path) -> None:
@@ -204,9 +211,11 @@ def fsync_folder(folder: Path) -> None:
 
 
 def flush(folder: Path) -> None:
-    """Flush every file of a folder, and its entries."""
+    """Flush every file of a folder, and its entries. Files that a library has written for their owner are for all."""
     for file in sorted(folder.rglob("*")):
         if file.is_file():
+            if stat.S_IMODE(file.stat().st_mode) == stat.S_IRUSR | stat.S_IWUSR:  # safetensors ignores the umask
+                file.chmod(folder.stat().st_mode & 0o666)
             with file.open("rb") as handle:
                 os.fsync(handle.fileno())
     fsync_folder(folder)
@@ -234,7 +243,12 @@ def write_bytes(path: Path, content: bytes | Iterable[bytes]) -> None:
                 file.writelines(parts)
                 file.flush()
                 os.fsync(file.fileno())
-            temporary.replace(path)
+            try:
+                temporary.replace(path)
+            except OSError as error:
+                if error.errno != errno.EBUSY:
+                    raise
+                shutil.copyfile(temporary, path)  # a single file that a container mounts
         finally:
             temporary.unlink(missing_ok=True)
         fsync_folder(path.parent)

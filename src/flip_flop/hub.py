@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from flip_flop.console import num_processes
 from flip_flop.errors import InputError, look_up, require_package
 
 DEMO = "demo"  # the embedded model
@@ -109,7 +110,7 @@ def check_shard(
     if gguf_name(name) is not None or quantization or device_map:
         other = "GGUF" if gguf_name(name) else "--load-in" if quantization else "--device-map"
         raise InputError("E-DISTRIBUTED", f"--shard does not work with {other}.", "Leave one of them out.")
-    if not has_launcher and int(os.environ.get("WORLD_SIZE", "1")) < 2:
+    if not has_launcher and num_processes() == 1:
         raise InputError(
             "E-DISTRIBUTED",
             "shard divides the weights between processes, but there is one.",

@@ -19,9 +19,10 @@ from safetensors.torch import load_file
 from flip_flop.cli.main import COMMANDS
 from flip_flop.evaluation.audit import audit as audit_function
 from flip_flop.method import METHODS
+from flip_flop.scoring import distributed
 from flip_flop.training import TrainingRun
 from tests.cli.project import errors_of, one_line, record
-from tests.processes import command, end, start
+from tests.processes import command, end, launched, start
 from tests.tiny import byte_bpe, save_tiny, with_chat_template
 
 # The package gives its function the module's name.
@@ -164,14 +165,36 @@ def test_an_audit_prints_a_table_and_leaves_a_run(audit, model):
         assert file["scores"].shape == (9, 4, 2)
 
 
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [
+        ({"WORLD_SIZE": ""}, "WORLD_SIZE is '', but RANK is not set. Unset it"),
+        ({"WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0", "MASTER_PORT": "29500"}, "but MASTER_ADDR is not set"),
+        (launched("two"), "WORLD_SIZE is 'two'. Unset it"),
+    ],
+)
+def test_variables_that_no_launcher_sets_are_refused(audit, monkeypatch, variables, words):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    one_line(audit("-q"), "E-DISTRIBUTED", words)
+
+
+def test_a_rank_without_other_processes_does_not_silence_the_command(audit, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    assert "P_o" in audit().out
+    assert os.path.exists("out/run.json")
+
+
 def test_an_interrupt_exits_with_130_and_a_fault_of_our_own_is_no_users_mistake(audit, monkeypatch):
     def stop(*arguments, **keywords):
         raise errors.pop()
 
     monkeypatch.setattr(AUDITING, "score_calibrated", stop)
+    monkeypatch.setattr(distributed, "join_processes", lambda device: None)
     errors = [RuntimeError("of torch"), AssertionError, KeyboardInterrupt, KeyboardInterrupt]
     for rank, shown in ((1, ""), (0, "stopped")):
-        monkeypatch.setenv("RANK", str(rank))
+        for name, value in launched(2, rank).items():
+            monkeypatch.setenv(name, value)
         result = audit("-q")
         assert (result.code, result.err.strip()) == (130, shown)
     for kind in (AssertionError, RuntimeError):

@@ -150,6 +150,16 @@ def test_the_interval_of_a_change_of_f1_grows_little_with_the_number_of_labels()
     assert widths[1] < 2 * widths[0]  # four times with one side for all labels
 
 
+@pytest.mark.parametrize("name", ["observed_agreement", "fleiss_kappa", "mean_f1", "vote_accuracy"])
+@pytest.mark.parametrize("num_instances", [8, 60])
+def test_a_change_in_the_other_direction_has_the_mirrored_interval(name, num_instances):
+    before, after = data_of(*table(num_instances)), data_of(*table(num_instances, 4, 3, 0.8))
+    low, high = METRICS[name].change_interval(before, after)
+    assert METRICS[name].change_interval(after, before) == pytest.approx((-high, -low), abs=1e-12)
+    low, high = METRICS[name].change_interval(before, before)
+    assert -low == pytest.approx(high, abs=1e-12)
+
+
 def test_equal_answers_to_few_instances_leave_a_change_on_others_possible():
     data = data_of(*table(60))
     for name in ("observed_agreement", "accuracy"):

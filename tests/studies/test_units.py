@@ -30,7 +30,7 @@ from flip_flop.paper.run import (
     worker_devices,
 )
 from flip_flop.report import load_run
-from tests.processes import command, end, launch, start, wait_for
+from tests.processes import command, end, launch, launched, start, wait_for
 from tests.refused import refused
 from tests.studies.small_studies import (
     LONG,
@@ -455,5 +455,6 @@ def test_units_that_divide_the_weights_need_a_launcher(tmp_path):
     ],
 )
 def test_unusable_launcher_is_refused(tmp_path, monkeypatch, options, processes, expected):
-    monkeypatch.setenv("WORLD_SIZE", processes)
+    for name, value in launched(processes).items():
+        monkeypatch.setenv(name, value)
     refused(expected, here, "run", write_study(tmp_path), "--out", tmp_path / "out", *options)

@@ -174,6 +174,10 @@ def test_a_spreadsheet_needs_the_extra(tmp_path, monkeypatch):
         refused(r"E-DATA-FILE: .*openpyxl, .* -m pip install 'openpyxl>=3\.1\.5'\.$", use)
 
 
+with io.BytesIO() as written:
+    pyarrow.parquet.write_table(pa.table([[1], [2]], names=["a", "a"]), written)
+    TWO_COLUMNS = written.getvalue()
+
 # ruff: noqa: E501 - one case per line
 MISTAKES = [
     ("a.csv", "", "E-DATA-ROWS", "has no rows"),
@@ -210,8 +214,11 @@ MISTAKES = [
     ("a.docx", b"", "E-DATA-FILE", "is none of .csv, .tsv, .jsonl, .json, .parquet"),
     ("a.xls", b"", "E-DATA-FILE", "Save another spreadsheet as .xlsx or CSV"),
     ("a.xlsx", b"no archive", "E-DATA-PARSE", "a.xlsx: BadZipFile: "),
-    ("a.csv", "id;text\n1;x, y\n", "E-DATA-ENCODING", 'separated by semicolons. Write {path: a.csv, delimiter: ";"} in the'),
+    ("a.csv", "id;text\n1;x, y\n", "E-DATA-ENCODING", 'separated by semicolons. Write it as {path: ..., delimiter: ";"} in the'),
     ("a.tsv", "id,text\n1,x\n", "E-DATA-ENCODING", "separated by commas"),
+    ("a.csv", "a\nx\n".encode("utf-16-le"), "E-DATA-PARSE", "line 1 holds a NUL byte. Remove it, or set encoding: utf-16-le"),
+    ("a.csv", "a\nä\n".encode("utf-16-le"), "E-DATA-ENCODING", "for example utf-16-le"),
+    ("a.parquet", TWO_COLUMNS, "E-DATA-COLUMN", "two columns are named 'a'"),
 ]  # fmt: skip
 
 

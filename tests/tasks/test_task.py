@@ -67,6 +67,8 @@ def test_instances_have_all_templates_and_the_label_index(tmp_path):
         ((0, 1), 1.0, 1),
         ((0, 1), "1.0", 1),
         (("1.0", "1"), 1.0, 0),
+        (("false", "true"), True, 1),
+        (("False", "True"), True, 1),
     ],
 )
 def test_a_label_is_compared_as_it_is_written(labels, value, index):
@@ -112,6 +114,8 @@ def test_an_id_field_names_the_instances_and_must_be_unique():
         task([*rows, {**rows[0], "key": "k1"}], id_field="key").instances("test")
     with pytest.raises(InputError, match=r"E-DATA-COLUMN: tickets row 1 has no 'kee'.*Did you mean 'key'\?"):
         task(rows, id_field="kee").instances("test")
+    with pytest.raises(InputError, match="E-DATA-ROWS: tickets row 4: 'key' has a NUL character"):  # numpy drops it
+        task([*rows, {**rows[0], "key": "k1\0"}], id_field="key").instances("test")
 
 
 ROWS = [{"text": "warm", "label": "yes"}, {"text": "cold", "label": None}]
@@ -443,6 +447,7 @@ MISTAKES = [
     ('["calm", "urgent"]', '["a ||| b", "c"]', "E-LABEL", "holds |||"),
     # Templates.
     ("name: terse\n", "name: plain\n", "E-TPL-DUP", "two templates are named 'plain'"),
+    ("name: terse\n", 'name: "terse\\0"\n', "E-TPL-SYNTAX", r"has the name 'terse\x00'"),
     ("Urgent:", "{% if %}", "E-TPL-SYNTAX", "template 'terse', line 2"),
     ("Urgent:", "{{ text|uper }}", "E-TPL-SYNTAX", "template 'terse', line 2: No filter named 'uper'"),
 ]  # fmt: skip

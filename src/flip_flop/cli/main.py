@@ -18,7 +18,16 @@ from typing import NoReturn
 import click
 
 from flip_flop.cli.lazy import LazyGroup
-from flip_flop.console import LogLines, align_columns, echo, hardware, is_first_process, stop_signals, versions
+from flip_flop.console import (
+    LogLines,
+    align_columns,
+    echo,
+    hardware,
+    is_first_process,
+    num_processes,
+    stop_signals,
+    versions,
+)
 from flip_flop.errors import OTHER_ENDED, InputError, is_of_communication, log
 
 COMMANDS = {
@@ -61,11 +70,11 @@ def main() -> None:
     _set_up_logging()
     atexit.register(gc.freeze)  # otherwise a last collection of all modules takes seconds
     is_main = threading.current_thread() is threading.main_thread()
-    # A launcher's processes end at once, in a collective operation, too.
-    if is_main and os.environ.get("WORLD_SIZE", "1") == "1":
-        for number in stop_signals():
-            signal.signal(number, _terminate)
     try:
+        # A launcher's processes end at once, in a collective operation, too.
+        if num_processes() == 1 and is_main:
+            for number in stop_signals():
+                signal.signal(number, _terminate)
         code = cli.main(prog_name="flip-flop", standalone_mode=False)
     except InputError as error:
         _refuse(str(error))

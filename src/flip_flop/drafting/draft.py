@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import string
 import unicodedata
 from collections.abc import Sequence
@@ -266,7 +267,7 @@ def _labels(
                 name for name in rows.columns() if name.strip().lower() in LABEL_NAMES and name not in columns.texts
             ]
             why = "has no column of labels" + (f"; {named[0]!r} may be one" if named else "")
-            hint = f"Give --label {named[0]}, or name them" if named else "Name them"
+            hint = f"Give --label {shlex.quote(named[0])}, or name them" if named else "Name them"
             raise InputError("E-INIT", f"{rows.source} {why}.", f'{hint} with --labels, such as --labels "no,yes".')
         return given, given
     are_numbers = all(re.fullmatch(r"-?\d+", value) for value in values)

@@ -167,8 +167,9 @@ def paired_bootstrap_interval(
 
     Each resample has the same weights on both sides. The difficulty of an instance cancels out, so that the interval
     is narrower than the intervals of the two values suggest. The added instance has the best possible value on one
-    side, drawn at random (for F1 at random for each label), and the worst on the other. Equal answers to all instances
-    therefore have an interval around 0.
+    side, drawn at random (for F1 at random for each label), and the worst on the other; each resample counts twice,
+    also with the sides exchanged. Equal answers to all instances therefore have an interval around 0, and the change
+    from ``after`` to ``before`` has the same interval with the opposite sign.
 
     Arguments and errors are explained in :func:`bootstrap_interval`. ``before`` and ``after`` have the same instances
     in the same order. Their templates may differ. With several runs ``after``, the change is that of their mean.
@@ -181,9 +182,10 @@ def paired_bootstrap_interval(
         True
     """
     _num_instances([data for run in (before, *after) for data in run])
-    *_, mixed, _ = np.mean([_resampled(statistic, run, resamples, seed) for run in after], axis=0)
-    *_, opposite = _resampled(statistic, before, resamples, seed)
-    return _ends(mixed - opposite, mixed - opposite, confidence)
+    *_, mixed, opposite = np.mean([_resampled(statistic, run, resamples, seed) for run in after], axis=0)
+    *_, mixed_before, opposite_before = _resampled(statistic, before, resamples, seed)
+    changes = np.concatenate([mixed - opposite_before, opposite - mixed_before])
+    return _ends(changes, changes, confidence)
 
 
 def simultaneous_width(

@@ -11,7 +11,7 @@ from typing import Literal, get_args
 import click
 
 from flip_flop.cli.options import DataOptions, RowOptions, option, options, out_file, out_folder
-from flip_flop.console import align_columns, echo
+from flip_flop.console import align_columns, echo, num_processes
 from flip_flop.errors import InputError
 from flip_flop.hub import check_shard
 from flip_flop.method.settings import Protocol, TrainingProtocol
@@ -191,7 +191,7 @@ def run_command(grid: GridOptions, how: RunOptions, name: str, out: Path, quiet:
         echo(f"reading study {name}", err=True)
     launcher = how.launcher()
     study, setup = grid.study(name)
-    from flip_flop.paper.run import num_processes, unit_commands, worker_devices
+    from flip_flop.paper.run import unit_commands, worker_devices
 
     if num_processes() > 1:
         raise InputError(

@@ -249,7 +249,7 @@ def _suffix(task: Task, names: tuple[str, ...]) -> str:
 
 
 def _plain(name: str) -> str:
-    return re.sub(r"[^\w-]", "_", name)
+    return re.sub(r"[^\w-]", "_", name)[:48]  # the name of a folder has at most 255 bytes
 
 
 def training_config(settings: Mapping[str, Any], source: str = "the study's settings") -> "training.F2CConfig":

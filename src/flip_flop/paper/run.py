@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch
 
-from flip_flop.console import echo, is_first_process, now, stop_signals, track
+from flip_flop.console import echo, is_first_process, now, num_processes, stop_signals, track
 from flip_flop.errors import InputError
 from flip_flop.evaluation.audit import audit
 from flip_flop.files import lock_output, remove
@@ -34,11 +34,6 @@ DONE, FAILED, STOPPED = 0, 1, 128 + signal.SIGTERM  # exit codes of a unit
 
 
 # ---- one unit, in this process ----
-
-
-def num_processes() -> int:
-    """Return the number of processes that a launcher has started; 1 without a launcher."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def split_batch_across_ranks(config: F2CConfig, processes: int) -> None:

@@ -44,8 +44,8 @@ class Template:
     order: str | None = None
 
     def __post_init__(self) -> None:
-        if not self.name.strip():
-            raise InputError("E-TPL-SYNTAX", "a template has an empty name.", "Name it.")
+        if not self.name.strip() or "\0" in self.name:
+            raise InputError("E-TPL-SYNTAX", f"a template has the name {self.name!r}.", "Name it, without NUL.")
         if self.order and not self.wording:
             hint = "Give the same wording to all orders of it."
             raise InputError("E-TASK-KEY", f"{self._where} has an order but no wording.", hint)

@@ -175,5 +175,8 @@ def stored_calibration(
     if len(prior) != num_labels:
         raise InputError("E-CALIBRATION", f"{path} has offsets for {len(prior)} labels, but the task has {num_labels}.")
     if missing := [template.name for template in templates if template.digest() not in offsets]:
-        raise InputError("E-CALIBRATION", f"{path} has no offsets for template {missing[0]!r}.")
+        raise InputError(
+            "E-CALIBRATION",
+            f"{path} has no offsets for template {missing[0]!r} with this text and these answers, in this order.",
+        )
     return np.stack([offsets[template.digest()] for template in templates]), prior, uses_chat_template

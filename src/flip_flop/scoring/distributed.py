@@ -5,7 +5,6 @@ gradients. An adapter has few gradients, which are summed once per step.
 """
 
 import functools
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -18,6 +17,7 @@ from packaging.version import Version
 from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
+from flip_flop.console import num_processes
 from flip_flop.errors import OTHER_ENDED, InputError
 from flip_flop.method.divergences import at_least_float32
 from flip_flop.scoring.causal_lm import as_input_error, unwrap
@@ -46,7 +46,7 @@ def rank() -> int:
 
 def join_processes(device: str) -> None:
     """Initialize communication if a launcher started several processes. The trainer does this in training."""
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if num_processes() > 1:
         from accelerate import PartialState
 
         on_cpu = device == "cpu" or not torch.accelerator.is_available()

@@ -1,5 +1,6 @@
 """Load a causal language model from safetensors or GGUF, its tokenizer and an adapter, and record them."""
 
+import contextlib
 import json
 import logging
 import os
@@ -214,7 +215,10 @@ class LoadedModel:
         parts = [asdict(self.record), trained, model.config.to_json_string(), model.device.type, versions()]
         # The processes of a divided model compute together, and may not find the same file.
         is_whole = self.record.digest is not None and sharding_of(model) is None
-        return replace(self, store=user_cache() / "answers" / f"{sha256_json(parts)[:16]}.jsonl" if is_whole else None)
+        with contextlib.suppress(InputError):  # without a home directory, answers are not stored
+            store = user_cache() / "answers" / f"{sha256_json(parts)[:16]}.jsonl"
+            return replace(self, store=store if is_whole else None)
+        return self
 
     def encoder(self, chat_template: ChatTemplate = "auto", date: str = "") -> PromptEncoder:
         """Return the encoder for this model. ``auto`` uses a chat template if the adapter's training did."""

@@ -28,6 +28,7 @@ class NumberedRow(NamedTuple):
 
 _MAX_CELL = 1 << 20
 SEPARATED = {".csv": ",", ".tsv": "\t"}  # and by what
+UTF16 = "utf-16-le (or utf-16-be)"  # without a mark at its beginning
 READABLE = (*SEPARATED, ".jsonl", ".json", ".parquet", ".xlsx")
 # What else may separate cells, with its name.
 DELIMITERS = {";": "semicolons", "\t": "tabs", "|": "bars", ",": "commas"}
@@ -103,7 +104,8 @@ def read_text(path: Path, encoding: str = "utf-8") -> str:
     except UnicodeError as error:
         place = f" at byte {error.start}" if isinstance(error, UnicodeDecodeError) else ""
         is_utf16 = content[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-        likely = "utf-16" if is_utf16 else "cp1252 (Western Europe) or gb18030 (Chinese)"
+        others = UTF16 if b"\0" in content else "cp1252 (Western Europe) or gb18030 (Chinese)"
+        likely = "utf-16" if is_utf16 else others
         raise InputError(
             "E-DATA-ENCODING",
             f"{path} is not {encoding}{place}.",
@@ -115,7 +117,9 @@ def read_text(path: Path, encoding: str = "utf-8") -> str:
         ) from None
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1
-        raise InputError("E-DATA-PARSE", f"{path} line {line} holds a NUL byte.", "Remove it.")
+        raise InputError(
+            "E-DATA-PARSE", f"{path} line {line} holds a NUL byte.", f"Remove it, or set encoding: {UTF16}."
+        )
     return text
 
 
@@ -170,8 +174,9 @@ def _check_delimiter(columns: Sequence[str], where: str) -> None:
     for delimiter, name in DELIMITERS.items():
         if len(columns) == 1 and delimiter in columns[0]:
             message = f"{where} has one column, {columns[0]!r}: its cells seem to be separated by {name}."
-            entry = f"{{path: {Path(where).name}, delimiter: {json.dumps(delimiter)}}}"
-            raise InputError("E-DATA-ENCODING", message, f"Write {entry} in the task file, or save it with commas.")
+            entry = f"{{path: ..., delimiter: {json.dumps(delimiter)}}}"
+            hint = f"Write it as {entry} in the task file (init: --delimiter), or save it with commas."
+            raise InputError("E-DATA-ENCODING", message, hint)
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -239,13 +244,15 @@ def _read_parquet(path: Path) -> list[NumberedRow]:
     import pyarrow.parquet
 
     try:
+        check_columns(pyarrow.parquet.read_schema(path).names, str(path))
         table = with_short_floats(pyarrow.parquet.read_table(path))
         # A small file can have millions of equal rows. They share their fields.
         batches = table.to_batches(max_chunksize=10_000)
         rows = [fields for batch in batches for fields, equal in itertools.groupby(batch.to_pylist()) for _ in equal]
+    except InputError:
+        raise
     except (pyarrow.ArrowException, OSError, ArithmeticError, LookupError, ValueError) as error:
         raise InputError("E-DATA-PARSE", f"{path}: {_first_line(error)}.", "Write the parquet file again.") from None
-    check_columns(table.column_names, str(path))
     return [NumberedRow(number, fields) for number, fields in enumerate(rows, start=1)]
 
 

@@ -117,6 +117,10 @@ class Rows:
                     f"{self.location(row)} has no {id_field!r}, the field that names rows.",
                     nearest(id_field, self.columns()),
                 )
+            if "\0" in str(value):
+                raise InputError(
+                    "E-DATA-ROWS", f"{self.location(row)}: {id_field!r} has a NUL character.", "Remove it."
+                )
             first = seen.setdefault(str(value), row)
             if first is not row:
                 raise InputError(

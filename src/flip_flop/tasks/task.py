@@ -275,7 +275,12 @@ class Task:
         for row in rows.rows:
             value = row.fields.get(self.label_field)
             text = label_text(value, self.labels)
-            index = index_of.get(unicodedata.normalize("NFC", str(value)), index_of.get(text)) if text else None
+            texts = [
+                unicodedata.normalize("NFC", str(value)),
+                text,
+                text.lower() if isinstance(value, bool | np.bool_) else text,
+            ]
+            index = next((index_of[name] for name in texts if name in index_of), None) if text else None
             if index is None and text:
                 raise InputError(
                     "E-LABEL",

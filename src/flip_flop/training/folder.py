@@ -1,8 +1,8 @@
 """The folder of a training run, which is checked before torch is imported."""
 
-import os
 from pathlib import Path
 
+from flip_flop.console import is_first_process
 from flip_flop.errors import InputError
 from flip_flop.files import lock
 from flip_flop.record import ADAPTER_CONFIG, ADAPTER_WEIGHTS, MANIFEST, RUN_FILE, find_change
@@ -17,7 +17,7 @@ def check_out(out: Path, *, resume: bool) -> None:
         InputError: ``E-OUT-BUSY`` if another process writes there, ``E-OUT-USED`` as in :func:`check_plan`.
     """
     # The processes have not joined yet, so only the launcher's environment has the rank.
-    if (out / LOCK).exists() and os.environ.get("RANK", "0") == "0":
+    if (out / LOCK).exists() and is_first_process():
         with lock(out / LOCK, out):
             pass
     holds_run(out, resume=resume)
