@@ -35,6 +35,19 @@ def seeds(cell: str) -> list[str]:
     return [f"{cell}-{seed}" for seed in range(3)]
 
 
+def cells_named(method: str) -> list[str]:
+    """Return a method's cells on movie reviews of the model in float32."""
+    files = sorted((RESULTS / "qwen2.5-coder-0.5b" / "movie_reviews").glob(f"{method}-*.json"))
+    return [f"movie_reviews/{file.stem}" for file in files]
+
+
+def beside_vote(method: str, view: str, part: str) -> tuple[str, str]:
+    """Return P_o and accuracy of such cells, and the difference in accuracy from the calibrated vote of their base."""
+    audits = [stored(cell, part, "qwen2.5-coder-0.5b") for cell in ("movie_reviews/base-0", *cells_named(method))]
+    means, difference = tables.cells_of(view, audits[1:], audits[0]["calibrated"]["vote"])
+    return " / ".join(means[:2]), difference
+
+
 def differences(cell: str, *models: str) -> tuple[int, str, str]:
     """Return the number of different answers of two models, and the larger change of P_o and of accuracy."""
     answers, changes = 0, []
@@ -121,20 +134,16 @@ def of_the_evidence() -> Iterator[str]:
     assert {*constant} == {"0"}
     yield f"marginal entropy in {100 * nearly.count('0') / len(nearly):.0f} %."
     yield "Swarm has P_o {} and accuracy {} on RTE.".format(*shown(["rte/swarm-0"], *PAIR).split(" / "))
-    more, where = "movie_reviews/f2c_1024-0", {"model": "qwen2.5-coder-0.5b"}
     for words, view, part in (
-        ("one template has P_o / accuracy {} and is {} from the calibrated vote ({})", "raw", "trained"),
-        ("Calibrated, it has {} and is {} from it ({}).", "calibrated", "trained"),
-        ("Under held-out templates, it has {} and is {} from their calibrated vote ({}).", "raw", "held_out"),
+        ("one template has P_o / accuracy {}, {} from the calibrated vote.", "raw", "trained"),
+        ("Calibrated, it has {}, {} from it.", "calibrated", "trained"),
+        ("Under held-out templates, it has {}, {} from their calibrated vote.", "raw", "held_out"),
     ):
-        value, *interval = stored(more, part, **where)[view]["against_calibrated_vote"]["accuracy"]
-        numbers = shown([more], *PAIR, view=view, part=part, **where), points(value), point_interval((*interval,))
-        yield words.format(*numbers)
-    mixed = ["movie_reviews/f2c_ensemble-0"]
-    value, *interval = stored(mixed[0], **where)["raw"]["against_calibrated_vote"]["accuracy"]
-    trained, unseen = (shown(mixed, *PAIR, part=part, **where) for part in PARTS)
-    difference = f"{points(value)} from the calibrated vote, {point_interval((*interval,))}"
-    yield f"one template has {trained} ({difference}), and {unseen} under held-out templates."
+        yield words.format(*beside_vote("f2c_1024", view, part))
+    by_seed = [shown([cell], "accuracy", model="qwen2.5-coder-0.5b") for cell in cells_named("f2c_1024")]
+    yield f"The accuracies of the seeds are {' and '.join(by_seed)}."
+    trained, unseen = (beside_vote("f2c_ensemble", "raw", part) for part in PARTS)
+    yield "one template has {} ({} from the calibrated vote)".format(*trained) + f", and {unseen[0]} under held-out"
     one, calibrated = (shown(base, *PAIR, view=view, model="qwen2.5-coder-1.5b") for view in ("raw", "calibrated"))
     votes = shown(base, "vote_accuracy", model="qwen2.5-coder-1.5b", **CAL)
     yield f"without training, {one}, calibrated {calibrated}, and its calibrated vote an accuracy of {votes}."

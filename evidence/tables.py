@@ -51,7 +51,7 @@ def with_tables(page: str, results: Path = RESULTS) -> str:
         (model,), tasks, methods, parts, *brief = (words.split() for words in found[2].split("|"))
         lines, claims = [], []
         for task, part, method in product(tasks, parts, methods):
-            runs, base = (_runs(results / model / task, name, part) for name in (method, "base"))
+            runs, base = (runs_of(results / model / task, name, part) for name in (method, "base"))
             if runs and base:
                 vote = base[0]["calibrated"]["vote"]
                 if brief:
@@ -66,7 +66,8 @@ def with_tables(page: str, results: Path = RESULTS) -> str:
     return SECTION.sub(section, page)
 
 
-def _runs(folder: Path, method: str, part: str) -> list[dict[str, Any]]:
+def runs_of(folder: Path, method: str, part: str) -> list[dict[str, Any]]:
+    """Return the audits of a method on a part of the templates, one for each seed."""
     audits = [read_json(file)["audits"] for file in sorted(folder.glob(f"{method}-*.json"))]
     return [audit[part] for audit in audits if part in audit]
 
@@ -96,7 +97,7 @@ def _title(method: str, runs: list[dict[str, Any]]) -> tuple[str, str]:
 
 
 def _brief_line(place: str, method: str, runs: list[dict[str, Any]], vote: str) -> str:
-    cells = [_cells(view, runs, vote) for view in ("raw", "calibrated")]
+    cells = [cells_of(view, runs, vote) for view in ("raw", "calibrated")]
     parts = " | ".join(f"{' / '.join(means[:2])} | {difference}" for means, difference in cells)
     return f"| {f'{place}: ' if place else ''}{''.join(_title(method, runs))} | {parts} |\n"
 
@@ -105,7 +106,7 @@ def _lines(task: str, part: str, method: str, runs: list[dict[str, Any]], vote: 
     """Return the lines of a method: means over its seeds, and their paired difference in accuracy from the vote."""
     title, seeds = _title(method, runs)
     words = f"{len(runs[0]['raw']['predictions'])} {_words(part)}, {len(runs[0]['gold']):,}"
-    cells = [_cells(view, runs, vote) for view in ("raw", "calibrated")]
+    cells = [cells_of(view, runs, vote) for view in ("raw", "calibrated")]
     return [
         f"| {_words(task)} | {words} | {title}{view}{seeds} | {' / '.join(means[:3])} | {means[3]} "
         f"| {' / '.join(means[4:])} | {difference} |\n"
@@ -113,7 +114,8 @@ def _lines(task: str, part: str, method: str, runs: list[dict[str, Any]], vote: 
     ]
 
 
-def _cells(view: str, runs: list[dict[str, Any]], vote: str) -> tuple[list[str], str]:
+def cells_of(view: str, runs: list[dict[str, Any]], vote: str) -> tuple[list[str], str]:
+    """Return the metrics, means over seeds, and the difference in accuracy from the vote, as texts."""
     value, *interval = _difference(runs, view, vote)
     means = [percent(np.mean([run[view]["metrics"][name] for run in runs])) for name in SHOWN]
     return means, f"{points(value)} ({point_interval(interval)})"
