@@ -192,8 +192,11 @@ def num_processes() -> int:
     size, others = os.environ.get("WORLD_SIZE", "1"), ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
     missing = [name for name in others if size != "1" and not os.environ.get(name)]
     if missing or not re.fullmatch("[1-9][0-9]*", size):
-        what = f"The variable WORLD_SIZE is {size!r}{f', but {missing[0]} is not set' if missing else ''}."
-        raise InputError("E-DISTRIBUTED", what, "Unset it, or start the processes with torchrun or accelerate launch.")
+        raise InputError(
+            "E-DISTRIBUTED",
+            f"The variable WORLD_SIZE is {size!r}{f', but {missing[0]} is not set' if missing else ''}.",
+            "Unset it, or start the processes with torchrun or accelerate launch.",
+        )
     return int(size)
 
 

@@ -106,8 +106,9 @@ def check_threshold(name: str, split: RenderedSplit) -> None:
         raise _no_value(name, "the answers are open", "Use agreement or accuracy.")
     labelled, number = int((split.gold >= 0).sum()), len(split.task.templates)
     if (metric.needs_gold and not labelled) or (metric.name in OF_PAIRS and number < 2):
-        why = f"split {split.split!r} has {count(labelled, 'gold label')} and {count(number, 'template')}"
-        raise _no_value(name, why)
+        raise _no_value(
+            name, f"split {split.split!r} has {count(labelled, 'gold label')} and {count(number, 'template')}"
+        )
 
 
 def compared(stored: Audit, metric: str | None) -> str:

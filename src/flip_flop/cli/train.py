@@ -105,8 +105,11 @@ def train_command(
         settings["label_prior"] = list(prior_from(data.open(task.task, task.templates), run.few_labels))
     config = make_config(settings, source, flags)
     if few_labels is not None and not config.supervised_weight:
-        hint = "Leave supervised_weight out to estimate label_prior from them."
-        raise InputError("E-CONFIG", "supervised_weight is 0, so --few-labels has no effect.", hint)
+        raise InputError(
+            "E-CONFIG",
+            "supervised_weight is 0, so --few-labels has no effect.",
+            "Leave supervised_weight out to estimate label_prior from them.",
+        )
     opened = data.open(task.task, task.templates, row_protocol_of(config.protocol))
     require_templates_for_training(opened)
     model.check()

@@ -131,8 +131,11 @@ def judged_columns(rows: Rows) -> tuple[str, ...]:
     answers = [match.string for match in sorted(matches, key=lambda match: (match[2] or "").lower())]
     if question is None or not 1 <= len(answers) <= 2:
         what = "no column of questions" if question is None else f"{len(answers)} columns of answers"
-        hint = "Give --text QUESTION --text ANSWER, and for pairs another --text ANSWER."
-        raise InputError("E-INIT", f"{rows.source}: {what} by name.", hint)
+        raise InputError(
+            "E-INIT",
+            f"{rows.source}: {what} by name.",
+            "Give --text QUESTION --text ANSWER, and for pairs another --text ANSWER.",
+        )
     return question, *answers
 
 

@@ -303,8 +303,11 @@ def _refuse_no_verdicts(rows: Rows, columns: Columns) -> None:
     are_texts = len(values) == sum(values.values()) or not is_usual
     if len(values) > MAX_LABELS or (are_texts and not all(map(str.isdecimal, values))):
         shown = ", ".join(map(repr, list(values)[:3]))
-        message = f"{rows.source}: {columns.label!r} holds {shown}, which are perhaps no verdicts."
-        raise InputError("E-INIT", message, "Give --label COLUMN, or --label none.")
+        raise InputError(
+            "E-INIT",
+            f"{rows.source}: {columns.label!r} holds {shown}, which are perhaps no verdicts.",
+            "Give --label COLUMN, or --label none.",
+        )
 
 
 def _answer_format(rows: Rows, label: str | None) -> AnswerFormat:

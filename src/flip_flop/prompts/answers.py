@@ -76,15 +76,19 @@ class AnswerFormat:
         if self.kind == "latex":
             require_package("math_verify", "latex", "E-TASK-KEY", "the kind of answer latex")
         if self.extract == LAST_NUMBER and self.kind != "number":
-            message = f"extract is last_number, but the kind is {self.kind}."
-            raise InputError("E-TASK-KEY", message, "Use the kind number.")
+            raise InputError(
+                "E-TASK-KEY", f"extract is last_number, but the kind is {self.kind}.", "Use the kind number."
+            )
         if self.extract in ("", AFTER) or "" in self.stop or self.max_tokens < 1:
             raise InputError("E-TASK-KEY", "extract or stop is empty, or max_tokens is below 1.", "Correct the answer.")
         try:
             regex.compile(self.extract or "")
         except regex.error as error:
-            hint = "Use a regular expression, last_number, or after TEXT."
-            raise InputError("E-TASK-KEY", f"extract is {self.extract!r}: {error}.", hint) from None
+            raise InputError(
+                "E-TASK-KEY",
+                f"extract is {self.extract!r}: {error}.",
+                "Use a regular expression, last_number, or after TEXT.",
+            ) from None
 
     def before_stop(self, text: str, prompt: str = "") -> str:
         """Return a text up to the first of the stop texts after its reasoning, which a ``prompt`` may have begun.

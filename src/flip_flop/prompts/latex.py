@@ -49,8 +49,11 @@ class _Parser:
         )
         if not cast(IO[str], self.process.stdout).readline():
             self.stop()
-            hint = f"{install_command('latex')}."
-            raise InputError("E-TASK-KEY", "answers of the kind latex need math-verify, which does not start.", hint)
+            raise InputError(
+                "E-TASK-KEY",
+                "answers of the kind latex need math-verify, which does not start.",
+                f"{install_command('latex')}.",
+            )
         return self.process
 
     def key(self, text: str) -> str | None:

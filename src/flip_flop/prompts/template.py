@@ -47,8 +47,11 @@ class Template:
         if not self.name.strip() or "\0" in self.name:
             raise InputError("E-TPL-SYNTAX", f"a template has the name {self.name!r}.", "Name it, without NUL.")
         if self.order and not self.wording:
-            hint = "Give the same wording to all orders of it."
-            raise InputError("E-TASK-KEY", f"{self._where} has an order but no wording.", hint)
+            raise InputError(
+                "E-TASK-KEY",
+                f"{self._where} has an order but no wording.",
+                "Give the same wording to all orders of it.",
+            )
         check_characters(self.name, "a template's name")
         compile_source(self.jinja, True, self._where)
         if self.answer_choices is not None:
@@ -367,8 +370,11 @@ def check_rendering(template: Template, prompt: str, choices: Sequence[str], num
     if len(choices) != num_labels:
         raise InputError("E-TPL-LABELS", f"{where}: {len(choices)} answer choices for {num_labels} labels.")
     if len(choices) == 1:
-        hint = "Write at least two, separated by |||."
-        raise InputError("E-TPL-LABELS", f"{where}: {choices[0]!r} is the only answer choice.", hint)
+        raise InputError(
+            "E-TPL-LABELS",
+            f"{where}: {choices[0]!r} is the only answer choice.",
+            "Write at least two, separated by |||.",
+        )
     for index, choice in enumerate(choices):
         if not choice:
             raise InputError(

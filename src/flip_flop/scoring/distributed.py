@@ -186,8 +186,11 @@ def shared_pass(model: nn.Module) -> Iterator[None]:
         raise
     except torch.OutOfMemoryError as error:
         reason = " ".join(str(error).split(". ")[0].split()).rstrip(".")
-        hint = "Lower --batch-tokens, or start more processes. --resume continues a run."
-        raise PassError("E-MEMORY", f"process {rank()}: {reason}.", hint) from error
+        raise PassError(
+            "E-MEMORY",
+            f"process {rank()}: {reason}.",
+            "Lower --batch-tokens, or start more processes. --resume continues a run.",
+        ) from error
     except InputError as error:
         raise PassError(error.code, error.message, error.hint) from error
 

@@ -120,8 +120,11 @@ class PromptEncoder:
         with as_input_error("E-CONFIG", "prompt_date", "Write a date such as 2026-11-25.", ValueError):
             datetime.fromisoformat(self.date)
         if self.chat_template == "on" and not self.tokenizer.chat_template:
-            message = "chat_template is 'on', but the tokenizer has no chat template."
-            raise InputError("E-CHAT-TEMPLATE", message, "Use --chat-template off, or a model with one.")
+            raise InputError(
+                "E-CHAT-TEMPLATE",
+                "chat_template is 'on', but the tokenizer has no chat template.",
+                "Use --chat-template off, or a model with one.",
+            )
 
     @classmethod
     def of(
@@ -335,8 +338,7 @@ def in_chat(tokenizer: PreTrainedTokenizerBase, prompt: str, chat: Chat) -> str:
         InputError: ``E-CHAT-TEMPLATE`` if the template fails, as some do with a system message.
     """
     if taken := _LIBRARY_NAMES.intersection(chat.chat_template_kwargs):
-        message = f"{sorted(taken)[0]!r} is reserved in chat_template_kwargs."
-        raise InputError("E-CHAT-TEMPLATE", message, "Remove it.")
+        raise InputError("E-CHAT-TEMPLATE", f"{sorted(taken)[0]!r} is reserved in chat_template_kwargs.", "Remove it.")
     turns = [{"role": "user", "content": prompt}]
     if chat.system:
         turns.insert(0, {"role": "system", "content": chat.system})
@@ -356,8 +358,11 @@ def in_chat(tokenizer: PreTrainedTokenizerBase, prompt: str, chat: Chat) -> str:
         if chat.given:
             what = f"a user's turn with {' and '.join(chat.given)}"
             hint = f"Remove {' or '.join(chat.given)} from the task: some models do not accept a system message."
-        message = f"The tokenizer's chat template fails on {what}: {' '.join(str(error).split()).rstrip('.')}."
-        raise InputError("E-CHAT-TEMPLATE", message, hint) from error
+        raise InputError(
+            "E-CHAT-TEMPLATE",
+            f"The tokenizer's chat template fails on {what}: {' '.join(str(error).split()).rstrip('.')}.",
+            hint,
+        ) from error
     return text + (chat.assistant_prefix or "")
 
 

@@ -370,16 +370,22 @@ def as_loaded(model: ModelGiven, tokenizer: PreTrainedTokenizerBase | None = Non
 
 def _describe(model: nn.Module, tokenizer: PreTrainedTokenizerBase | None) -> LoadedModel:
     if not isinstance(model, PreTrainedModel) and not hasattr(model, "get_base_model"):
-        hint = "Give a causal language model of transformers, its name, or a pair of model and tokenizer."
-        raise InputError("E-MODEL-KIND", f"{type(model).__name__} is not a model of transformers.", hint)
+        raise InputError(
+            "E-MODEL-KIND",
+            f"{type(model).__name__} is not a model of transformers.",
+            "Give a causal language model of transformers, its name, or a pair of model and tokenizer.",
+        )
     causal_lm = unwrap(model)
     compute_in_its_dtype(causal_lm)
     check_model(causal_lm)
     name = causal_lm.config._name_or_path
     if tokenizer is None:
         if not name:
-            message = f"{type(causal_lm).__name__} comes without a tokenizer, and without a name to find one by."
-            raise InputError("E-MODEL-FILE", message, "Give the tokenizer too.")
+            raise InputError(
+                "E-MODEL-FILE",
+                f"{type(causal_lm).__name__} comes without a tokenizer, and without a name to find one by.",
+                "Give the tokenizer too.",
+            )
         tokenizer = load_tokenizer(name, getattr(causal_lm.config, "_commit_hash", None))
     is_demo = Path(name) == EMBEDDED_MODEL
     record = ModelRecord(

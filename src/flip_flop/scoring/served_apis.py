@@ -356,8 +356,11 @@ def ask(server: Server, question: Question) -> Answer:
         raise UnsupportedError(code, f"{question.place}: {server}: {server.plain(error)}.", hint) from error
     except Exception as error:  # any that an invalid reply causes
         reason = server.plain(_fault(error))
-        message = f"{question.place}: {server} sends an invalid reply ({reason})."
-        raise InputError("E-ENDPOINT-ANSWER", message, "See the server's log.") from error
+        raise InputError(
+            "E-ENDPOINT-ANSWER",
+            f"{question.place}: {server} sends an invalid reply ({reason}).",
+            "See the server's log.",
+        ) from error
 
 
 def _fault(error: Exception) -> str:
@@ -528,8 +531,7 @@ def _check_end(context: Sequence[str], tokens: Sequence[str], answer: str) -> No
 
 def _answer(log_probs: Sequence[Any], merged: bool, read: int, written: int) -> Answer:
     if not log_probs or None in log_probs:
-        message = "the server has none for the answer's tokens."
-        raise InputError("E-ENDPOINT-LOGPROBS", message, WITHOUT_PROBABILITIES)
+        raise InputError("E-ENDPOINT-LOGPROBS", "the server has none for the answer's tokens.", WITHOUT_PROBABILITIES)
     score = float(np.minimum(np.array(log_probs, dtype=np.float64), 0.0).mean())
     return {"score": score, "tokens": len(log_probs), "merged": merged, "read": read, "written": written}
 

@@ -162,8 +162,11 @@ def read_csv_rows(text: str, delimiter: str | None, where: str, kind: str = ".cs
             else:
                 rows.append((first_line, dict(zip(header, cells, strict=True))))
     except csv.Error as error:
-        hint = 'Close each quote, and write a quote inside a quoted cell as "".'
-        raise InputError("E-DATA-PARSE", f"{where} line {line}: {error}.", hint) from None
+        raise InputError(
+            "E-DATA-PARSE",
+            f"{where} line {line}: {error}.",
+            'Close each quote, and write a quote inside a quoted cell as "".',
+        ) from None
     finally:
         csv.field_size_limit(previous_limit)
     return rows
@@ -175,8 +178,11 @@ def _check_delimiter(columns: Sequence[str], where: str) -> None:
         if len(columns) == 1 and delimiter in columns[0]:
             message = f"{where} has one column, {columns[0]!r}: its cells seem to be separated by {name}."
             entry = f"{{path: ..., delimiter: {json.dumps(delimiter)}}}"
-            hint = f"Write it as {entry} in the task file (init: --delimiter), or save it with commas."
-            raise InputError("E-DATA-ENCODING", message, hint)
+            raise InputError(
+                "E-DATA-ENCODING",
+                message,
+                f"Write it as {entry} in the task file (init: --delimiter), or save it with commas.",
+            )
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -132,8 +132,11 @@ class Task:
                 "List all grades in order, also those that no row has.",
             )
         if self.label_names and len(set(self.label_names)) != len(texts):
-            named = f"{task} has {len(texts)} labels and {len(set(self.label_names))} different label_names."
-            raise InputError("E-TASK-KEY", named, "Give one name for each label, or none.")
+            raise InputError(
+                "E-TASK-KEY",
+                f"{task} has {len(texts)} labels and {len(set(self.label_names))} different label_names.",
+                "Give one name for each label, or none.",
+            )
         self.templates.select(self.held_out_templates)
 
     def _check_answer(self, task: str) -> None:
@@ -256,8 +259,9 @@ class Task:
         except InputError as error:
             if error.code != "E-DATA-ENCODING":
                 raise
-            hint = "Save it in UTF-8 and with commas, or like the task's own files."
-            raise InputError(error.code, error.message, hint) from None
+            raise InputError(
+                error.code, error.message, "Save it in UTF-8 and with commas, or like the task's own files."
+            ) from None
 
     def gold_labels(self, rows: Rows, need_labels: bool = True) -> list[int | None]:
         """Return the label index of each row, None for an unlabelled one.
@@ -307,8 +311,11 @@ class Task:
             keys |= dict.fromkeys(map(str, nested))
             if None in keys.values():
                 unread = next(text for text, key in keys.items() if key is None)
-                what = f"{rows.location(row)}: {self.label_field!r} is {unread!r}, which is not a {self.answer.kind}."
-                raise InputError("E-LABEL", what, "Correct the row, or leave the cell empty.")
+                raise InputError(
+                    "E-LABEL",
+                    f"{rows.location(row)}: {self.label_field!r} is {unread!r}, which is not a {self.answer.kind}.",
+                    "Correct the row, or leave the cell empty.",
+                )
             references.append(tuple(dict.fromkeys(key for key in keys.values() if key is not None)))
         return references
 

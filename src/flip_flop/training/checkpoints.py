@@ -245,8 +245,9 @@ class Checkpoints(TrainerCallback):
         if state.best_global_step and args.load_best_model_at_end:
             best = Path(args.output_dir or "") / f"checkpoint-{state.best_global_step}"
             if damage := find_corruption(best, BEST):
-                hint = "Restore this best checkpoint, or train again."
-                raise InputError("E-RUN-BROKEN", f"{best} cannot be used: {damage}.", hint)
+                raise InputError(
+                    "E-RUN-BROKEN", f"{best} cannot be used: {damage}.", "Restore this best checkpoint, or train again."
+                )
             state.best_model_checkpoint = str(best)
 
     def on_step_end(self, args, state: TrainerState, control: TrainerControl, **kwargs) -> None:

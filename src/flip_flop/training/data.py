@@ -136,8 +136,11 @@ def as_training_data(
         task = as_task(task)
         return load_training_data(replace(task, data={**task.data, **new_rows}), config)
     if new_rows:
-        hint = "Leave out train_dataset and eval_dataset, or give the task itself."
-        raise InputError("E-CONFIG", "the task is training data, which has its rows.", hint)
+        raise InputError(
+            "E-CONFIG",
+            "the task is training data, which has its rows.",
+            "Leave out train_dataset and eval_dataset, or give the task itself.",
+        )
     return task
 
 

@@ -95,8 +95,11 @@ def require_same_shape(datasets: Sequence[InstanceDataset], splits: Mapping[str,
     for split, *shape in shapes:
         if shape != list(shapes[0][1:]):
             numbers = " and ".join(f"{split}: {templates} and {labels}" for split, templates, labels in shapes)
-            hint = "Render all splits with the same templates and labels."
-            raise InputError("E-DATA-ROWS", f"the splits differ in their templates and labels: {numbers}.", hint)
+            raise InputError(
+                "E-DATA-ROWS",
+                f"the splits differ in their templates and labels: {numbers}.",
+                "Render all splits with the same templates and labels.",
+            )
 
 
 def require_data(instances: Sequence[EncodedInstance], args: F2CConfig) -> None:

@@ -117,8 +117,11 @@ def train(
         data = as_training_data(data, config)
         loaded = load_trained(model, None, config)
         if loaded.adapter is not None:
-            hint = "Give the base model, as PEFT's unload() returns it, or train the adapter further with F2CTrainer."
-            raise InputError("E-ADAPTER", "the model to train has an adapter.", hint)
+            raise InputError(
+                "E-ADAPTER",
+                "the model to train has an adapter.",
+                "Give the base model, as PEFT's unload() returns it, or train the adapter further with F2CTrainer.",
+            )
         until_end.enter_context(restored(loaded.model))
         config = copy.copy(config)
         config.output_dir = str((out / "checkpoints").resolve())

@@ -96,8 +96,11 @@ class TrainingInstance:
     def _valid(self, label: int | None) -> int:
         num_labels = self.token_counts.shape[1]
         if label is None or not 0 <= label < num_labels:
-            hint = f"Labels are 0 to {num_labels - 1}. `gold` is None for a method without uses_labels=True."
-            raise InputError("E-CONFIG", f"the method asks for the label {label} of instance {self.id!r}.", hint)
+            raise InputError(
+                "E-CONFIG",
+                f"the method asks for the label {label} of instance {self.id!r}.",
+                f"Labels are 0 to {num_labels - 1}. `gold` is None for a method without uses_labels=True.",
+            )
         return label
 
     def _lengths(self, label: int) -> list[int]:
@@ -122,15 +125,20 @@ def loss_terms(method: Method, instance: TrainingInstance, config: Any) -> dict[
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         frame = traceback.extract_tb(error.__traceback__)[:2][-1]
         message = f"method {method.name!r} fails for instance {instance.id!r}, {frame.filename} line {frame.lineno}"
-        hint = "Correct its loss. F2CTrainer in Python shows the whole traceback."
-        raise InputError("E-CONFIG", f"{message}: {reason}.", hint) from error
+        raise InputError(
+            "E-CONFIG", f"{message}: {reason}.", "Correct its loss. F2CTrainer in Python shows the whole traceback."
+        ) from error
     if not isinstance(terms, dict) or not all(isinstance(term, Tensor) and term.dim() == 0 for term in terms.values()):
-        hint = "Return a dict of scalar tensors by name, such as {'margin': margins.mean()}."
-        raise InputError("E-CONFIG", f"the loss of method {method.name!r} returned {repr(terms)[:80]}.", hint)
+        raise InputError(
+            "E-CONFIG",
+            f"the loss of method {method.name!r} returned {repr(terms)[:80]}.",
+            "Return a dict of scalar tensors by name, such as {'margin': margins.mean()}.",
+        )
     for name in terms:
         if not isinstance(name, str) or name in LOGGED or name.startswith(LOGGED_PREFIXES):
-            hint = "Choose a name that the log lacks."
-            raise InputError("E-CONFIG", f"method {method.name!r} has a term {name!r}.", hint)
+            raise InputError(
+                "E-CONFIG", f"method {method.name!r} has a term {name!r}.", "Choose a name that the log lacks."
+            )
     return terms
 
 
@@ -236,8 +244,11 @@ class StepStatistics:
             unread = torch.stack([term.to(terms[0].device) for term in terms])
             for (instance, name), number in zip(places, unread.tolist(), strict=True):
                 if not math.isfinite(number):
-                    message = f"the term {name!r} of the loss of instance {instance.id!r} is {number}."
-                    raise InputError("E-NONFINITE", message, "Correct the method, or lower --learning-rate.")
+                    raise InputError(
+                        "E-NONFINITE",
+                        f"the term {name!r} of the loss of instance {instance.id!r} is {number}.",
+                        "Correct the method, or lower --learning-rate.",
+                    )
                 instance.values[name] = number
         return self
 

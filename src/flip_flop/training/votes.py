@@ -189,8 +189,11 @@ def initial_vote_stats(
     scores = [votes_of(row, table)[:2] for row, table in zip(voters, torch.from_numpy(votes.scores), strict=True)]
     num_with_consensus = sum(bool(find_consensus(*row).exists) for row in scores)
     if num_with_consensus == 0 and find_method(config.method).needs_consensus:
-        hint = "Run an audit first: look for reversed answer choices, or use a stronger model."
-        raise InputError("E-NO-CONSENSUS", f"none of the {len(scores)} instances has a strict majority.", hint)
+        raise InputError(
+            "E-NO-CONSENSUS",
+            f"none of the {len(scores)} instances has a strict majority.",
+            "Run an audit first: look for reversed answer choices, or use a stronger model.",
+        )
     cases = [split_templates(table, config, written).case for table, written in scores]
     consensus_share = num_with_consensus / len(scores)
     case_shares = [cases.count(case) / len(cases) for case in (1, 2, 3)]

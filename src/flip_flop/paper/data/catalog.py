@@ -288,9 +288,10 @@ class StoryClozeSource:
             fields: dict[str, Any] = {name: row.fields[column] for column, name in STORY_CLOZE_FIELDS.items()}
             for column in STORY_CLOZE_FIELDS:
                 if is_blank(row.fields[column]):
-                    message = f"{rows.location(row)}: {column!r} is empty."
                     raise InputError(
-                        "E-DATA-PARSE", message, "Complete the cell, or ask the owners for the file again."
+                        "E-DATA-PARSE",
+                        f"{rows.location(row)}: {column!r} is empty.",
+                        "Complete the cell, or ask the owners for the file again.",
                     )
             if fields["answer_right_ending"].isdecimal():  # another answer is an invalid label
                 fields["answer_right_ending"] = int(fields["answer_right_ending"])

@@ -312,8 +312,11 @@ def _hub_rows(name: str, mirror: Path | None) -> dict[str, Rows]:
                     raise
         if splits:
             return splits
-    hint = f"Name your rows in a task file: data:, and templates: {{promptsource: {name}}}."
-    raise InputError(errors[0].code, errors[0].message, hint)
+    raise InputError(
+        errors[0].code,
+        errors[0].message,
+        f"Name your rows in a task file: data:, and templates: {{promptsource: {name}}}.",
+    )
 
 
 def _without_hub_label(rows: Rows, field: str, labels: Sequence[Label]) -> Rows:
