@@ -42,6 +42,8 @@ SIZES: dict[str, Any] = {
     "intermediate_size_mlp": 48, "q_lora_rank": 8, "kv_lora_rank": 8, "qk_rope_head_dim": 4, "qk_nope_head_dim": 4,
     "v_head_dim": 8, "n_group": 2, "topk_group": 1, "first_k_dense_replace": 1, "moe_num_experts": 4, "moe_k": 2,
 }  # fmt: skip
+# Of sparse attention. The scores of fewer index heads tie.
+INDEXED = {"head_dim": 4, "num_key_value_heads": 4, "index_n_heads": 64, "index_head_dim": 8, "index_topk": 12}
 # Where a width or a number has to be another one.
 OTHER: dict[str, dict[str, Any]] = {
     "mamba2": {"num_heads": 8}, "deepseek_v3": {"num_key_value_heads": 4}, "deepseek_v2": {"num_key_value_heads": 4},
@@ -51,7 +53,9 @@ OTHER: dict[str, dict[str, Any]] = {
     "qwen3_next": {"layer_types": ["linear_attention", "full_attention"]}, "xlnet": {"head_dim": None},
     "recurrent_gemma": {"block_types": ["recurrent", "attention"]},
     "granitemoehybrid": {"layer_types": ["mamba", "attention"]}, "inkling2_text": {"unpadded_vocab_size": VOCABULARY},
-    "inkling2_loop_text": {"unpadded_vocab_size": VOCABULARY},
+    "inkling2_loop_text": {"unpadded_vocab_size": VOCABULARY}, "longcat_flash": {"head_dim": 4},
+    "xmod": {"languages": ["en_XX"], "default_language": "en_XX", "pad_token_id": 0},
+    "axk2": INDEXED, "deepseek_v32": INDEXED, "glm_moe_dsa": INDEXED,
 }  # fmt: skip
 
 
@@ -187,8 +191,8 @@ def main() -> None:
         f"As tested by `make architectures` with transformers {__version__}: {len(rows)} architectures as tiny random",
         f"models, of which {read} are audited. Differences are the largest from one sequence at a time in float32, in",
         "nats, over 18 answers; in bfloat16 they are its rounding. Training is one step, without dropout; `12 of 20",
-        "adapters` means that so many got a gradient: the others belong to cross-attention, or, in `doge`, to a factor",
-        "of what begins at 0.",
+        "adapters` means that so many got a gradient: the others belong to cross-attention, choose tokens of sparse",
+        "attention, or, in `doge`, are a factor of what begins at 0.",
         "",
         "Left out are architectures whose configuration could not be made small.",
         "",

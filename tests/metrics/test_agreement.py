@@ -1,5 +1,7 @@
 """Agreement, the majority vote, POSIX and collapse equal slow loops."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 
@@ -127,6 +129,12 @@ def test_probabilities_and_the_ensemble_equal_the_loop(shape):
     data = Scores(scores, gold)
     assert data.ensembled.predictions[:, 0].tolist() == answers
     assert METRICS["ensemble_f1"].value(data) == pytest.approx(oracle.f1(answers, gold.tolist(), shape[2]))
+
+
+def test_a_tie_of_the_ensemble_goes_to_the_first_label():
+    for a, b, c in product(range(1, 7), repeat=3):
+        rows = [(-a, -b), (-b, -c), (-c, -a), (-b, -a), (-c, -b), (-a, -c)]  # with the mirror image of each template
+        assert Scores(np.array([rows], np.float32), np.array([0])).ensembled.predictions.tolist() == [[0]]
 
 
 @pytest.mark.parametrize(

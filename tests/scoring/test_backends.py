@@ -18,6 +18,7 @@ from transformers import (
     LlamaConfig,
     MambaConfig,
     MistralConfig,
+    MptConfig,
     OPTConfig,
     Phi3Config,
     Qwen2Config,
@@ -27,6 +28,7 @@ from transformers import (
 
 from flip_flop.prompts import RenderedInstance
 from flip_flop.scoring import as_scorer, causal_lm, score_instances
+from flip_flop.scoring.encode import PromptEncoder
 from flip_flop.scoring.options import ScoringOptions
 from flip_flop.scoring.scores import choose_backend, packed_obstacle
 from tests.exact import assert_scores, in_float64
@@ -41,6 +43,7 @@ MAMBA = {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 4}
 # Models whose code cannot compute in float64.
 FLOAT32_ONLY = (DeepseekV3Config, MambaConfig, RecurrentGemmaConfig)
 FALCON = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+LLAMA_4 = {"head_dim": 8, "intermediate_size_mlp": 48, "num_local_experts": 2, "attention_chunk_size": 64}
 BLOOM = {"hidden_size": 32, "n_layer": 2, "n_head": 4}
 
 
@@ -62,12 +65,15 @@ def dynamic(original):
 
 REFUSED = {
     "a window that bites": (lambda: sliding(15), "its attention window ends at 15 tokens, and the longest prompt with"),
+    "a decoder under another name than its prefix": (
+        lambda: Llama4TextConfig(**GROUPED, **LLAMA_4), "its attention depends on the place in a row"
+    ),
     "an architecture that is not tested": (lambda: BloomConfig(**BLOOM), "'bloom' is not tested with packed rows"),
     "softened logits": (lambda: Gemma2Config(**GROUPED, head_dim=12), "'gemma2' is not tested with packed rows"),
-    "a state space": (lambda: MambaConfig(**MAMBA), "'mamba' is not tested with packed rows"),
+    "a state space": (lambda: MambaConfig(**MAMBA), "it has layers of kind linear_attention"),
     "a recurrence, and capped logits": (
         lambda: RecurrentGemmaConfig(**GROUPED, lru_width=32, block_types=["recurrent", "attention"]),
-        "'recurrent_gemma' is not tested with packed rows",
+        "it has layers of kind",
     ),
     "layers that are not attention": (
         lambda: Lfm2Config(**GROUPED, layer_types=["conv", "full_attention"]), "it has layers of kind conv",
@@ -83,9 +89,6 @@ SERVED = {
         word_embed_proj_dim=32,
     ),
     "some layers without positions": lambda: SmolLM3Config(**GROUPED, no_rope_layers=[1, 0]),
-    "a decoder under another name than its prefix": lambda: Llama4TextConfig(
-        **GROUPED, head_dim=8, intermediate_size_mlp=48, num_local_experts=2, attention_chunk_size=64,
-    ),
     "values of another width": lambda: DeepseekV3Config(
         **SHAPE, **TOKENS, num_key_value_heads=4, q_lora_rank=8, kv_lora_rank=8, qk_rope_head_dim=4,
         qk_nope_head_dim=4, v_head_dim=6, n_routed_experts=4, num_experts_per_tok=2, n_group=2, topk_group=1,
@@ -204,9 +207,30 @@ def test_self_check_rejects_wrong_packed_scores(model):
     refused("E-SELF-CHECK", forced, model())
 
 
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (lambda: sliding(8), "its attention window ends at 8 tokens"),
+        (lambda: longrope(8), "its range of fixed rotary positions ends at 8 tokens"),
+        (lambda: Llama4TextConfig(**GROUPED, **LLAMA_4), "its attention depends on the place in a row"),
+    ],
+)
+def test_packing_cannot_be_forced_where_the_scores_are_known_to_differ(config, words):
+    model = made(config())
+    refused(f"E-MODEL-KIND: {type(model).__name__} cannot be packed: {words}", forced, model)
+    encoded = instances(byte_bpe())
+    assert choose_backend(model, encoded, "auto") == "padded"
+    assert_scores(model, score_instances(model, encoded, quiet=True).scores, naive_scores(model, encoded))
+
+
+def test_the_context_ends_where_the_positions_of_the_model_end():
+    model = made(MptConfig(d_model=32, n_heads=4, n_layers=2, max_seq_len=24, **TOKENS))
+    assert PromptEncoder.of(model, byte_bpe()).max_length == 24
+
+
 @pytest.mark.parametrize("config", [lambda: Gemma2Config(**GROUPED, head_dim=12), lambda: MambaConfig(**MAMBA)])
 def test_packing_cannot_be_forced_on_other_attention(config):
-    refused(r"^E-(MODEL-KIND: \w+ does not take a packed row|SELF-CHECK)", forced, made(config()))
+    refused(r"^E-(MODEL-KIND: \w+ (does not take a packed row|cannot be packed)|SELF-CHECK)", forced, made(config()))
 
 
 def test_packing_can_be_forced_on_untested_architecture(monkeypatch, caplog):

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int, Int64
 
 from flip_flop.errors import InputError
-from flip_flop.metrics.agreement import label_probs, majority_vote, predicted
+from flip_flop.metrics.agreement import label_probs, majority_vote, predicted, vote_weights
 from flip_flop.metrics.f1 import Average, resolve_average
 
 
@@ -184,7 +184,7 @@ class Scores:
     @cached_property
     def ensembled(self) -> "Scores":
         """The label with the largest mean probability over templates, as the answer of a single template."""
-        return self._answered(label_probs(self.scores).mean(axis=1).argmax(axis=1))
+        return self._answered(vote_weights(label_probs(self.scores)).argmax(axis=1))
 
     def _answered(self, answers: Int[np.ndarray, " instances"]) -> "Scores":
         certain = np.where(answers[:, None] == np.arange(self.num_labels), 0.0, -np.inf)

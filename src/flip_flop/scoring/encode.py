@@ -34,6 +34,8 @@ from flip_flop.scoring.too_long import TooLong, refuse_or_skip
 from flip_flop.scoring.trie import TokenTrie, build_trie
 
 CHUNK = 64  # instances per call of the tokenizer
+# Names of the greatest number of tokens in configurations: the usual one, MPT's, Whisper's.
+CONTEXT_LENGTHS = ("max_position_embeddings", "max_seq_len", "max_target_positions")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +135,10 @@ class PromptEncoder:
         """Return the encoder for a model."""
         causal_lm = unwrap(model)
         vocab_size = cast(nn.Embedding, causal_lm.get_input_embeddings()).weight.shape[0]
-        context = getattr(causal_lm.config.get_text_config(), "max_position_embeddings", None) or 0
-        return cls(tokenizer, chat_template, context if context > 0 else None, vocab_size, date=date or today())
+        config = causal_lm.config.get_text_config()
+        lengths = [getattr(config, name, None) or 0 for name in CONTEXT_LENGTHS]
+        context = next((length for length in lengths if length > 0), None)
+        return cls(tokenizer, chat_template, context, vocab_size, date=date or today())
 
     @property
     def uses_chat_template(self) -> bool:

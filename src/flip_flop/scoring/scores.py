@@ -151,25 +151,33 @@ def choose_backend(model: nn.Module, instances: Sequence[EncodedInstance], wante
     """Return ``packed`` or ``padded``. ``auto`` packs architectures whose packed scores were tested.
 
     Others are computed as separate sequences, with a warning ``W-PADDED``.
+
+    Raises:
+        InputError: ``E-MODEL-KIND`` for ``packed`` if the packed scores of this model and these instances differ.
     """
-    if wanted != "auto":
+    if wanted == "padded":
         return wanted
+    causal_lm = unwrap(model)
+    kind, name = causal_lm.config.model_type, type(causal_lm).__name__
     obstacle = packed_obstacle(model, max((instance.longest for instance in instances), default=0))
+    if wanted == "packed" and obstacle is not None:
+        raise InputError("E-MODEL-KIND", f"{name} cannot be packed: {obstacle}.", "Use --backend auto or padded.")
+    if obstacle is None and wanted == "auto" and kind not in TESTED["packed"]:
+        obstacle = f"its architecture {kind!r} is not tested with packed rows"
     if obstacle is None:
         return "packed"
-    warn_once(f"W-PADDED: {type(unwrap(model)).__name__}: {obstacle}; the slower padded back end is used.")
+    warn_once(f"W-PADDED: {name}: {obstacle}; the slower padded back end is used.")
     return "padded"
 
 
 def packed_obstacle(model: nn.Module, longest: int) -> str | None:
-    """Return why packed scores may differ, or ``None``. ``longest`` is the length of the longest sequence."""
-    causal_lm = unwrap(model)
-    if causal_lm.config.model_type not in TESTED["packed"]:
-        return f"its architecture {causal_lm.config.model_type!r} is not tested with packed rows"
-    config = causal_lm.config.get_text_config()
+    """Return why packed scores differ, or ``None``. ``longest`` is the length of the longest sequence."""
+    config = unwrap(model).config.get_text_config()
     kinds = set(getattr(config, "layer_types", None) or ())
     if others := kinds - ATTENTION_LAYERS:
         return f"it has layers of kind {sorted(others)[0]}"
+    if getattr(config, "attn_temperature_tuning", False):
+        return "its attention depends on the place in a row"
     slides = "sliding_attention" in kinds if kinds else getattr(config, "use_sliding_window", True)
     limits = {
         "attention window": slides and getattr(config, "sliding_window", None),

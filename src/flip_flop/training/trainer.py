@@ -158,7 +158,8 @@ class F2CTrainer(Trainer):
         )
         self.args.save_only_model = False
         # The model's device, which the library has just chosen, decides the length of a row.
-        instances = [instance for dataset in self.datasets for instance in dataset.instances]
+        datasets = (*self.datasets, *self.eval_by_name.values(), self.content_free)
+        instances = [instance for dataset in datasets for instance in dataset.instances]
         self.backend = choose_backend(self.adapted, instances, args.backend)
         if distributed.sharding_of(self.adapted) == "fsdp" and self.backend == "padded":
             raise InputError(
