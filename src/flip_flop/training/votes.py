@@ -1,4 +1,4 @@
-"""Pseudo-labels from the base model: its scores, their calibration, and what they tell before training."""
+"""Pseudo-labels from the base model: its scores, their calibration, and their shares before training."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
