@@ -87,15 +87,28 @@ def align_columns(
         base  8.1
     """
     cells = [[visible(cell, one_line=True) for cell in line] for line in lines]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    widths = [max(map(text_width, column)) for column in zip(*cells, strict=True)]
     if rule:
         cells.insert(1, ["-" * width for width in widths])
     left = len(widths) if num_left is None else num_left
-    flush = "<" * left + ">" * (len(widths) - left)
-    padded = (
-        [f"{cell:{side}{width}}" for cell, side, width in zip(line, flush, widths, strict=True)] for line in cells
-    )
-    return "\n".join((indent + "  ".join(line)).rstrip() for line in padded)
+
+    def padded(line: Sequence[str]) -> Iterator[str]:
+        for place, (cell, width) in enumerate(zip(line, widths, strict=True)):
+            gap = " " * (width - text_width(cell))
+            yield cell + gap if place < left else gap + cell
+
+    return "\n".join((indent + "  ".join(padded(line))).rstrip() for line in cells)
+
+
+def text_width(text: str) -> int:
+    """Return the columns of a text on a terminal: two for a wide character, none for a combining mark.
+
+    Example:
+        >>> text_width("F1"), text_width("评论"), text_width("u\u0308")
+        (2, 4, 1)
+    """
+    marks = sum(unicodedata.category(char) in ("Mn", "Me", "Cf") for char in text)
+    return len(text) - marks + sum(unicodedata.east_asian_width(char) in "WF" for char in text)
 
 
 def markdown_cell(cell: str) -> str:

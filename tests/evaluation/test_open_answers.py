@@ -202,7 +202,9 @@ def test_local_answers_are_greedy_and_independent_of_the_batch(loaded):
             while len(ids) < start + 6 and (len(ids) == start or ids[-1] != tokenizer.eos_token_id):
                 with torch.no_grad():
                     ids.append(int(model(torch.tensor([ids])).logits[0, -1].argmax()))
-            assert written == tokenizer.decode(ids[start:], skip_special_tokens=True).strip()
+            text = tokenizer.decode(ids[start:], skip_special_tokens=True)
+            is_cut = ids[-1] != tokenizer.eos_token_id
+            assert written == (text.rstrip("\ufffd") if is_cut else text).strip()
     assert run.record.scoring["by"] == "generation"
     assert run.data.prompt_tokens.shape == (3, 3)
 

@@ -44,6 +44,14 @@ def test_trailing_spaces_of_the_prompt_move_to_the_answer(tokenizer):
     assert moved == encode_pair(tokenizer, "Is it good?", " Yes")
 
 
+@pytest.mark.parametrize(("prompt", "delimiter"), [("回答：", ""), ("答えは", ""), ("답변은", " "), ("Yes:", " ")])
+def test_no_space_follows_a_script_without_spaces(prompt, delimiter):
+    instance = RenderedInstance("", (prompt,), (("是", "no"),), None)
+    (encoded,), _, _ = PromptEncoder(byte_bpe()).encode_all([instance])
+    texts = [byte_bpe().decode(answer.context + answer.tokens) for answer in encoded.answers[0]]
+    assert texts == [f"{prompt.rstrip()}{delimiter}{answer}" for answer in ("是", "no")]
+
+
 @pytest.mark.parametrize(("prompt", "context"), [("ca", (4,)), ("a", (5,))])
 def test_merged_token_is_cut_at_first_difference_after_one_token(prompt, context):
     pair = encode_pair(spanning_tokenizer(), prompt, "bc")

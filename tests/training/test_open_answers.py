@@ -97,7 +97,8 @@ def test_samples_follow_the_softmax_and_depend_on_the_seed_only():
     share = Counter(texts[4::3])  # of the second prompt
     expected = Counter()
     for token, probability in enumerate(probabilities):
-        expected[loaded.tokenizer.decode([token], skip_special_tokens=True).strip()] += probability
+        text = loaded.tokenizer.decode([token], skip_special_tokens=True)
+        expected[text.rstrip("\ufffd").strip()] += probability  # without a part of a character
     likely = [text for text, probability in expected.items() if probability > 0.03]
     assert len(likely) > 2
     for text in likely:

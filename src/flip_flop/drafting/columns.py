@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from flip_flop.console import text_width
 from flip_flop.errors import InputError, first_repeated, log, look_up
-from flip_flop.prompts import SEPARATOR
+from flip_flop.prompts import SEPARATOR, has_spaces
 from flip_flop.tasks import MISSING, Rows, cell_text, label_text
 
 # Asks the user, with a proposed answer; None without a terminal.
@@ -264,8 +265,8 @@ def _has_words(rows: Rows, name: str) -> bool:
 
 def _is_text(rows: Rows, name: str) -> bool:
     cells = [value for value in _cells(rows, name) if isinstance(value, str)]
-    lengths = sum(len(value) for value in cells) / max(len(cells), 1)
-    return lengths >= _TEXT_LENGTH and any(" " in value.strip() for value in cells)
+    lengths = sum(map(text_width, cells)) / max(len(cells), 1)
+    return lengths >= _TEXT_LENGTH and any(" " in value.strip() or not has_spaces(value) for value in cells)
 
 
 def _listed(names: Sequence[str]) -> str:

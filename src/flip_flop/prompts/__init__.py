@@ -1,6 +1,15 @@
 """Templates and rendered instances."""
 
-from flip_flop.prompts.answers import NUMBER, AnswerFormat, label_inside, label_of, token_f1, unread, unsupported
+from flip_flop.prompts.answers import (
+    NUMBER,
+    AnswerFormat,
+    has_spaces,
+    label_inside,
+    label_of,
+    token_f1,
+    unread,
+    unsupported,
+)
 from flip_flop.prompts.lint import Encode, Finding, LintRow, lines_of, lint_templates
 from flip_flop.prompts.sandbox import MAX_OUTPUT, SEPARATOR, names_of, reference
 from flip_flop.prompts.template import (

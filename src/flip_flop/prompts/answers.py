@@ -20,22 +20,25 @@ SLOW_HINT = "Remove repetitions within repetitions."
 _num_slow = Counter[str]()  # by regular expression, in this process
 # A sign is not the hyphen of "10-12" or "(1)-2". A number does not continue a word, as in "x2" or "m^2", or another
 # number. The words of Thai, Chinese, Japanese and Korean have no spaces around them.
-NO_WORD = r"(?<![^\W_\u0e00-\u0e4f\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af])"
+NO_WORD = r"(?<![^\W_\u0e00-\u0e4f\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\u05d0-\u05ea\u0620-\u064a])"
 SIGN = r"(?<![)\]%°/])[-+−－﹣‐‑]|(?<![^\s:=(\[$])–"
 FRACTIONS = "¼-¾⅐-⅞"
 NUMBER = re.compile(
     rf"(?:{NO_WORD}(?P<sign>{SIGN})|{NO_WORD}(?<!\d[.,:])(?<!/)(?<![^\W_]\^))[$€£¥]?"
-    rf"(?P<digits>(?:(?<!\.)\.)?[\d{FRACTIONS}][\d.,/:'’_^{{}}²³¹⁰-⁹⁄٫٬．，{FRACTIONS}]*"
+    rf"(?P<digits>(?:(?<!\.)\.)?[\d{FRACTIONS}][\d.,/:'’_^{{}}²³¹⁰-⁹⁄／٫٬．，{FRACTIONS}]*"
     rf"(?:(?:[ \u00a0\u2009\u202f]|\\[,;: ])\d{{3}}(?!\d)| ?[{FRACTIONS}])*)"
     r"(?P<exponent>[eE][-+]?\d{1,3}(?![^\W_]))?"
 )
 # The number also has another sign, a root or a scale: minus 5, √2, (x)^2, 1.5 million, 5 and a half.
-BEFORE_NUMBER = re.compile(r"(?i)(?:\b(?:minus|negative)\s|√|\\sqrt\{|\^\{?)\Z")
-SCALE = (
-    r"hundred|thousand|lakh|million|crore|billion|trillion|dozen|and an? (?:half|quarter|third)"
-    r"|[百千万萬億亿兆π]|\\pi|\\sqrt"
+BEFORE_NUMBER = re.compile(
+    r"(?i)(?:\b(?:minus|negative|negativ|moins|menos|meno|eksi|минус)\s|[负負]|マイナス|마이너스\s?|√|\\sqrt\{|\^\{?)\Z"
 )
-AFTER_NUMBER = re.compile(rf"(?:[kKMB]|bn|mn|tn)(?![^\W_])|[eE][-+]?\d|[xX][\da-fA-F]|\s?(?:{SCALE})")
+SCALE = (  # in the languages of the Group of 20, and Thai
+    r"hundred|thousand|lakh|million|crore|billion|trillion|dozen|and an? (?:half|quarter|third)"
+    r"|tausend|milliar|mio\b|mrd\b|dutzend|mill[oó]n|mille\b|mila?\b|mil[jh]|mily|bin\b|juta|ribu|тыс|милл|млн|млрд"
+    r"|[百千万萬億亿兆만억조천백π]|พัน|หมื่น|แสน|ล้าน|हज़ार|लाख|करोड़|ألف|آلاف|ملايين|مليون|مليار|\\pi|\\sqrt"
+)
+AFTER_NUMBER = re.compile(rf"(?:[kKMB]|bn|mn|tn)(?![^\W_])|[eE][-+]?\d|[xX][\da-fA-F]|\s?(?i:{SCALE})")
 # Other forms can be read in several ways: 1,5 and 1/2 and 10:30 and 1 000 and 10^3.
 PLAIN = re.compile(r"(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+)?")
 ARTICLES = re.compile(r"\b(?:a|an|the)\b")
@@ -234,17 +237,20 @@ MARK = re.compile(
 )
 # A word or number that continues behind its first character.
 CONTINUED = re.compile(r"[^\W_](?:[^\W_]|['’_‐‑-]\w)|\d[.,:/–]\d")
-NO_SPACES = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR")
+NO_SPACES = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "FULLWIDTH", "IDEOGRAPHIC")
 # A letter that begins a sentence as a word, such as an article. "A is right" is about option A.
 WORD = re.compile(r"[AEIOUYaeiouyАВИКОСУЯавикосуя]\s+(?!(?:is|was|because|since|as)\b)[^\W\d_A-ZА-Я]")
 # Between two answers: words, symbols, or only space.
 JOINT = re.compile(
-    r"\A(?:[\W_]*(?:\b(?:and/or|or|and|nor|oder|und|ou|et|o|y)\b|或者?|和)|[\s*_\"'”’]*[,;/&|、，；／])?[\s*_\"'“‘(\[]*"
+    r"\A(?:[\W_]*(?:\b(?:and/or|or|and|nor|oder|und|ou|et|o|y|of|en|veya|ya da|أو|या|또는|или|и)(?!\w)"
+    r"|或者?|还是|和|または|か|หรือ)"
+    r"|[\s*_\"'”’]*[,;/&|、，；／])?[\s*_\"'“‘(\[]*"
 )
-# Words that reverse or deny an answer, in English, German, French, Spanish, Italian and Russian.
+# Words that reverse or deny an answer, in languages with spaces between words.
 NEGATION = re.compile(
     r"\b(?:no|not|never|neither|nor|none|hardly|without|cannot|nicht|kein\w*|nie|weder|ohne|ne|pas|jamais|sans|non|ni"
-    r"|nunca|sin|né|mai|senza|не|нет)\b|n['’]t\b|\bn['’]"
+    r"|nunca|sin|né|mai|senza|не|нет|niet|geen|nooit|não|nem|sem|değil|yok|bukan|tidak|không|nie|ikke|inte|aldrig"
+    r"|ليس\w*|لا|غير|नहीं|मत|안|못)(?!\w)|n['’]t\b|\bn['’]|않|없"
 )
 
 
@@ -312,10 +318,10 @@ def label_inside(text: str, choices: Sequence[str]) -> int | None:
         (0, None)
     """
     words = [_bare(_folded(choice)) for choice in choices]
-    if len(set(words)) < len(words) or any(len(word) < 2 or not _has_spaces(word) for word in words):
+    if len(set(words)) < len(words) or any(len(word) < 2 or not has_spaces(word) for word in words):
         return None
     longest_first = "|".join(re.escape(word) for word in sorted(words, key=len, reverse=True))
-    pattern = re.compile(rf"(?<![\w'’‐‑-])(?:{longest_first})(?!\w|['’‐‑-]\w)")
+    pattern = regex.compile(rf"(?<![\w'’‐‑-])(?:{longest_first})(?!\w|\p{{M}}|['’‐‑-]\w)")
     answer = _folded(after_reasoning(text)[0])
     matches = list(pattern.finditer(answer))
     labels = {match[0] for match in matches}
@@ -331,8 +337,8 @@ def _folded(text: str) -> str:
     return " ".join(unicodedata.normalize("NFC", text).split()).casefold()
 
 
-def _has_spaces(text: str) -> bool:
-    """Whether the script of a text has spaces between its words."""
+def has_spaces(text: str) -> bool:
+    """Whether the scripts of a text have spaces between their words. Full-width punctuation has none after it."""
     return not any(unicodedata.name(char, "").startswith(NO_SPACES) for char in text)
 
 
@@ -346,7 +352,9 @@ def _first(text: str, answers: Sequence[str]) -> tuple[int | None, str]:
 
 def _goes_on(last: str, rest: str) -> bool:
     """Whether a word or number is longer than the answer."""
-    return _has_spaces(last + rest[:1]) and bool(CONTINUED.match(last + rest[:2]))
+    # The marks of Indic scripts, such as vowels, are parts of words.
+    word = "".join("x" if unicodedata.category(char)[0] == "M" else char for char in last + rest[:2])
+    return has_spaces(last + rest[:1]) and bool(CONTINUED.match(word))
 
 
 def _bare(text: str) -> str:

@@ -165,7 +165,7 @@ class _Lint:
         if len(prompt) > LONG:
             self.add("W-TPL-LONG", template.name, row.location, f"the prompt has {len(prompt):,} characters.")
         for short, long in combinations(sorted(choices, key=len), 2):
-            if long.casefold().startswith(short.casefold()):
+            if long.lower().startswith(short.lower()):
                 but = "" if long.startswith(short) else ", apart from upper and lower case"
                 message = f"the answer {short!r} is the beginning of the answer {long!r}{but}."
                 self.add("W-TPL-CHOICE-PREFIX", template.name, row.location, message)

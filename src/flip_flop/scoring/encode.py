@@ -27,7 +27,7 @@ from transformers import PreTrainedTokenizerBase
 
 from flip_flop.console import today, track, warn_once
 from flip_flop.errors import InputError, log
-from flip_flop.prompts import MAX_OUTPUT, Chat, RenderedInstance, unsupported
+from flip_flop.prompts import MAX_OUTPUT, Chat, RenderedInstance, has_spaces, unsupported
 from flip_flop.scoring.causal_lm import as_input_error, unwrap
 from flip_flop.scoring.options import ChatTemplate
 from flip_flop.scoring.too_long import TooLong, refuse_or_skip
@@ -214,15 +214,15 @@ class PromptEncoder:
             prompts = [in_chat(self.tokenizer, prompt, instance.chat) for prompt in instance.prompts]
             return replace(instance, prompts=tuple(prompts))
 
-    def delimiter_of(self, chat: Chat) -> str:
+    def delimiter_of(self, chat: Chat, prompt: str) -> str:
         """Return the text between prompt and answer.
 
-        It is empty after the generation prompt of a chat template, and after an assistant prefix that ends with white
-        space. Otherwise it is a space.
+        It is empty after the generation prompt of a chat template, after an assistant prefix that ends with white
+        space, and after a character of a script without spaces, such as a full-width colon. Otherwise it is a space.
         """
         if chat.assistant_prefix:
-            return "" if chat.assistant_prefix[-1].isspace() else " "
-        return "" if self.uses_chat_template else " "
+            return "" if chat.assistant_prefix[-1].isspace() or not has_spaces(prompt[-1:]) else " "
+        return "" if self.uses_chat_template or not has_spaces(prompt[-1:]) else " "
 
     @as_input_error("E-MODEL-FILE", "The tokenizer has a token beyond all vocabularies", kind=OverflowError)
     def encode_texts(self, prompts: Sequence[tuple[str, Sequence[str]]]) -> list[tuple[EncodedAnswer, ...]]:
@@ -281,8 +281,8 @@ class PromptEncoder:
             [
                 (prompt, [delimiter + choice for choice in choices if choice or not instance.written])
                 for instance in instances
-                for delimiter in [self.delimiter_of(instance.chat)]
                 for prompt, choices in zip(instance.prompts, instance.choices, strict=True)
+                for delimiter in [self.delimiter_of(instance.chat, prompt)]
             ]
         )
         left = iter(rows)

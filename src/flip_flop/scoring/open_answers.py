@@ -175,7 +175,8 @@ def write_all(
                 end = next((number for number, token in enumerate(tokens) if token in ends), len(tokens))
                 text = str(tokenizer.decode(tokens[:end], skip_special_tokens=True))
                 end_token = None if end == form.max_tokens else str(tokenizer.decode(tokens[end : end + 1]))
-                answers[place] = text, end_token
+                # The limit may be inside a character.
+                answers[place] = text.rstrip("\ufffd") if end_token is None else text, end_token
             advance(len(batch))
     return answers
 

@@ -110,7 +110,7 @@ def score(
 
     scores = score_in_parts(encoded, score_part) if shared else score_part(encoded)
     settings = {
-        "delimiter": encoder.delimiter_of(instances[0].chat),
+        "delimiter": encoder.delimiter_of(instances[0].chat, instances[0].prompts[0]),
         "chat_template": encoder.uses_chat_template,
         "prompt_date": encoder.date,
         "bos": encoder.bos is not None,

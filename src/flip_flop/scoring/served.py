@@ -20,7 +20,7 @@ from flip_flop.console import count, echo, today, track
 from flip_flop.errors import InputError
 from flip_flop.files import sha256_json, user_cache
 from flip_flop.metrics import Scores
-from flip_flop.prompts import RenderedInstance, label_inside, label_of
+from flip_flop.prompts import RenderedInstance, has_spaces, label_inside, label_of
 from flip_flop.record import ModelRecord
 from flip_flop.scoring.encode import PromptEncoder, refuse_without_template
 from flip_flop.scoring.models import load_tokenizer
@@ -136,7 +136,7 @@ class EndpointScorer(Scorer):
             raise next((error for error in failures if error.code == "E-ENDPOINT-LOGPROBS"), failures[-1])
         self._apis[key] = [(api, in_chat)]
         settings = {
-            "delimiter": "" if in_chat else _delimiter(instances[0], encoder),
+            "delimiter": "" if in_chat else _delimiter(instances[0], encoder, instances[0].prompts[0]),
             "chat_template": in_chat or bool(encoder and encoder.uses_chat_template),
             "prompt_date": encoder and encoder.date,
             "backend": "openai",
@@ -308,14 +308,16 @@ def _questions(
             yield Question(prompt, "", max_tokens, in_chat, api, choices, place)
             continue
         start = prompt if in_chat else prompt.rstrip(" ")
-        delimiter = "" if in_chat else _delimiter(instance, encoder)
+        delimiter = "" if in_chat else _delimiter(instance, encoder, prompt)
         for choice in choices:
             answer = prompt[len(start) :] + delimiter + choice
             yield Question(start, answer, 1, in_chat, api, choices, place)
 
 
-def _delimiter(instance: RenderedInstance, encoder: PromptEncoder | None) -> str:
-    return " " if encoder is None else encoder.delimiter_of(instance.chat)
+def _delimiter(instance: RenderedInstance, encoder: PromptEncoder | None, prompt: str) -> str:
+    if encoder is None:
+        return " " if has_spaces(prompt[-1:]) else ""
+    return encoder.delimiter_of(instance.chat, prompt)
 
 
 def require_different(instances: Sequence[RenderedInstance]) -> None:

@@ -28,6 +28,7 @@ class NumberedRow(NamedTuple):
 
 _MAX_CELL = 1 << 20
 SEPARATED = {".csv": ",", ".tsv": "\t"}  # and by what
+ENCODINGS = "cp1252 (Western Europe), cp1254 (Turkish), gb18030 (Chinese), cp932 (Japanese) or cp949 (Korean)"
 UTF16 = "utf-16-le (or utf-16-be)"  # without a mark at its beginning
 READABLE = (*SEPARATED, ".jsonl", ".json", ".parquet", ".xlsx")
 # What else may separate cells, with its name.
@@ -104,7 +105,7 @@ def read_text(path: Path, encoding: str = "utf-8") -> str:
     except UnicodeError as error:
         place = f" at byte {error.start}" if isinstance(error, UnicodeDecodeError) else ""
         is_utf16 = content[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-        others = UTF16 if b"\0" in content else "cp1252 (Western Europe) or gb18030 (Chinese)"
+        others = UTF16 if b"\0" in content else ENCODINGS
         likely = "utf-16" if is_utf16 else others
         raise InputError(
             "E-DATA-ENCODING",

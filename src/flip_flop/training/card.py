@@ -121,7 +121,7 @@ def describe(trainer: "F2CTrainer", change: dict[str, Any] | None, survey: Any =
         task=trainer.task_record,
         model=trainer.loaded.record,
         scoring={
-            "delimiter": trainer.encoder.delimiter_of(trainer.train_instances.chat),
+            "delimiter": trainer.train_instances.delimiter,
             "chat_template": trainer.encoder.uses_chat_template,
             "prompts_digest": trainer.train_instances.digest,
             "validation_prompts_digest": None if validation is None else validation.digest,

@@ -13,7 +13,6 @@ from flip_flop.errors import InputError, log
 from flip_flop.files import generator
 from flip_flop.method import find_method
 from flip_flop.metrics import gold_of
-from flip_flop.prompts import Chat
 from flip_flop.scoring.distributed import num_parts, world_size
 from flip_flop.scoring.encode import EncodedInstance, PromptEncoder
 from flip_flop.scoring.options import TooLongPolicy
@@ -44,7 +43,7 @@ class InstanceDataset(Dataset[EncodedInstance]):
         self.num_rows = len(rendered)
         self.instances, too_long, read = encoder.encode_all(rendered, label=f"encoding {split}", quiet=quiet)
         self.digest = instances_digest(read)
-        self.chat = read[0].chat if read else Chat()
+        self.delimiter = encoder.delimiter_of(read[0].chat, read[0].prompts[0]) if read else ""
         self.too_long = [replace(prompt, split=split) for prompt in too_long]
 
     def __len__(self) -> int:
