@@ -16,7 +16,7 @@ from flip_flop.console import percent, percent_interval, point_interval, points
 from flip_flop.files import read_json
 from flip_flop.metrics import METRICS, Scores
 
-QWEN, SMOL = "qwen2.5-coder-0.5b-bf16", "smollm2-135m"
+QWEN, QWEN_FLOAT32, SMOL = "qwen2.5-coder-0.5b-bf16", "qwen2.5-coder-0.5b", "smollm2-135m"
 
 
 def stored(cell: str, part: str = "trained", model: str = QWEN) -> dict[str, Any]:
@@ -37,13 +37,13 @@ def seeds(cell: str) -> list[str]:
 
 def cells_named(method: str) -> list[str]:
     """Return a method's cells on movie reviews of the model in float32."""
-    files = sorted((RESULTS / "qwen2.5-coder-0.5b" / "movie_reviews").glob(f"{method}-*.json"))
+    files = sorted((RESULTS / QWEN_FLOAT32 / "movie_reviews").glob(f"{method}-*.json"))
     return [f"movie_reviews/{file.stem}" for file in files]
 
 
 def beside_vote(method: str, view: str, part: str) -> tuple[str, str]:
     """Return P_o and accuracy of such cells, and the difference in accuracy from the calibrated vote of their base."""
-    audits = [stored(cell, part, "qwen2.5-coder-0.5b") for cell in ("movie_reviews/base-0", *cells_named(method))]
+    audits = [stored(cell, part, QWEN_FLOAT32) for cell in ("movie_reviews/base-0", *cells_named(method))]
     means, difference = tables.cells_of(view, audits[1:], audits[0]["calibrated"]["vote"])
     return " / ".join(means[:2]), difference
 
@@ -100,7 +100,7 @@ CAL = {"view": "calibrated"}
 
 def of_the_evidence() -> Iterator[str]:
     """Yield sentences about the methods and tasks."""
-    answers, agreement, right = differences("movie_reviews/base-0", "qwen2.5-coder-0.5b", QWEN)
+    answers, agreement, right = differences("movie_reviews/base-0", QWEN_FLOAT32, QWEN)
     yield f"{answers} of the base's 10,000 answers to movie reviews differ, P_o by {agreement} and accuracy by {right}."
     answers, agreement, right = differences("movie_reviews/f2c-0", f"{QWEN}-highest", QWEN)
     yield f"differed in {answers} of 10,000 answers, P_o by up to {agreement} and accuracy by up to {right}."
@@ -140,7 +140,7 @@ def of_the_evidence() -> Iterator[str]:
         ("Under held-out templates, it has {}, {} from their calibrated vote.", "raw", "held_out"),
     ):
         yield words.format(*beside_vote("f2c_1024", view, part))
-    by_seed = [shown([cell], "accuracy", model="qwen2.5-coder-0.5b") for cell in cells_named("f2c_1024")]
+    by_seed = [shown([cell], "accuracy", model=QWEN_FLOAT32) for cell in cells_named("f2c_1024")]
     yield f"The accuracies of the seeds are {' and '.join(by_seed)}."
     trained, unseen = (beside_vote("f2c_ensemble", "raw", part) for part in PARTS)
     yield "one template has {} ({} from the calibrated vote)".format(*trained) + f", and {unseen[0]} under held-out"
@@ -150,7 +150,7 @@ def of_the_evidence() -> Iterator[str]:
     of_labels, four = (shown(seeds(f"ag_news/{name}"), *PAIR) for name in ("f2c_labels", "f2c_labels_4"))
     yield f"AG News has {of_labels} instead of {shown(f2c_news, *PAIR)}, and {four} after four steps."
     judge = [shown([f"facts/{cell}"], *PAIR, **small) for cell in ("base-0", "f2c-0", "cce-0")]
-    one, all_runs = "qwen2.5-coder-0.5b", (["base-0"], ["f2c-0", "cce-0"])
+    one, all_runs = QWEN_FLOAT32, (["base-0"], ["f2c-0", "cce-0"])
     right = [
         [100 * stored(f"facts/{cell}", part, one)["raw"]["metrics"]["accuracy"] for cell, part in product(cells, PARTS)]
         for cells in all_runs
@@ -320,7 +320,7 @@ def of_word_problems() -> Iterator[str]:
 def of_the_judge() -> Iterator[str]:
     """Yield the flips by wording, the only difference of the templates of facts."""
     for part, words in (("trained", "from {} % to {} %"), ("held_out", "not seen from {} % to {} %")):
-        audits = [stored(f"facts/{cell}", part, "qwen2.5-coder-0.5b")["raw"] for cell in ("base-0", "f2c-0")]
+        audits = [stored(f"facts/{cell}", part, QWEN_FLOAT32)["raw"] for cell in ("base-0", "f2c-0")]
         flips = [f"{100 * (1 - audit['metrics']['observed_agreement']):.1f}" for audit in audits]
         yield words.format(*flips)
 

@@ -220,9 +220,9 @@ class PromptEncoder:
         It is empty after the generation prompt of a chat template, after an assistant prefix that ends with white
         space, and after a character of a script without spaces, such as a full-width colon. Otherwise it is a space.
         """
-        if chat.assistant_prefix:
-            return "" if chat.assistant_prefix[-1].isspace() or not has_spaces(prompt[-1:]) else " "
-        return "" if self.uses_chat_template or not has_spaces(prompt[-1:]) else " "
+        prefix = chat.assistant_prefix
+        is_spaced = prefix[-1].isspace() if prefix else self.uses_chat_template
+        return "" if is_spaced or not has_spaces(prompt[-1:]) else " "
 
     @as_input_error("E-MODEL-FILE", "The tokenizer has a token beyond all vocabularies", kind=OverflowError)
     def encode_texts(self, prompts: Sequence[tuple[str, Sequence[str]]]) -> list[tuple[EncodedAnswer, ...]]:
