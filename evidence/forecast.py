@@ -1,4 +1,4 @@
-"""Whether numbers that need no labels predict the gain of a training run. Usage: python -m evidence.forecast.
+"""Whether numbers that need no labels predict the gain of a training run.
 
 A run gains if one trained template has a higher test accuracy than one template of the base, calibrated or raw. The
 numbers are logged in the first evaluations, with their changes since step 0. For the runs of one group, a task or a
@@ -6,22 +6,22 @@ method, the rule is the number and the threshold that best separate all other ru
 """
 
 from itertools import product
+from pathlib import Path
 
 import pandas as pd
 from sklearn.model_selection import LeaveOneGroupOut, cross_val_predict
 from sklearn.tree import DecisionTreeClassifier
 
-from evidence.run import RESULTS, SETTINGS
-from flip_flop.console import echo, percent
+from evidence.run import SETTINGS
 from flip_flop.files import read_json
 
 NUMBERS = ("eval_observed_agreement", "eval_vote_drift", "eval_own_label_mass")
 
 
-def read_runs() -> pd.DataFrame:
+def read_runs(results: Path) -> pd.DataFrame:
     """Return the runs with the default number of steps: task, method, gains and numbers."""
     rows = []
-    for file in sorted(RESULTS.glob("*/*/*.json")):
+    for file in sorted(results.glob("*/*/*.json")):
         result, base = read_json(file), file.with_name("base-0.json")
         if not base.exists() or (result["training"] or {}).get("max_steps") != SETTINGS["max_steps"]:
             continue
@@ -40,10 +40,3 @@ def hit_rate(runs: pd.DataFrame, view: str, group: str, last_step: int) -> float
     numbers = runs[[name for name in runs.filter(like="eval_") if int(name.split()[-1]) <= last_step]]
     rule, gained = DecisionTreeClassifier(max_depth=1, class_weight="balanced", random_state=0), runs[view] > 0
     return float((cross_val_predict(rule, numbers, gained, groups=runs[group], cv=LeaveOneGroupOut()) == gained).mean())
-
-
-if __name__ == "__main__":
-    table = read_runs()
-    for view, last, group in product(("calibrated", "raw"), (4, 8), ("task", "method")):
-        shown = f"{percent(hit_rate(table, view, group, last))}, always: {percent((table[view] > 0).mean())}"
-        echo(f"above the {view} base, up to step {last}, another {group}: {shown}")

@@ -15,7 +15,6 @@ from typing import Any
 import pyarrow.parquet as pq
 import yaml
 
-from flip_flop.errors import InputError
 from flip_flop.files import write_text
 from flip_flop.paper.data.promptsource import read_promptsource, templates_folder
 from flip_flop.prompts import Template
@@ -79,11 +78,11 @@ def read_rows(language: Path, name: str) -> list[Row]:
     """The rows of one file, in its order.
 
     Raises:
-        InputError: ``E-DATA-FILE``: it is missing. The hint names the public datasets.
+        SystemExit: It is missing. The message names the public datasets.
     """
     path = language / f"{name}.parquet"
     if not path.is_file():
-        raise InputError("E-DATA-FILE", f"there is no {path}.", HINT)
+        sys.exit(f"There is no {path}. {HINT}")
     columns = pq.read_table(path, columns=["text", "label"]).to_pydict()
     return list(zip(columns["text"], columns["label"], strict=True))
 
@@ -93,19 +92,8 @@ def second_half(rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if int(sha256(row[0].encode()).hexdigest(), 16) % 1000 >= 500]
 
 
-def main() -> int:
-    """The command."""
+if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m evidence.prepare", description="Write the tasks.")
     parser.add_argument("language", type=Path, metavar="LANGUAGE", help="the folder of the parquet files")
     parser.add_argument("--out", type=Path, default=TASKS, help="the tasks' folder (default: evidence/tasks)")
-    options = parser.parse_args()
-    try:
-        print("\n".join(map(str, write_tasks(options.language, options.out))))
-    except InputError as error:
-        print(error, file=sys.stderr)
-        return 2
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    print(*write_tasks(**vars(parser.parse_args())), sep="\n")

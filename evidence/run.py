@@ -20,8 +20,7 @@ import pandas as pd
 from flip_flop import Audit, ScoringOptions, Task, audit, load_model, load_run, load_task, train
 from flip_flop.console import echo, now
 from flip_flop.errors import InputError
-from flip_flop.files import read_json, write_json
-from flip_flop.metrics import METRICS, Scores
+from flip_flop.files import write_json
 from flip_flop.record import RUN_FILE, RunRecord
 from flip_flop.training import load_training_data, make_config
 
@@ -33,12 +32,18 @@ FILES = {
     "ag_news": FOLDER / "tasks" / "ag.yaml",
     "movies": FOLDER.parent / "examples" / "movies" / "task.yaml",
     "facts": FOLDER.parent / "examples" / "judges" / "facts.yaml",
+    **{path.stem: path for path in (FOLDER.parent / "examples" / "open_answers").glob("*.yaml")},
 }
 # Rows for testing, for training and for selecting a checkpoint. Training is one epoch.
 TEST_ROWS, ROWS, EVAL_ROWS = 1000, 256, 100
 SETTINGS = {"max_steps": 16, "per_device_train_batch_size": 16, "eval_steps": 4, "logging_steps": 2}
-# The tutorial's.
-TASK_SETTINGS = {"movies": {"max_steps": 10, "eval_steps": 5, "chat_template": "off"}}
+# The settings of the tutorial, and one pass in steps of 8 over open answers.
+OPEN = {"max_steps": -1, "per_device_train_batch_size": 8, "eval_steps": 8, "chat_template": "off"}
+TASK_SETTINGS: dict[str, dict[str, Any]] = {
+    "movies": {"max_steps": 10, "eval_steps": 5, "chat_template": "off"},
+    "capitals": OPEN,
+    "svamp_equation": OPEN,
+}
 # Changes of the settings of F2C, and the rows for training if they differ. Other names of cells are methods.
 VARIANTS: dict[str, dict[str, Any]] = {
     "f2c_paper": {"protocol": "paper"},
@@ -54,6 +59,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 # The task's F1 is macro-F1. f1_std is its standard deviation over templates.
 SHOWN = ("observed_agreement", "accuracy", "macro_f1", "f1_std", "vote_accuracy", "vote_f1")
+SHOWN_OPEN = ("observed_agreement", "accuracy", "vote_accuracy", "unmapped_share")
 # The log of a training run: the losses, and metrics on the rows for selection.
 COURSE = (
     *("loss", "grad_norm", "own_label_mass", "pseudo_label_accuracy", "eval_observed_agreement", "eval_accuracy"),
@@ -74,13 +80,11 @@ def run_cell(options: argparse.Namespace, task_name: str, method: str, seed: int
         return file
     task = load_task(FILES.get(task_name, task_name), templates="all", hub_mirror=options.hub_mirror)
     trained = None if method == "base" else _train(options.model, task, method, seed, work / "train")
-    base = file.with_name("base-0.json")
-    votes = read_json(base)["audits"] if trained and base.exists() else {}
     audits = {}
     for part, names in (("trained", task.training_templates.names), ("held_out", task.held_out_templates)):
         if names:
             run = _audit(options.model, task.with_templates(names), trained and work / "train" / "adapter", work / part)
-            audits[part] = numbers(run, votes.get(part))
+            audits[part] = numbers(run)
     result = {"model": options.name, "task": task_name, "method": method, "seed": seed, **_provenance(run)}
     write_json(file, {**result, "training": trained and _course(trained, work / "train"), "audits": audits})
     return file
@@ -105,11 +109,11 @@ def _audit(model: str, task: Task, adapter: Path | None, out: Path) -> Audit:
     return load_run(out)
 
 
-def numbers(run: Audit, base: dict[str, Any] | None = None) -> dict[str, Any]:
+def numbers(run: Audit) -> dict[str, Any]:
     """Return the metrics of an audit, raw and calibrated, with gold labels and predictions as digits.
 
-    ``base`` is the same for the base. It adds the differences from the calibrated vote of the base over the same rows,
-    each with the ends of its paired 95% interval, as fractions.
+    An open answer is its number among the different answers to the row, in the order of the templates. ``right`` has 1
+    where it is one of the references.
     """
     found: dict[str, Any] = {
         "rows": run.record.task.instances_digest,
@@ -118,44 +122,31 @@ def numbers(run: Audit, base: dict[str, Any] | None = None) -> dict[str, Any]:
         "num_labels": run.data.num_labels,
         "seconds": run.record.seconds,
     }
-    for name, view in (("raw", run), ("calibrated", run.calibrated or run)):
-        answers = zip(view.template_names, view.predictions.T, strict=True)
+    is_open = bool(run.data.answered)
+    for name, view in {"raw": run, **({} if is_open else {"calibrated": run.calibrated or run})}.items():
         found[name] = {
-            "metrics": {metric: view.metrics[metric] for metric in SHOWN},
+            "metrics": {metric: view.metrics[metric] for metric in (SHOWN_OPEN if is_open else SHOWN)},
             "collapsed": view.is_collapsed,
             "vote": digits(view.data.votes),
-            "predictions": {template: digits(labels) for template, labels in answers},
+            "predictions": by_template(view, view.predictions),
+            **({"right": by_template(view, view.data.right.astype(int))} if is_open else {}),
         }
-        if base is not None and base["rows"] == found["rows"]:
-            vote = scores_of([base["calibrated"]["vote"]], run.gold, run.data.num_labels)
-            found[name]["against_calibrated_vote"] = {
-                "accuracy": change("accuracy", vote, view.data),
-                "macro_f1": change("macro_f1", vote, view.data),
-                "vote_accuracy": change("accuracy", vote, view.data.voted),
-            }
     return found
 
 
-def change(metric: str, before: Scores, *after: Scores) -> list[float]:
-    """Return the change of a metric to its mean over the runs ``after``, and its paired 95% interval."""
-    values = [METRICS[metric].value(run) for run in (before, *after)]
-    return [float(np.mean(values[1:]) - values[0]), *(METRICS[metric].change_interval(before, *after) or ())]
+def by_template(run: Audit, values: np.ndarray) -> dict[str, str]:
+    """Return small numbers ``[instances, templates]`` as texts of digits, by template."""
+    return dict(zip(run.template_names, map(digits, values.T), strict=True))
 
 
-def digits(labels: np.ndarray) -> str:
-    """Return label indices as text.
+def digits(numbers: np.ndarray) -> str:
+    """Return small numbers as text. -1, an answer that cannot be read, is a dash.
 
     Example:
-        >>> digits(np.array([0, 2, 1]))
-        '021'
+        >>> digits(np.array([0, 2, -1]))
+        '02-'
     """
-    return "".join(map(str, labels.tolist()))
-
-
-def scores_of(answers: list[str], gold: np.ndarray, num_labels: int) -> Scores:
-    """Return predictions, a text of digits per template, as scores."""
-    labels = np.array([list(text) for text in answers], dtype=np.int64).T
-    return Scores(np.where(labels[..., None] == np.arange(num_labels), 0.0, -np.inf), gold, average="macro")
+    return "".join("-" if number < 0 else str(number) for number in numbers.tolist())
 
 
 def _course(record: RunRecord, out: Path) -> dict[str, Any]:
@@ -181,7 +172,7 @@ def _cell(text: str) -> tuple[str, str, int]:
     return task, method, int(seed)
 
 
-def main() -> int:
+def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(prog="python -m evidence.run", description="Run cells that have no result yet.")
     parser.add_argument("--model", required=True, help="the folder of the model, or its name on the hub")
@@ -195,10 +186,8 @@ def main() -> int:
         for cell in options.cells:
             echo(f"{now()} {run_cell(options, *cell)}")
     except InputError as error:
-        echo(error, err=True)
-        return 2
-    return 0
+        sys.exit(str(error))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
