@@ -16,6 +16,7 @@ from transformers.utils import is_liger_kernel_available
 from flip_flop.errors import InputError, install_command
 from flip_flop.method import METHODS, find_method
 from flip_flop.metrics import check_prior
+from flip_flop.scoring import distributed
 from flip_flop.scoring.causal_lm import as_input_error
 from flip_flop.training.settings import MAX_STEPS, TrainingSettings, check_settings, named_by_flag, read_value
 
@@ -190,6 +191,42 @@ class F2CConfig(TrainingSettings, TrainingArguments):
             has_metrics or self.metric_for_best_model in SELECTED,
             "left out, or a key of compute_metrics in Python: select_by chooses the checkpoint",
         )
+
+    def prepared(self, dtype: str, *, evaluates: bool) -> "F2CConfig":
+        """Return a copy for a training of weights of this data type, with or without evaluations.
+
+        Raises:
+            InputError: ``E-DISTRIBUTED`` for several devices in one process; ``E-CONFIG`` for a mixed precision, which
+                would have no effect.
+        """
+        args, dtype = copy.copy(self), dtype.removeprefix("torch.")
+        if args.n_gpu > 1:
+            raise InputError(
+                "E-DISTRIBUTED",
+                f"{args.n_gpu} GPUs are visible to one process.",
+                "Start a process per GPU with `accelerate launch` or `torchrun`, or set CUDA_VISIBLE_DEVICES to one.",
+            )
+        if args.world_size != distributed.world_size():
+            raise InputError(
+                "E-DISTRIBUTED",
+                f"{distributed.world_size()} processes are joined, but the settings were made for {args.world_size}.",
+                "Make the F2CConfig first, in each process of the launcher, with use_cpu=True if it trains on a CPU.",
+            )
+        if args.fsdp or args.deepspeed or args.parallelism_config:
+            raise InputError(
+                "E-DISTRIBUTED",
+                "fsdp, deepspeed and parallelism_config are not supported: each device holds the whole model.",
+                "Leave them out; LoRA's optimizer state is small.",
+            )
+        if args.fp16 or (args.bf16 and dtype != "bfloat16"):
+            raise InputError(
+                "E-CONFIG",
+                f"{'fp16' if args.fp16 else 'bf16'} has no effect: the model's weights are {dtype}.",
+                "Load the model with --dtype bfloat16 and leave the setting out. The adapter stays in float32.",
+            )
+        if not evaluates:
+            args.eval_strategy, args.eval_on_start, args.load_best_model_at_end = "no", False, False
+        return args
 
     def _check_optimizer(self) -> None:
         """Build optimizer and schedule before the weights are loaded.

@@ -154,7 +154,7 @@ def train(
             if resume and not has_begun:
                 log.info("%s has no run to resume: it begins at step 0", out)
         warn_of_templates(data.train, config)
-        callbacks = [LogFile(out / "log.jsonl"), ShowProgress(find_method(config.method).name, quiet)]
+        callbacks = [LogFile(out / "log.jsonl"), *([] if quiet else [ShowProgress(find_method(config.method).name)])]
         with listed_beside(out):
             trainer = F2CTrainer(loaded, config, callbacks=callbacks if rank() == 0 else [], task=data)
         scores = trainer.model_scores
@@ -340,24 +340,20 @@ def _json_line(entry: dict[str, Any]) -> str:
 class ShowProgress(TrainerCallback):
     """Shows a bar on a terminal, otherwise a line each minute; and a line per evaluation."""
 
-    def __init__(self, label: str, quiet: bool = False):
-        self.label, self.quiet, self._shown = label, quiet, contextlib.ExitStack()
+    def __init__(self, label: str):
+        self.label, self._shown = label, contextlib.ExitStack()
 
     def on_train_begin(self, args, state: TrainerState, control, **kwargs) -> None:
         """Open the bar for the remaining steps."""
-        self._advance = self._shown.enter_context(
-            track(self.label, state.max_steps - state.global_step, "steps", quiet=self.quiet)
-        )
+        self._advance = self._shown.enter_context(track(self.label, state.max_steps - state.global_step, "steps"))
 
     def on_step_end(self, args, state: TrainerState, control, **kwargs) -> None:
         """Move the bar, with the last loss; without a bar, print a line each minute."""
         losses = (f"loss {entry['loss']:.3f}" for entry in reversed(state.log_history) if "loss" in entry)
         self._advance(1, next(losses, ""))
 
-    def on_evaluate(self, args, state: TrainerState, control, metrics: dict[str, Any] | None = None, **kwargs) -> None:
+    def on_evaluate(self, args, state: TrainerState, control, metrics: Any = None, **kwargs) -> None:
         """Print the validation metrics."""
-        if self.quiet or not metrics:
-            return
         words = [f"{self.label}: step {state.global_step}/{state.max_steps}"]
         shown = {"eval_observed_agreement": "P_o", "eval_mean_f1": "mean F1", "eval_own_label_mass_min": "mass min"}
         words += [f"{name} {100 * metrics[key]:.1f}" for key, name in shown.items() if key in metrics]

@@ -242,13 +242,10 @@ class StopEarly(TrainerCallback):
 
     def is_due(self, state: TrainerState) -> bool:
         """Whether the evaluations so far end the training."""
-        best, without = math.inf, 0
         losses = {entry["step"]: entry["eval_loss"] for entry in state.log_history if "eval_loss" in entry}
-        for step, loss in losses.items():
-            lower = loss < best
-            best = loss if lower else best
-            without = 0 if lower else without + (step > self.start)
-        return 0 < self.patience <= without
+        finite = [step for step, loss in losses.items() if math.isfinite(loss)]
+        lowest = min(finite, key=losses.__getitem__, default=0)  # the first of equal ones
+        return 0 < self.patience <= sum(step > max(lowest, self.start) for step in losses)
 
 
 def base_value(log_history: Sequence[dict[str, Any]]) -> float | None:

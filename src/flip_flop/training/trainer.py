@@ -1,7 +1,6 @@
 """One trainer for all methods: losses and steps, evaluations, and the model card."""
 
 import contextlib
-import copy
 import math
 import os
 import time
@@ -131,7 +130,7 @@ class F2CTrainer(Trainer):
         self.loaded = load_trained(model, processing_class, args, quantization_config)
         if is_default:
             args = F2CConfig(output_dir=f"{self.loaded.record.name.rstrip('/').split('/')[-1]}-F2C")
-        args = self._prepare_args(args, evaluates=eval_dataset is not None)
+        args = args.prepared(str(unwrap(self.loaded.model).dtype), evaluates=eval_dataset is not None)
         self._encode(args, train_dataset, eval_dataset)
         self.adapted = prepare_model(self.loaded.model, args, peft_config)
         check_optimizer(optimizers[0], self.adapted)
@@ -193,38 +192,6 @@ class F2CTrainer(Trainer):
             return data, None
         others = {name: render_for(data.task, rows) for name, rows in by_name.items()}
         return data, data.validation if first is None else {first: data.validation, **others}
-
-    def _prepare_args(self, args: F2CConfig, *, evaluates: bool) -> F2CConfig:
-        """Copy the settings; refuse several devices in one process, and a mixed precision without effect."""
-        args = copy.copy(args)
-        if args.n_gpu > 1:
-            raise InputError(
-                "E-DISTRIBUTED",
-                f"{args.n_gpu} GPUs are visible to one process.",
-                "Start a process per GPU with `accelerate launch` or `torchrun`, or set CUDA_VISIBLE_DEVICES to one.",
-            )
-        if args.world_size != distributed.world_size():
-            raise InputError(
-                "E-DISTRIBUTED",
-                f"{distributed.world_size()} processes are joined, but the settings were made for {args.world_size}.",
-                "Make the F2CConfig first, in each process of the launcher, with use_cpu=True if it trains on a CPU.",
-            )
-        if args.fsdp or args.deepspeed or args.parallelism_config:
-            raise InputError(
-                "E-DISTRIBUTED",
-                "fsdp, deepspeed and parallelism_config are not supported: each device holds the whole model.",
-                "Leave them out; LoRA's optimizer state is small.",
-            )
-        dtype = str(unwrap(self.loaded.model).dtype).removeprefix("torch.")
-        if args.fp16 or (args.bf16 and dtype != "bfloat16"):
-            raise InputError(
-                "E-CONFIG",
-                f"{'fp16' if args.fp16 else 'bf16'} has no effect: the model's weights are {dtype}.",
-                "Load the model with --dtype bfloat16 and leave the setting out. The adapter stays in float32.",
-            )
-        if not evaluates:
-            args.eval_strategy, args.eval_on_start, args.load_best_model_at_end = "no", False, False
-        return args
 
     def _encode(self, args: F2CConfig, train_dataset: Any, eval_dataset: Any) -> None:
         """Encode the rows of all splits."""
