@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from flip_flop import audit, load_model, load_run, load_task
 from flip_flop.drafting.formats import apply_format, draw_format, draw_order, format_choices
-from flip_flop.drafting.paraphrase import instruction, sampler
 from flip_flop.drafting.spread import format_spread, render_formats
-from flip_flop.drafting.vary import kept_templates, vary_templates
+from flip_flop.drafting.vary import instruction, kept_templates, sampler, vary_templates
 from flip_flop.files import generator
 from flip_flop.metrics import Scores
 from flip_flop.prompts import Template

@@ -17,8 +17,8 @@ from flip_flop.scoring.open_answers import TEMPERATURE, GumbelNoise, as_choices,
 from flip_flop.scoring.options import ScoringOptions
 from flip_flop.tasks import RowsSource, Task
 from flip_flop.training import F2CTrainer, make_config, train
-from flip_flop.training.model_scores import ModelScores
 from flip_flop.training.selection import reason_against_answers
+from flip_flop.training.votes import ModelScores
 from tests.evaluation.test_open_answers import grouped
 from tests.refused import refused
 from tests.tiny import byte_bpe

@@ -17,7 +17,7 @@ from flip_flop.console import track
 from flip_flop.evaluation.audit import audit
 from flip_flop.scoring.options import ScoringOptions
 from flip_flop.tasks import RowsSource
-from flip_flop.training import make_config, model_scores, train
+from flip_flop.training import make_config, train, votes
 from flip_flop.training.run import ShowProgress
 from tests.training.conftest import (
     load_tiny,
@@ -34,13 +34,13 @@ from tests.training.conftest import (
 @pytest.fixture
 def passes(monkeypatch):
     """The scoring passes, by the label of their progress bar."""
-    counted, score_instances = Counter(), model_scores.score_instances
+    counted, score_instances = Counter(), votes.score_instances
 
     def counting(*arguments, label, **keywords):
         counted[label] += 1
         return score_instances(*arguments, label=label, **keywords)
 
-    monkeypatch.setattr(model_scores, "score_instances", counting)
+    monkeypatch.setattr(votes, "score_instances", counting)
     return counted
 
 

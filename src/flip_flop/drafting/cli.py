@@ -166,8 +166,7 @@ def vary_command(vary: VaryOptions, data: DataOptions, task: Path) -> None:
     rows = [row for name in found.data for row in sample_rows(found, name, vary.limit, vary.seed)]
     for model in given.values():
         model.announce()
-    from flip_flop.drafting.paraphrase import sampler
-    from flip_flop.drafting.vary import review, varied_task_text, vary_templates
+    from flip_flop.drafting.vary import review, sampler, varied_task_text, vary_templates
 
     loaded = {name: model.load() for name, model in given.items()}
     variants = vary_templates(

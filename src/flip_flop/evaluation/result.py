@@ -1,13 +1,14 @@
 """The result of an audit: its values, tables of pandas, a notebook's view, and sentences of advice."""
 
 import contextlib
+import json
 import math
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from html import escape
-from itertools import chain, compress
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,8 +18,7 @@ from jaxtyping import Float, Int
 from flip_flop.console import count, percent, percent_interval, visible
 from flip_flop.errors import InputError, look_up
 from flip_flop.evaluation.decision import LOW_MASS, Decision, calibrate_options, decide
-from flip_flop.evaluation.instances import write_instances
-from flip_flop.files import check_output, new_folder, write_arrays, write_json
+from flip_flop.files import check_output, compress, new_folder, write_arrays, write_bytes, write_json
 from flip_flop.metrics import (
     ALIASES,
     METRICS,
@@ -41,7 +41,7 @@ from flip_flop.prompts import RenderedInstance
 from flip_flop.record import RunRecord, write_manifest
 from flip_flop.scoring.too_long import TOO_LONG_FILE, TooLong, write_too_long
 
-METRICS_FILE, SCORES_FILE = "metrics.json", "scores.npz"
+METRICS_FILE, SCORES_FILE, INSTANCES_FILE = "metrics.json", "scores.npz", "instances.jsonl.gz"
 Table = Literal["metrics", "scores", "flips", "templates", "instances", "coverage"]
 # Maximum templates and tokens to print.
 MAX_NAMED, MAX_TOKENS = 8, 3
@@ -313,6 +313,16 @@ class Audit:
         return visible(f"{self.name}, {self.record.model.name} on {', '.join(parts)}", one_line=True)
 
 
+def write_instances(folder: Path, instances: Iterable[RenderedInstance]) -> None:
+    """Write :data:`INSTANCES_FILE`: a JSON object per line, with ``id``, ``prompts``, ``choices``, ``written``."""
+    lines = (
+        {"id": instance.id, "prompts": instance.prompts, "choices": instance.choices}
+        | ({"written": instance.written} if instance.written else {})
+        for instance in instances
+    )
+    write_bytes(folder / INSTANCES_FILE, compress(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
+
+
 def check_out(out: Path, *, overwrite: bool = False) -> None:
     """Refuse an output folder before the audit.
 
@@ -392,8 +402,8 @@ def changed_by(data: Scores) -> list[str] | None:
     """Return the factors that change each instance's answer; empty for a stable one. None without factors."""
     rates = {factor: factor_flips(data.predictions, data.factors, factor) for factor in data.factors}
     known = {factor: rate > 0 for factor, rate in rates.items() if rate is not None}
-    rows = zip(*known.values(), strict=True)
-    return [", ".join(compress(known, flips)) for flips in rows] if known else None
+    rows = [dict(zip(known, flips, strict=True)) for flips in zip(*known.values(), strict=True)]
+    return [", ".join(factor for factor, flips in row.items() if flips) for row in rows] if known else None
 
 
 def coverage_rows(run: Audit) -> list[dict[str, Any]]:

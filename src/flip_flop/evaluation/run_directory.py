@@ -1,8 +1,11 @@
 """Run directories of audits, which are checked when they are loaded."""
 
+import gzip
+import io
+import json
 import os
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +13,10 @@ import numpy as np
 import pydantic
 
 from flip_flop.errors import InputError, require_package
-from flip_flop.evaluation.instances import StoredInstances
-from flip_flop.evaluation.result import METRICS_FILE, SCORES_FILE, Audit
+from flip_flop.evaluation.result import INSTANCES_FILE, METRICS_FILE, SCORES_FILE, Audit
 from flip_flop.files import check_output, read_arrays, read_json
 from flip_flop.metrics import METRICS, Scores, resolve_average
+from flip_flop.prompts import RenderedInstance
 from flip_flop.record import READABLE_JSON, RUN_FILE, RunRecord, broken, reading, validated
 
 PREFERRED = "preferred_tokens_per_template"
@@ -21,6 +24,7 @@ Number = pydantic.FiniteFloat
 ARRAYS = ("scores", "token_counts", "gold", "instance_ids", "template_names")
 ANSWERED = {"key": "i", "exact": "b", "token_f1": "f", "length": "i"}  # of open answers, with kinds of numbers
 PREDICTION_SUFFIXES = (".jsonl", ".csv", ".xlsx")
+MAX_LINE = 2**26  # bytes of an instance
 MAX_NAMES = 2**18  # characters of the names of a run, its labels and templates, which a report repeats
 
 
@@ -59,6 +63,59 @@ def load_run(path: str | os.PathLike[str]) -> Audit:
             view.metrics.update({metric.name: metric.value(view.data) for metric in added})
             view.metrics["intervals"] = {**(view.metrics.get("intervals") or {}), **intervals}
     return run
+
+
+@dataclass(frozen=True)
+class StoredInstances:
+    """The instances of a folder. Each iteration loads them from disk. A folder without the file has no instances.
+
+    Attributes:
+        ids: The ids of the scores, whose order the file has.
+        shape: The numbers of templates and labels.
+    """
+
+    folder: Path
+    ids: tuple[str, ...]
+    shape: tuple[int, int]
+
+    def __iter__(self) -> Iterator[RenderedInstance]:
+        return (instance for _, instance in self.chosen(range(len(self.ids))))
+
+    def chosen(self, wanted: Container[int]) -> Iterator[tuple[int, RenderedInstance]]:
+        """Yield the instances at these places of the scores, with their places, in order.
+
+        Raises:
+            InputError: ``E-RUN-BROKEN``.
+        """
+        if not self._path.exists():  # reports work without prompts
+            return
+        with reading(self._path, "readable JSON Lines of the instances in scores.npz"):
+            for index, line in enumerate(self._lines()):
+                if index in wanted:
+                    yield index, self._read(line, self.ids[index])
+
+    @property
+    def _path(self) -> Path:
+        return self.folder / INSTANCES_FILE
+
+    def _lines(self) -> Iterator[bytes]:
+        with gzip.open(self._path) as raw:
+            file = io.BufferedReader(raw, 2**20)  # faster at reading lines
+            for number, line in enumerate(iter(lambda: file.readline(MAX_LINE), b"")):
+                if number == len(self.ids) or not line.endswith(b"\n"):
+                    raise ValueError("more lines than instances, or a line without an end")
+                yield line
+
+    def _read(self, line: bytes, name: str) -> RenderedInstance:
+        row = json.loads(line)
+        prompts = tuple(map(str, row["prompts"]))
+        choices = tuple(tuple(map(str, group)) for group in row["choices"])
+        written = tuple(map(str, row.get("written", ())))
+        if (row["id"], len(prompts), len(choices), {len(group) for group in choices}) != (
+            name, self.shape[0], self.shape[0], {self.shape[1]},
+        ) or len(written) not in (0, self.shape[0]):  # fmt: skip
+            raise ValueError(name)
+        return RenderedInstance(name, prompts, choices, label=None, written=written)
 
 
 def check_target(out: Path) -> None:

@@ -13,8 +13,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from flip_flop.console import visible
-from flip_flop.evaluation.instances import StoredInstances
-from flip_flop.evaluation.run_directory import Audit
+from flip_flop.evaluation.run_directory import Audit, StoredInstances
 from flip_flop.files import compress
 from flip_flop.metrics import label_probs, vote_counts
 from flip_flop.prompts import RenderedInstance

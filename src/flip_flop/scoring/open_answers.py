@@ -13,7 +13,7 @@ from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList,
 
 from flip_flop.console import track
 from flip_flop.errors import InputError, log
-from flip_flop.files import generator, sha256_json, utf8
+from flip_flop.files import generator, read_answers, sha256_json, utf8, write_answer
 from flip_flop.metrics import Scores
 from flip_flop.prompts import AnswerFormat, RenderedInstance, token_f1
 from flip_flop.scoring import distributed
@@ -21,7 +21,6 @@ from flip_flop.scoring.causal_lm import evaluation_mode, unwrap
 from flip_flop.scoring.models import LoadedModel
 from flip_flop.scoring.options import ScoringOptions
 from flip_flop.scoring.packed import groups
-from flip_flop.scoring.store import read_answers, write_answer
 from flip_flop.scoring.too_long import TooLong, refuse_or_skip
 
 RandomKey = tuple[int, str, str, int]  # of the random numbers of an answer: the arguments of generator()

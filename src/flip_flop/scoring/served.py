@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerBase
 
 from flip_flop.console import count, echo, today, track
 from flip_flop.errors import InputError
-from flip_flop.files import sha256_json, user_cache
+from flip_flop.files import read_answers, sha256_json, user_cache, write_answer
 from flip_flop.metrics import Scores
 from flip_flop.prompts import RenderedInstance, has_spaces, label_inside, label_of
 from flip_flop.record import ModelRecord
@@ -39,7 +39,6 @@ from flip_flop.scoring.served_apis import (
     UnsupportedError,
     ask,
 )
-from flip_flop.scoring.store import read_answers, write_answer
 
 MAX_MASS = 1.05  # of all answers of a template together; half precision may round up
 CHECKED = 10  # stored answers to ask again

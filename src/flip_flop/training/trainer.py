@@ -59,10 +59,9 @@ from flip_flop.training.dataset import (
     require_data,
     require_same_shape,
 )
-from flip_flop.training.model_scores import ModelScores
 from flip_flop.training.selection import CheckpointCriterion, StopEarly, StopOnCollapse, evaluation_metrics
 from flip_flop.training.step import StepStatistics, TrainingInstance, by_rows, drawn_for, loss_terms, mean_loss
-from flip_flop.training.votes import check_frozen_votes, draw_sample, votes_of
+from flip_flop.training.votes import ModelScores, check_frozen_votes, draw_sample, votes_of
 
 OPEN_ROWS = 32  # validation rows of which open answers are generated
 
