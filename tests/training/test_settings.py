@@ -16,7 +16,7 @@ from transformers import TrainerState
 from flip_flop.method import METHODS
 from flip_flop.training import F2CConfig, make_config
 from flip_flop.training.checkpoints import recorded_settings
-from flip_flop.training.dataset import log_passes
+from flip_flop.training.data import log_passes
 from flip_flop.training.selection import StopEarly
 from flip_flop.training.settings import TrainingSettings
 from flip_flop.training.votes import warn_of_templates

@@ -14,7 +14,7 @@ from flip_flop.errors import InputError
 from flip_flop.metrics import batch_offsets, label_shares_per_template
 from flip_flop.scoring import EncodedInstance, score
 from flip_flop.tasks import RowsSource
-from flip_flop.training.dataset import KeyedSampler
+from flip_flop.training.data import KeyedSampler
 from flip_flop.training.votes import VoteTable, initial_vote_stats
 from tests.exact import ROUNDED, in_float64
 from tests.metrics import oracle

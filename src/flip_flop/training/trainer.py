@@ -48,14 +48,16 @@ from flip_flop.training.adapter import (
 from flip_flop.training.card import CARD, change_on_validation, describe, model_card
 from flip_flop.training.checkpoints import Checkpoints
 from flip_flop.training.config import F2CConfig, setting_errors
-from flip_flop.training.data import TrainingData, as_training_data, render_for
-from flip_flop.training.dataset import (
+from flip_flop.training.data import (
     InstanceDataset,
     KeyedSampler,
+    TrainingData,
+    as_training_data,
     collate,
     encode_rows,
     instances_per_step,
     log_passes,
+    render_for,
     require_data,
     require_same_shape,
 )
