@@ -1,6 +1,5 @@
 """The folder of all studies: the states of cells, and the plans of the last runs. Importing it needs no torch."""
 
-import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -68,9 +67,8 @@ class StudyFolder:
         """
         states: dict[Cell, str] = {}
         for unit in plan.units:
-            path, lines = self.log(unit).with_suffix(".failed"), list[str]()
-            with contextlib.suppress(OSError):
-                lines = path.read_text(encoding="utf-8").splitlines()
+            path = self.log(unit).with_suffix(".failed")
+            lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
             for cell in unit.cells:
                 name = f"{cell.kind} {cell.label}: "
                 damage = self.damage(cell)  # reads all files of the run, once

@@ -69,11 +69,7 @@ def run_unit(plan: Plan, folder: StudyFolder, unit: Unit) -> int:
         if is_first_process():
             return _run_cells(plan, folder, unit)
         for cell in together:
-            if all_gather(False)[0]:
-                continue
-            if cell.kind == "audit":
-                _audit(plan, folder, unit, cell)
-            elif not _train(plan, folder, cell):
+            if not all_gather(False)[0] and not _compute(plan, folder, unit, cell):
                 return STOPPED
         return DONE
 
@@ -106,9 +102,7 @@ def _run_cells(plan: Plan, folder: StudyFolder, unit: Unit) -> int:
             continue
         started, reason = time.monotonic(), ""
         try:
-            if cell.kind == "audit":
-                _audit(plan, folder, unit, cell)
-            elif not _train(plan, folder, cell):
+            if not _compute(plan, folder, unit, cell):
                 return STOPPED
             folder.finish(cell, unit.training if cell.kind == "audit" else None)
         except InputError as error:
@@ -128,6 +122,14 @@ def _run_cells(plan: Plan, folder: StudyFolder, unit: Unit) -> int:
                 break
     folder.write_failures(unit, failures)
     return FAILED if failures else DONE
+
+
+def _compute(plan: Plan, folder: StudyFolder, unit: Unit, cell: Cell) -> bool:
+    """Train or audit. Return whether the work has ended, not been stopped."""
+    if cell.kind == "train":
+        return _train(plan, folder, cell)
+    _audit(plan, folder, unit, cell)
+    return True
 
 
 def _open(plan: Plan, cell: Cell) -> Task:

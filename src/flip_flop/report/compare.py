@@ -352,8 +352,7 @@ def group_runs(runs: Sequence[Audit]) -> list[AuditComparison]:
     """Group runs over the same task, split, templates and instances, in the order of the first of each group."""
     groups: list[list[Audit]] = []
     for run in _with_distinct_names(runs):
-        same = (group for group in groups if all(_same_data(group[0], run).values()))
-        group = next(same, None)
+        group = next((group for group in groups if all(_same_data(group[0], run).values())), None)
         groups.append([run]) if group is None else group.append(run)
     return [AuditComparison(tuple(group)) for group in groups]
 

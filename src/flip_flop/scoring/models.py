@@ -7,7 +7,6 @@ import os
 import re
 import tempfile
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, get_args, runtime_checkable
@@ -229,7 +228,7 @@ class LoadedModel:
         return replace(encoder, trained_chat=self.adapter.chat or {}) if self.adapter and trained_with else encoder
 
 
-@contextmanager
+@contextlib.contextmanager
 def _silent_loading() -> Iterator[None]:
     """Silence transformers, but keep the progress bars of downloads."""
     level, has_bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()

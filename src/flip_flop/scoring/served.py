@@ -80,17 +80,14 @@ class EndpointScorer(Scorer):
 
     def as_read(self, instance: RenderedInstance, options: ScoringOptions) -> RenderedInstance:
         """Return the instance in the chat template of the tokenizer. Chat settings of a task need one."""
-        return self._as_read(instance, self._encoder(options))
+        if (encoder := self._encoder(options)) is not None:
+            return encoder.as_read(instance)
+        refuse_without_template(None, instance.chat)
+        return instance
 
     def _encoder(self, options: ScoringOptions) -> PromptEncoder | None:
         date = options.prompt_date or today()
         return None if self.tokenizer is None else PromptEncoder(self.tokenizer, options.chat_template, date=date)
-
-    def _as_read(self, instance: RenderedInstance, encoder: PromptEncoder | None) -> RenderedInstance:
-        if encoder is not None:
-            return encoder.as_read(instance)
-        refuse_without_template(None, instance.chat)
-        return instance
 
     def scores(
         self,
@@ -113,12 +110,13 @@ class EndpointScorer(Scorer):
         """
         if options.too_long == "skip":
             raise InputError("E-ENDPOINT", "--too-long skip applies only to local models.", "Remove the option.")
+        options = replace(options, prompt_date=options.prompt_date or today())  # of all prompts
         encoder, is_open = self._encoder(options), instances[0].answer is not None
         if is_open:
             options = replace(options, by="generation")
         elif options.by == "generation":
             require_different(instances)
-        read = [self._as_read(instance, encoder) for instance in instances]
+        read = [self.as_read(instance, options) for instance in instances]
         key, failures = (options.by, options.api, options.chat_template), []
         for api, in_chat in self._apis.get(key) or self._possible_apis(options, encoder):
             if api == "top_logprobs":

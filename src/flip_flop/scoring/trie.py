@@ -125,14 +125,11 @@ def join(tries: Sequence[TokenTrie], shared: int = 0) -> TokenTrie:
 
 def shared_beginning(tries: Sequence[TokenTrie]) -> int:
     """Return the number of tokens with which all sequences of these instances begin, for example an instruction."""
-    first, *others = tries
-    if not others:
+    if len(tries) == 1:
         return 0
     length = min(int(np.append(trie.leave == len(trie), False).argmin()) for trie in tries)  # before the first branch
-    for trie in others:
-        differing = np.flatnonzero(trie.ids[:length] != first.ids[:length])
-        length = int(differing[0]) if len(differing) else length
-    return length
+    ids = np.stack([trie.ids[:length] for trie in tries])
+    return int(np.append((ids == ids[0]).all(axis=0), False).argmin())
 
 
 def _common_prefix(a: bytes, b: bytes) -> int:
