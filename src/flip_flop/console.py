@@ -122,11 +122,12 @@ def spreadsheet_cell(value: Any) -> Any:
     """Return the value, with an apostrophe before text that spreadsheets run as a formula (CWE-1236).
 
     Example:
-        >>> spreadsheet_cell("=1+1"), spreadsheet_cell(-1.5)
-        ("'=1+1", -1.5)
+        >>> spreadsheet_cell("=1+1"), spreadsheet_cell("-1.5"), spreadsheet_cell("+49 170")
+        ("'=1+1", '-1.5', '+49 170')
     """
     # The last four are full-width forms of the first four, for spreadsheets in East Asian locales.
-    return f"'{value}" if isinstance(value, str) and value.startswith(tuple("=+-@\t\r\n＝＋－＠")) else value
+    is_formula = isinstance(value, str) and value.startswith(tuple("=+-@\t\r\n＝＋－＠"))
+    return f"'{value}" if is_formula and not re.fullmatch(r"[+-][\d ,.]+", value) else value
 
 
 def percent(fraction: float | None, decimals: int = 1, *, scale: int = 100) -> str:

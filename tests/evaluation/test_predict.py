@@ -133,11 +133,11 @@ def test_predictions_of_predictions_have_different_columns(predictions, tmp_path
 
 def test_a_spreadsheet_has_what_its_cells_can_hold(predictions, tmp_path):
     fields = ({"text": "a\x0bb", "size": math.nan}, {"text": "x" * 40_000}, {"text": "=1+1"}, {"text": "x" * 32_767})
-    rows = RowsSource([*fields, {"text": "NA", "size": 7}], "rows").load()
+    rows = RowsSource([*fields, {"text": "NA", "size": 1234567890123456789}], "rows").load()
     write_predictions(predictions, LABELS, tmp_path / "out.xlsx", rows)
     found = [row.fields for row in FileSource(tmp_path / "out.xlsx").load().rows]
     assert [row["text"] for row in found] == ["a\\x0bb", "x" * 32_766 + "…", "'=1+1", "x" * 32_767, "NA"]
-    assert [row["size"] for row in found] == ["", "", "", "", 7]
+    assert [row["size"] for row in found] == ["", "", "", "", "1234567890123456789"]
 
 
 def test_cells_are_not_formulas(loaded, tmp_path):

@@ -1,6 +1,7 @@
 """The sandbox rejects hostile templates and renders the others like Jinja."""
 
 import datetime
+from decimal import Decimal
 
 import pytest
 from hypothesis import given, settings
@@ -185,6 +186,11 @@ def test_a_date_prints_as_a_text_and_not_inside_a_list():
     day = datetime.date(2024, 2, 29)
     assert render("{{ day }}", {"day": day}) == "2024-02-29"
     refused(r"E-TPL-RENDER.*a date is printed", render, "{{ [day] }}", {"day": day})
+
+
+def test_a_decimal_prints_as_a_number_and_not_inside_a_list():
+    assert render("{{ price }}", {"price": Decimal("1.50")}) == "1.50"
+    refused(r"E-TPL-RENDER.*a Decimal is printed", render, "{{ [price] }}", {"price": Decimal("1.50")})
 
 
 PRINTED_OBJECTS = [

@@ -167,4 +167,4 @@ def test_columns_are_aligned_for_all_names():
 def test_formulas_are_quoted_and_numbers_are_not(sign):
     assert spreadsheet_cell(f"{sign}1+1") == f"'{sign}1+1"
     assert spreadsheet_cell(f"a{sign}") == f"a{sign}"
-    assert spreadsheet_cell(-0.5) == -0.5
+    assert [*map(spreadsheet_cell, (-0.5, "-0.5", "+49 170"))] == [-0.5, "-0.5", "+49 170"]

@@ -13,7 +13,7 @@ import pytest
 from pandas._libs.parsers import STR_NA_VALUES
 
 from flip_flop import load_task
-from flip_flop.prompts import Template, TemplateSet
+from flip_flop.prompts import AnswerFormat, Template, TemplateSet
 from flip_flop.tasks import Task, as_split, holdout, log_label_counts, sources
 from tests.refused import refused
 
@@ -75,6 +75,27 @@ def test_a_missing_word_that_labels_declare_is_a_label(tmp_path):
         0,
     ]
     assert parts_of([*rows_of(3, 97), {"text": "x", "urgent": "NA"}], ("text",), "urgent", ("no", "NA"))[-1] == "test"
+
+
+def test_a_missing_value_is_no_label():
+    labels = pd.DataFrame({"urgent": ["yes", "no", None]})["urgent"].unique()
+    for missing in (labels, ("yes", "no", math.nan), ("yes", " ", "no")):
+        refused("E-LABEL.*missing value", Task, "tickets", TEMPLATES, {"test": []}, labels=missing)
+
+
+def test_words_for_missing_values_are_right_answers_of_texts_but_not_of_numbers(caplog):
+    rows = [
+        {"text": text, "answer": answer} for text, answer in zip(TEXTS, ("N/A", ["none", "None"], "7", ""), strict=True)
+    ]
+    templates = TemplateSet(tuple(Template(name, f"{name}: {{{{ text }}}}") for name in ("one", "two")))
+    caplog.set_level("INFO")
+    found = {}
+    for kind in ("text", "number"):
+        numbers = rows if kind == "text" else [rows[0], rows[2], rows[3]]
+        task = Task("quiz", templates, {"test": numbers}, label_field="answer", answer=AnswerFormat(kind))
+        found[kind] = [instance.references for instance in task.instances("test")]
+    assert found == {"text": [("na",), ("none",), ("7",), ()], "number": [(), ("7",), ()]}
+    assert "'N/A', 'None' in 'answer': right answers" in caplog.text
 
 
 BLANKS = [*sorted(STR_NA_VALUES | {"NaT", " NaN ", "\u200b", "\xa0", "  "}), None]

@@ -249,6 +249,17 @@ def test_rows_in_memory_are_numbered_and_hashed_by_their_content():
         RowsSource([], "made up").load()
 
 
+def test_arrays_in_cells_are_lists_with_pythons_numbers():
+    cells = {"words": np.array(["a", None], object), "vector": np.arange(1500) / 7, "of": {1: np.float32(0.1), "b": {}}}
+    frames = [pandas.DataFrame([cells | {"vector": cells["vector"] + more}]) for more in (0, 1e-9)]
+    (row,), (other,) = (as_source(frame).load().rows for frame in frames)
+    assert row.fields == {"words": ["a", None], "vector": cells["vector"].tolist(), "of": {"1": 0.1, "b": {}}}
+    assert {type(item) for item in row.fields["vector"]} == {float}
+    digests = {as_source(frame).load().provenance["sha256"] for frame in frames}
+    assert len(digests) == 2
+    assert other.fields["vector"] != row.fields["vector"]
+
+
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 

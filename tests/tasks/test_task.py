@@ -287,6 +287,22 @@ def test_deduplicate_keeps_the_first_of_equal_instances():
     assert deduplicate(kept, against=kept[:1]) == (kept[1:], 1)
 
 
+def test_deduplicate_prefers_a_copy_with_a_gold_label():
+    rows = [{"text": "fire", "urgent": None}, {"text": "tea", "urgent": 0}, {"text": "fire", "urgent": 1}]
+    for order in (rows, rows[::-1]):
+        kept, _ = deduplicate(task(order).instances("test"))
+        assert {instance.prompts[1]: instance.label for instance in kept} == {"fire:": 1, "tea:": 0}
+
+
+def test_the_columns_of_a_table_can_be_numbers():
+    table = pd.DataFrame([["ticket", "fire", 1], ["joke", "tea", 0]])
+    task = Task("tickets", (Template("plain", "{{ row['1'] }}?", "No ||| Yes"),), table, (0, 1), 2, id_field=0)
+    assert [(item.id, item.prompts, item.label) for item in task.instances("test")] == [
+        ("ticket", ("fire?",), 1),
+        ("joke", ("tea?",), 0),
+    ]
+
+
 # ---- the embedded tasks ----
 
 DIGESTS = {

@@ -37,7 +37,7 @@ from flip_flop.drafting.library import (
 )
 from flip_flop.errors import InputError, log
 from flip_flop.prompts import NUMBER, AnswerFormat, Finding, LintRow, Template, TemplateSet, lint_templates
-from flip_flop.tasks import PARTS, Rows, Task, are_grades, cell_text, holdout_size, label_text, parts_of
+from flip_flop.tasks import PARTS, Rows, Task, are_grades, cell_text, holdout_size, label_text, label_words, parts_of
 
 LINTED_ROWS = 1000
 MIN_ROWS_TO_DIVIDE = 20
@@ -242,7 +242,8 @@ def draft_task(
     findings = _lint(linted, templates, columns.label, len(options) or len(words))
     answer = _answer_format(rows, columns.label) if is_open else None
     by, is_divided = (*columns.texts, *columns.options), len(rows) >= MIN_ROWS_TO_DIVIDE
-    found = parts_of([row.fields for row in rows.rows], by, columns.label, values) if is_divided else []
+    known = label_words(values, answer)
+    found = parts_of([row.fields for row in rows.rows], by, columns.label, known) if is_divided else []
     parts = {part: ([name for name, _ in found].count(part), found.count((part, True))) for part in PARTS if found}
     form = {key: rows.provenance[key] for key in ("delimiter", "encoding") if key in rows.provenance}
     return Draft(

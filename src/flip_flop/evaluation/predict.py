@@ -104,6 +104,7 @@ def _add_texts(row: dict[str, Any], instance: RenderedInstance) -> None:
 
 VOTE = ("id", "vote", "confidence")
 _MAX_SHEET_CELL = 32_767  # characters
+_MAX_SHEET_NUMBER = 10**15
 
 
 def write_predictions(
@@ -148,7 +149,12 @@ def write_predictions(
 
 
 def _sheet_cell(value: Any) -> Any:
-    """Return a value that a spreadsheet can hold: control characters as escapes, and a long text cut with a mark."""
+    """Return a value that a spreadsheet can hold: control characters as escapes, and a long text cut with a mark.
+
+    A long whole number, such as an id, is a text: spreadsheets keep 15 digits.
+    """
+    if isinstance(value, int) and abs(value) >= _MAX_SHEET_NUMBER:
+        return str(value)
     if not isinstance(value, str):
         return value
     text = re.sub(r"[\0-\x08\x0b\x0c\x0e-\x1f]", lambda control: visible(control[0]), value)

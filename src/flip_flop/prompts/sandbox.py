@@ -51,7 +51,7 @@ NO_NAMES = (
 _STATE = "\0state"  # the name of a render's state, which no template can write
 _BOUNDARY = f"\ufdd0{SEPARATOR}\ufdd1"  # between answer choices; noncharacters, which no text of a row may have
 _NUMBERS = (numbers.Number, np.bool_)
-_DATES = (datetime.date, datetime.time, datetime.timedelta)  # printable, but not inside a list
+_DATES = (datetime.date, datetime.time, datetime.timedelta)  # printable, but like decimals not inside a list
 
 
 class EndOfPrompt(Exception):  # noqa: N818 - control flow: the prompt is complete
@@ -170,7 +170,9 @@ def text_of(value: Any) -> str:
     for item in _parts(value):
         if isinstance(item, Undefined):
             str(item)  # raises the error that names it
-        elif not isinstance(item, str | list | tuple | dict) and (is_missing(item) or not isinstance(item, _NUMBERS)):
+        elif not isinstance(item, str | list | tuple | dict) and (
+            is_missing(item) or not isinstance(item, _NUMBERS if item is value else int | float)
+        ):
             raise NotPrintable(item)
     return str(value)
 

@@ -29,7 +29,7 @@ from flip_flop.prompts import (
     unsupported,
 )
 from flip_flop.strict_yaml import StrictModel, read_yaml, validate
-from flip_flop.tasks.readers import label_text
+from flip_flop.tasks.readers import label_text, label_words
 from flip_flop.tasks.sources import FileSource, HubSource, Rows, RowsSource, Source, as_source, sample_ids
 from flip_flop.tasks.task import Label, RenderedSplit, Task, TaskRequest, find_loader, task_loaders
 
@@ -249,7 +249,7 @@ def _source(entry: Any, split: str, folder: Path, hub_mirror: Path | None, task:
         file.part,
         tuple(by),
         task.label_field if file.part else None,
-        tuple(task.labels or ()) if file.part else (),
+        tuple(label_words(task.labels or (), task.answer)) if file.part else (),
     )
 
 

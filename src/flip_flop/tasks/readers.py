@@ -11,7 +11,7 @@ import json
 import math
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -91,6 +91,11 @@ def cell_text(value: object) -> str:
 def label_text(value: object, labels: Iterable[object] = ()) -> str:
     """Return the text of a label: :func:`cell_text`, or empty for a text of :data:`MISSING` that is not a label."""
     return "" if (text := cell_text(value)).strip() in MISSING.difference(map(str, labels)) else text
+
+
+def label_words(labels: Collection[object], answer: Any) -> Collection[object]:
+    """Return the texts that are labels even if they are among :data:`MISSING`: the labels, or all of open texts."""
+    return MISSING if answer is not None and answer.kind == "text" else labels
 
 
 def read_text(path: Path, encoding: str = "utf-8") -> str:

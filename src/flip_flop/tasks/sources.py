@@ -5,10 +5,12 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence, Sized
+from collections.abc import Collection, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, cast, runtime_checkable
+
+import numpy as np
 
 from flip_flop.errors import InputError, Value, nearest, require_whole
 from flip_flop.files import derive_seed, inputs_of_command, sha256_file, sha256_text
@@ -34,7 +36,7 @@ def parts_of(
     rows: Sequence[Mapping[str, Any]],
     by: Sequence[str] = (),
     label_field: str | None = None,
-    labels: Sequence[object] = (),
+    labels: Collection[object] = (),
 ) -> list[tuple[str, bool]]:
     """Divide the rows of a file without splits. Returns each row's part (:data:`PARTS`) and whether its label is blank.
 
@@ -224,10 +226,23 @@ def _rows_of(data: Any) -> Iterable[Any]:
 def _fields(row: object, source: str, number: int) -> dict[str, Any]:
     if not isinstance(row, Mapping):
         raise InputError("E-DATA-ROWS", f"{source} row {number} is of type {type(row).__name__}.", _ROWS)
-    fields = {str(name): value for name, value in row.items()}
+    fields = {str(name): _without_numpy(value) for name, value in row.items()}
     if len(fields) < len(row):
         check_columns([*map(str, row)], f"{source} row {number}")
     return fields
+
+
+def _without_numpy(value: Any) -> Any:
+    """Return a cell with lists for arrays, Python's numbers for numpy's, and texts as keys, as files have them."""
+    if isinstance(value, np.floating):
+        return float(str(value))  # a 32-bit float as the nearest short decimal
+    if isinstance(value, np.number | np.bool_ | np.str_):
+        return value.item()
+    if isinstance(value, Mapping):
+        return {str(key): _without_numpy(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | np.ndarray):
+        return (tuple if isinstance(value, tuple) else list)(map(_without_numpy, value))
+    return value
 
 
 def as_source(data: Any, name: str = "rows") -> Source:
@@ -444,10 +459,15 @@ def label_quotas(counts: Mapping[int, int], wanted: int) -> dict[int, int]:
 def deduplicate(
     instances: Sequence[RenderedInstance], *, against: Sequence[RenderedInstance] = ()
 ) -> tuple[list[RenderedInstance], int]:
-    """The instances that render like no earlier one and like none of ``against``, and how many were dropped."""
+    """The instances that render like no earlier one and like none of ``against``, and how many were dropped.
+
+    Of equal instances the first with a gold label is kept, in the place of the first.
+    """
     excluded = {(instance.prompts, instance.choices) for instance in against}
     first: dict[tuple[object, ...], RenderedInstance] = {}
     for instance in instances:
         if (rendered := (instance.prompts, instance.choices)) not in excluded:
-            first.setdefault(rendered, instance)
+            known = first.setdefault(rendered, instance)
+            if known.label is None and not known.references:
+                first[rendered] = instance
     return list(first.values()), len(instances) - len(first)

@@ -15,12 +15,11 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int64
 
-from flip_flop.console import is_blank
-from flip_flop.errors import InputError, first_repeated, look_up, nearest, require_whole
+from flip_flop.errors import InputError, first_repeated, log, look_up, nearest, require_whole
 from flip_flop.files import sha256_json
 from flip_flop.metrics import gold_of, resolve_average
 from flip_flop.prompts import AnswerFormat, Chat, RenderedInstance, TemplateSet, render_instance
-from flip_flop.tasks.readers import label_text
+from flip_flop.tasks.readers import MISSING, cell_text, label_text, label_words
 from flip_flop.tasks.sources import FileSource, Rows, Source, as_source, load_file, sample_ids
 
 Label = int | str
@@ -112,6 +111,9 @@ class Task:
                 f"{task} has a label_field but no labels.",
                 "List the field's values under labels, in the order of the answer choices.",
             )
+        for name in ("label_field", "id_field"):
+            if (column := getattr(self, name)) is not None:
+                object.__setattr__(self, name, str(column))  # the name of a column of a table can be a number
         texts = [unicodedata.normalize("NFC", str(label)) for label in self.labels or ()]
         if self.labels is not None and len(texts) < 2:
             raise InputError("E-TASK-KEY", f"{task} has {len(texts)} label.", "List at least two labels.")
@@ -119,10 +121,10 @@ class Task:
         resolve_average(self.f1, len(texts) or 2)
         if (twice := first_repeated(texts)) is not None:
             raise InputError("E-LABEL-DUP", f"{task} lists the label {twice!r} twice.", "Remove one of them.")
-        if any(map(is_blank, texts)):
+        if not all(map(cell_text, self.labels or ())):
             raise InputError(
                 "E-LABEL",
-                f"{task} lists a label without a visible character, which means an unlabelled row.",
+                f"{task} lists a missing value or a label without a visible character, which means an unlabelled row.",
                 "Give such rows another label, for example `none`.",
             )
         if self.scale and all(map(str.isdecimal, texts)) and not are_grades(texts):
@@ -302,12 +304,14 @@ class Task:
         """
         if self.answer is None or self.label_field is None:
             return [()] * len(rows)
-        references = []
+        references, words = [], set[str]()
         for row in rows.rows:
             value = row.fields.get(self.label_field)
             values: Iterable[Any] = value if isinstance(value, list | tuple | np.ndarray) else [value]
             nested = [item for item in values if isinstance(item, Mapping | list | tuple | set | np.ndarray)]
-            keys = {text: self.answer.reference_key(text) for text in map(label_text, values) if text}
+            texts = [label_text(item, label_words((), self.answer)) for item in values]
+            keys = {text: self.answer.reference_key(text) for text in texts if text}
+            words |= keys.keys() & MISSING
             keys |= dict.fromkeys(map(str, nested))
             if None in keys.values():
                 unread = next(text for text, key in keys.items() if key is None)
@@ -317,6 +321,9 @@ class Task:
                     "Correct the row, or leave the cell empty.",
                 )
             references.append(tuple(dict.fromkeys(key for key in keys.values() if key is not None)))
+        if words:
+            shown = ", ".join(map(repr, sorted(words)))
+            log.info("%s: %s in %r: right answers. Leave other cells empty", rows.source, shown, self.label_field)
         return references
 
 
