@@ -153,6 +153,15 @@ def test_unset_enable_thinking_warns_once(caplog):
     assert caplog.text.count("W-CHAT") == 1
 
 
+def test_labels_inside_reasoning_warn(caplog):
+    tokenizer = with_chat_template(byte_bpe())
+    tokenizer.chat_template += "{% if add_generation_prompt %}<think>\n{% endif %}"
+    assert chat_of(tokenizer, Chat(assistant_prefix="</think>\n\n"))[0].endswith("<think>\n</think>\n\n")
+    assert caplog.text == ""
+    chat_of(tokenizer, Chat())
+    assert "W-CHAT: the chat template begins reasoning" in caplog.text
+
+
 SKIPS_SYSTEM = (
     "{% for m in messages %}{% if m.role != 'system' %}<t>{{ m.role }}\n{{ m.content }}</t>\n{% endif %}{% endfor %}"
 )

@@ -3,6 +3,7 @@
 from flip_flop.prompts.answers import (
     NUMBER,
     AnswerFormat,
+    begins_reasoning,
     has_spaces,
     label_inside,
     label_of,

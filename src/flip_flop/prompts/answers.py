@@ -100,7 +100,7 @@ class AnswerFormat:
         """
         *reasoning, answer = ANSWER_BEGINS.split(text)
         before = text.removesuffix(answer)
-        if re.match(rf"\s*{REASONING}", answer) or (not reasoning and re.search(rf"{REASONING}\s*\Z", prompt)):
+        if re.match(rf"\s*{REASONING}", answer) or (not reasoning and begins_reasoning(prompt)):
             return text
         for stop in self.stop:
             begin = len(answer) - len(answer.lstrip()) if stop.isspace() else 0
@@ -117,7 +117,7 @@ class AnswerFormat:
             ('Paris', '', '')
         """
         *reasoning, answer = ANSWER_BEGINS.split(self.before_stop(text, prompt))
-        has_begun = re.search(REASONING, answer) or (not reasoning and re.search(rf"{REASONING}\s*\Z", prompt))
+        has_begun = re.search(REASONING, answer) or (not reasoning and begins_reasoning(prompt))
         return "" if has_begun else TURN_ENDS.sub("", answer).strip()
 
     def key(self, text: str, prompt: str = "") -> str | None:
@@ -252,6 +252,16 @@ NEGATION = re.compile(
     r"|nunca|sin|né|mai|senza|не|нет|niet|geen|nooit|não|nem|sem|değil|yok|bukan|tidak|không|nie|ikke|inte|aldrig"
     r"|ليس\w*|لا|غير|नहीं|मत|안|못)(?!\w)|n['’]t\b|\bn['’]|않|없"
 )
+
+
+def begins_reasoning(prompt: str) -> bool:
+    """Whether a prompt ends with a mark that begins reasoning, as some chat templates do.
+
+    Example:
+        >>> begins_reasoning("Good?<think> "), begins_reasoning("Good?<think></think>")
+        (True, False)
+    """
+    return re.search(rf"{REASONING}\s*\Z", prompt) is not None
 
 
 def after_reasoning(text: str) -> tuple[str, str]:

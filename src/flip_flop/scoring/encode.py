@@ -27,7 +27,7 @@ from transformers import PreTrainedTokenizerBase
 
 from flip_flop.console import today, track, warn_once
 from flip_flop.errors import InputError, log
-from flip_flop.prompts import MAX_OUTPUT, Chat, RenderedInstance, has_spaces, unsupported
+from flip_flop.prompts import MAX_OUTPUT, Chat, RenderedInstance, begins_reasoning, has_spaces, unsupported
 from flip_flop.scoring.causal_lm import as_input_error, unwrap
 from flip_flop.scoring.options import ChatTemplate
 from flip_flop.scoring.too_long import TooLong, refuse_or_skip
@@ -187,6 +187,11 @@ class PromptEncoder:
                 raise unsupported("Scoring answer choices")
             for start in range(0, len(instances), CHUNK):
                 chunk = [self.as_read(instance) for instance in instances[start : start + CHUNK]]
+                if any(map(begins_reasoning, chunk[0].prompts)):
+                    warn_once(
+                        "W-CHAT: the chat template begins reasoning, so the labels are scored inside it. End it, for "
+                        r'example with assistant_prefix: "</think>\n\n" in the task file.'
+                    )
                 for row, instance in zip(self._encode(chunk), chunk, strict=True):
                     long = self.too_long(row.id, map(longest_text, row.answers))
                     too_long += long
