@@ -110,10 +110,11 @@ def factor_flips(
         >>> factor_flips(predictions, factors, "order").tolist(), factor_flips(predictions, factors, "wording").tolist()
         ([1.0, 0.0], [0.0, 1.0])
     """
-    pairs = []
-    for u, v in combinations(range(predictions.shape[1]), 2):
-        if [name for name, levels in factors.items() if levels[u] != levels[v]] == [factor]:
-            pairs.append((u, v))
+    pairs = [
+        (u, v)
+        for u, v in combinations(range(predictions.shape[1]), 2)
+        if [name for name, levels in factors.items() if levels[u] != levels[v]] == [factor]
+    ]
     if not pairs:
         return None
     left, right = predictions[:, np.array(pairs).T].swapaxes(0, 1)

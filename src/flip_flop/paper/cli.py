@@ -245,13 +245,13 @@ def _run_here(
     _write_outputs(folder, plan, quiet)
     states = folder.states(plan)
     errors = [state for state in states.values() if state.startswith("failed")]
-    for unit, code in exit_codes.items():
-        if code and not any(states[cell].startswith("failed") for cell in unit.cells):
-            errors.append(f"not done: {unit.name} ended with exit code {code}. Log: {folder.log(unit)}")
-    for line in errors:
-        echo(line, err=True)
+    errors += [
+        f"not done: {unit.name} ended with exit code {code}. Log: {folder.log(unit)}"
+        for unit, code in exit_codes.items()
+        if code and not any(states[cell].startswith("failed") for cell in unit.cells)
+    ]
     if errors:
-        echo("Run the same command again to retry. Completed cells are skipped.", err=True)
+        echo("\n".join([*errors, "Run the same command again to retry. Completed cells are skipped."]), err=True)
     return 1 if errors else 0
 
 

@@ -41,7 +41,7 @@ from flip_flop.files import (
     write_failure,
     write_json,
 )
-from flip_flop.hub import DEMO, check_model_name, check_shard, gguf_name, is_local_name, why_unreachable
+from flip_flop.hub import DEMO, GGUFName, check_model_name, check_shard, gguf_name, is_local_name, why_unreachable
 from flip_flop.record import ADAPTER_CONFIG, AdapterRecord, ModelRecord, check_adapter_folder
 from flip_flop.scoring.adapters import identify_adapter, load_adapter
 from flip_flop.scoring.causal_lm import as_input_error, check_model, unwrap
@@ -455,8 +455,8 @@ def load_tokenizer(name: str, revision: str | None = None) -> PreTrainedTokenize
 
 
 def _find_source(name: str, revision: str | None, part: Literal["weights", "tokenizer"]) -> ModelSource:
-    if gguf_name(name) is not None:
-        return converted(name, revision, part)
+    if (gguf := gguf_name(name)) is not None:
+        return converted(name, gguf, revision, part)
     return ModelSource(name, str(EMBEDDED_MODEL) if name == DEMO else name, revision)
 
 
@@ -470,14 +470,12 @@ def _weights_digest(name: str, files: Collection[str], model: PreTrainedModel) -
 DIGESTS = "digests.json"  # of the other files of its folder
 
 
-def converted(name: str, revision: str | None, part: Literal["weights", "tokenizer"]) -> ModelSource:
+def converted(name: str, gguf: GGUFName, revision: str | None, part: Literal["weights", "tokenizer"]) -> ModelSource:
     """Return the folder of a GGUF file's weights or tokenizer, which is converted once.
 
     Raises:
         InputError: ``E-MODEL-FILE``: the file is damaged, or transformers does not read its architecture.
     """
-    gguf = gguf_name(name)
-    assert gguf is not None
     file = Path(in_one_line("file", name, cached_file, *gguf, **ModelSource(name, gguf.place, revision).hub))
     digest = sha256_file(file)
     # Another version of transformers may convert the file in another way.

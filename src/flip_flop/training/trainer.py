@@ -652,7 +652,6 @@ class F2CTrainer(Trainer):
 
     def _write_card(self, folder: Path, record: RunRecord, **metadata: Any) -> None:
         if distributed.rank() == 0:
-            folder.mkdir(parents=True, exist_ok=True)
             write_text(folder / CARD, model_card(record, **metadata))
 
 

@@ -267,10 +267,9 @@ def load_set(request: TaskRequest) -> Task:
     label_field, labels = fields.get("label_field"), fields.get("labels")
     if label_field is not None and labels is None:
         raise InputError("E-TASK-KEY", f"{name}: label_field is {label_field!r}, and labels is missing.", "Add labels.")
-    if sources:
-        splits = {split: source.load() for split, source in sources.items()}
-    else:
-        splits = _hub_rows(name, request.hub_mirror)
+    splits = (
+        {split: source.load() for split, source in sources.items()} if sources else _hub_rows(name, request.hub_mirror)
+    )
     if label_field is None:
         log.warning("W-NO-GOLD: %s has no gold labels. Write label_field: and labels: in a task file.", name)
     else:
