@@ -41,8 +41,7 @@ def bct_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
     label = int(instance.consensus.predictions[config.clean_template])
     if label < 0:  # a generated answer that cannot be read
         return {}
-    nll = answer_nll(instance, label, config)
-    return {"bct": bct_loss(nll, config.clean_template)}
+    return {"bct": bct_loss(answer_nll(instance, label, config), config.clean_template)}
 
 
 def opct_loss(

@@ -97,9 +97,8 @@ class Scores:
         **more: Any,
     ) -> "Scores":
         """Return scores with the ids and gold labels of their instances, ``rows``."""
-        gold = gold_of(rows)
         ids = tuple(row.id for row in rows)
-        return cls(scores, gold, token_counts=token_counts, ids=ids, **more)
+        return cls(scores, gold_of(rows), token_counts=token_counts, ids=ids, **more)
 
     def __len__(self) -> int:
         return len(self.scores)

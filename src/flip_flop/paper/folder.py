@@ -46,8 +46,8 @@ class StudyFolder:
         folder = self.run(cell)
         if cell.kind == "train":
             return find_damage(folder)
-        present = loaded_files(folder)  # an audit's prompts may have been removed
-        return find_change(folder, present) if (folder / RUN_FILE).exists() else None
+        # An audit's prompts may have been removed.
+        return find_change(folder, loaded_files(folder)) if (folder / RUN_FILE).exists() else None
 
     def finish(self, cell: Cell, training: Cell | None = None) -> None:
         """Mark a complete run as done: write its digest, and for an audit the adapter's digest, into its folder."""

@@ -136,8 +136,7 @@ class _Lint:
 
     def add_error(self, error: InputError, template: Template, row: LintRow, code: str = "", prefix: str = "") -> None:
         message = error.message.split(f"{row.location}: ", 1)[-1].split("template number 1: ", 1)[-1]
-        words = f"{message} {error.hint}".strip()
-        self.add(code or error.code, template.name, row.location, prefix + words)
+        self.add(code or error.code, template.name, row.location, f"{prefix}{message} {error.hint}".strip())
 
     def text(self, template: Template, row: LintRow, seed: int) -> Rendering:
         return template.render(

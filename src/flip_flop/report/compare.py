@@ -221,8 +221,7 @@ class AuditComparison:
         start, end = (percent(audit.value(quality(audit))) for audit in (free, run))
         best = f"at best {end}" if len(known) > 1 else end
         one = f"one template has {self.quality_title} {start} {how}"
-        text = f"Training {helped}: {one}, {best} with {run.name} ({change.words()})."
-        return visible(text, one_line=True)
+        return visible(f"Training {helped}: {one}, {best} with {run.name} ({change.words()}).", one_line=True)
 
     @cached_property
     def decision(self) -> list[str]:

@@ -307,8 +307,7 @@ def _questions(
         start = prompt if in_chat else prompt.rstrip(" ")
         delimiter = "" if in_chat else _delimiter(instance, encoder, prompt)
         for choice in choices:
-            answer = prompt[len(start) :] + delimiter + choice
-            yield Question(start, answer, 1, in_chat, api, choices, place)
+            yield Question(start, prompt[len(start) :] + delimiter + choice, 1, in_chat, api, choices, place)
 
 
 def _delimiter(instance: RenderedInstance, encoder: PromptEncoder | None, prompt: str) -> str:

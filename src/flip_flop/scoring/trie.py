@@ -47,8 +47,7 @@ class TokenTrie:
 
     def ancestors(self, node: int) -> Int[ndarray, " ancestors"]:
         """Return the ancestors of a node, from the first token of its sequence."""
-        earlier = np.arange(node)
-        return earlier[self.leave[:node] > node]
+        return np.flatnonzero(self.leave[:node] > node)
 
 
 def build_trie(answers: Sequence[Sequence[Pair]]) -> TokenTrie:
