@@ -244,8 +244,7 @@ class EndpointScorer(Scorer):
             try:
                 yield replies.next(self.server.seconds)
             except multiprocessing.TimeoutError:
-                error = self.server.too_slow(self.server.seconds)
-                raise UnreachableError(error.code, f"{question.place}: {error.message}", error.hint) from None
+                raise self.server.too_slow(self.server.seconds, f"{question.place}: ") from None
 
 
 def _meaning(question: Question, answer: Answer) -> Any:

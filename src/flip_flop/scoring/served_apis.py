@@ -246,9 +246,9 @@ class Server:
     def __str__(self) -> str:
         return f"{self.endpoint.model} at {self.endpoint.url}"
 
-    def too_slow(self, seconds: float) -> UnreachableError:
-        """Return the error of a server that has not answered in time."""
-        return UnreachableError("E-ENDPOINT-ANSWER", f"{self} sent no reply in {seconds:g} seconds.")
+    def too_slow(self, seconds: float, place: str = "") -> UnreachableError:
+        """Return the error of a server that has not answered in time, at this place of the data."""
+        return UnreachableError("E-ENDPOINT-ANSWER", f"{place}{self} sent no reply in {seconds:g} seconds.")
 
     @functools.cached_property
     def is_llama_server(self) -> bool:
