@@ -112,8 +112,9 @@ def audit(
     names = tuple(split.task.templates.names)
     design = record.task.design(names)
     scores = replace(scores, average=record.task.f1, **design)
-    answered: dict[str, Any] = {"answered": scores.answered}
-    metrics = summarise(scores.scores, scores.gold, names, f1=scores.average, seed=seed, **design, **answered)
+    metrics = summarise(
+        scores.scores, scores.gold, names, f1=scores.average, seed=seed, answered=scores.answered, **design
+    )
     if scores.token_counts is not None and scores.token_counts.all():
         mass = scores.own_label_mass.mean(axis=0)
         low = np.flatnonzero(mass < LOW_MASS).tolist()
