@@ -26,6 +26,16 @@ OTHER_ENDED = (
 )
 
 
+def reason_of(error: BaseException) -> str:
+    """Return the class and the message of an error of other code, at most 200 characters without a final period."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:200].rstrip(".")
+
+
+def first_sentence(error: BaseException) -> str:
+    """Return the first sentence of an error without its period. Those of memory go on with statistics."""
+    return " ".join(str(error).split(". ")[0].split()).rstrip(".")
+
+
 def is_of_communication(error: BaseException) -> bool:
     """Return whether processes could not communicate: by gloo on CPUs, or by a class of torch on GPUs."""
     return isinstance(error, RuntimeError) and ("gloo" in str(error) or type(error).__name__.startswith("Dist"))

@@ -6,7 +6,7 @@ from collections import UserDict
 from collections.abc import Mapping
 from importlib.metadata import entry_points
 
-from flip_flop.errors import InputError, Value, log
+from flip_flop.errors import InputError, Value, log, reason_of
 
 
 def import_object(what: str, reference: str, kind: type[Value]) -> Value:
@@ -22,8 +22,7 @@ def import_object(what: str, reference: str, kind: type[Value]) -> Value:
     try:
         value = getattr(importlib.import_module(module), name)
     except (Exception, SystemExit) as error:  # a module can raise anything
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200].rstrip(".")
-        raise InputError("E-CONFIG", f"{what} is {reference!r}: {reason}.", hint) from error
+        raise InputError("E-CONFIG", f"{what} is {reference!r}: {reason_of(error)}.", hint) from error
     if not isinstance(value, kind):
         raise InputError(
             "E-CONFIG", f"{what} is {reference!r}, which is a {type(value).__name__}.", f"Name a {kind.__name__}."
@@ -51,6 +50,5 @@ class PluginTable(UserDict[str, Value]):
             try:
                 values[entry.name] = entry.load()
             except (Exception, SystemExit) as error:  # a module can raise anything
-                reason = f"{type(error).__name__}: {error}"
-                log.warning("W-PLUGIN: cannot import %r (%s): %s", entry.name, entry.value, reason)
+                log.warning("W-PLUGIN: cannot import %r (%s): %s", entry.name, entry.value, reason_of(error))
         return values

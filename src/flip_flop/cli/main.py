@@ -28,7 +28,7 @@ from flip_flop.console import (
     stop_signals,
     versions,
 )
-from flip_flop.errors import OTHER_ENDED, InputError, is_of_communication, log
+from flip_flop.errors import OTHER_ENDED, InputError, first_sentence, is_of_communication, log
 
 COMMANDS = {
     "demo": ("flip_flop.cli.demo:demo_command", "Audit, train, audit and report on the embedded task; no network."),
@@ -95,7 +95,7 @@ def main() -> None:
         _refuse(str(write_failure(error, Path(error.filename), plain.hint) if is_write else plain))
     except RuntimeError as error:
         kind = type(error).__name__  # of torch, which is not imported for its name
-        reason = " ".join(str(error).split(". ")[0].split()).rstrip(".")
+        reason = first_sentence(error)
         if kind == "OutOfMemoryError":
             hint = "See docs/memory.md. --resume continues a training run from its last checkpoint."
             _refuse(str(InputError("E-MEMORY", f"{reason}.", hint)))

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from flip_flop.console import warn_once
-from flip_flop.errors import InputError, Value
+from flip_flop.errors import InputError, Value, reason_of
 from flip_flop.metrics.agreement import (
     AGREEMENT,
     ANSWERED,
@@ -130,8 +130,7 @@ class Metric:
         except Exception as error:  # a custom statistic can raise anything
             if self._is_built_in:
                 raise
-            reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-            warn_once(f"W-PLUGIN: metric {self.name!r} has no value or no interval: {reason}")
+            warn_once(f"W-PLUGIN: metric {self.name!r} has no value or no interval: {reason_of(error)}")
             return None
 
     def _valid(self, ends: tuple[float, float] | None, data: Scores) -> tuple[float, float] | None:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
 from flip_flop.console import num_processes
-from flip_flop.errors import OTHER_ENDED, InputError
+from flip_flop.errors import OTHER_ENDED, InputError, first_sentence
 from flip_flop.method.divergences import at_least_float32
 from flip_flop.scoring.causal_lm import as_input_error, unwrap
 from flip_flop.scoring.options import Shard
@@ -185,10 +185,9 @@ def shared_pass(model: nn.Module) -> Iterator[None]:
     except NotImplementedError:  # of an attention, in all processes
         raise
     except torch.OutOfMemoryError as error:
-        reason = " ".join(str(error).split(". ")[0].split()).rstrip(".")
         raise PassError(
             "E-MEMORY",
-            f"process {rank()}: {reason}.",
+            f"process {rank()}: {first_sentence(error)}.",
             "Lower --batch-tokens, or start more processes. --resume continues a run.",
         ) from error
     except InputError as error:

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int, Int64
 from torch import Tensor, nn
 
-from flip_flop.errors import InputError, log, look_up
+from flip_flop.errors import InputError, log, look_up, reason_of
 from flip_flop.files import derive_seed, generator
 from flip_flop.method import Consensus, Method, TemplateSplit
 from flip_flop.method.divergences import to_device
@@ -122,11 +122,12 @@ def loss_terms(method: Method, instance: TrainingInstance, config: Any) -> dict[
     except Exception as error:  # a custom loss can raise anything
         if method.is_built_in:
             raise
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         frame = traceback.extract_tb(error.__traceback__)[:2][-1]
         message = f"method {method.name!r} fails for instance {instance.id!r}, {frame.filename} line {frame.lineno}"
         raise InputError(
-            "E-CONFIG", f"{message}: {reason}.", "Correct its loss. F2CTrainer in Python shows the whole traceback."
+            "E-CONFIG",
+            f"{message}: {reason_of(error)}.",
+            "Correct its loss. F2CTrainer in Python shows the whole traceback.",
         ) from error
     if not isinstance(terms, dict) or not all(isinstance(term, Tensor) and term.dim() == 0 for term in terms.values()):
         raise InputError(
