@@ -203,11 +203,11 @@ def _finish(
     change = change_on_validation(trainer)
     if trainer.open_validation and change is not None:
         reason = reason_against_answers(change) or reason
-    if reason is not None and not keep_worse:
-        log.warning("%s The adapter is not saved. --resume --keep-worse saves it without training again.", reason)
-        return TrainingRun(out, None, withheld=True)
     if reason is not None and rank() == 0:
-        log.warning("%s", reason)
+        hint = "" if keep_worse else " The adapter is not saved. --resume --keep-worse saves it without training again."
+        log.warning("%s%s", reason, hint)
+    if reason is not None and not keep_worse:
+        return TrainingRun(out, None, withheld=True)
     table = None if trainer.args.vote_calibration == "none" else _calibration_scores(trainer)
     state = sharded_state(trainer.adapted)
     if rank() == 0:
