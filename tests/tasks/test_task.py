@@ -485,6 +485,9 @@ def test_an_unreadable_task_file_is_rejected(tmp_path):
     assert refusal(tmp_path / "tsk.yaml").code == "E-TASK-FILE"
     assert refusal(tmp_path).code == "E-TASK-FILE"
     assert refusal(tmp_path / "no" / "such.yaml").code == "E-TASK-FILE"
+    for suffix in (".csv", ".json", ".xlsx"):
+        (tmp_path / f"rows{suffix}").touch()
+        assert refusal(tmp_path / f"rows{suffix}").hint.startswith("Run `flip-flop init ")
 
 
 def test_training_needs_two_templates_that_are_not_held_out(tmp_path):

@@ -29,7 +29,7 @@ from flip_flop.prompts import (
     unsupported,
 )
 from flip_flop.strict_yaml import StrictModel, read_yaml, validate
-from flip_flop.tasks.readers import label_text, label_words
+from flip_flop.tasks.readers import READABLE, label_text, label_words
 from flip_flop.tasks.sources import FileSource, HubSource, Rows, RowsSource, Source, as_source, sample_ids
 from flip_flop.tasks.task import Label, RenderedSplit, Task, TaskRequest, find_loader, task_loaders
 
@@ -181,7 +181,7 @@ def read_task_file(path: Path, hub_mirror: Path | None = None) -> Task:
         )
     if not path.is_file():
         raise InputError("E-TASK-FILE", f"there is no task file {path}.", nearest_file(path, SUFFIXES))
-    if path.suffix.lower() in (".csv", ".tsv", ".jsonl", ".parquet", ".xlsx"):
+    if path.suffix.lower() in READABLE:
         raise InputError(
             "E-TASK-FILE", f"{path} is a data file, not a task file.", f"Run `flip-flop init {shlex.quote(str(path))}`."
         )
