@@ -17,7 +17,7 @@ from flip_flop.drafting import NUM_TEMPLATES, TaskKind
 from flip_flop.drafting.draft import Draft, draft_task, split_labels
 from flip_flop.errors import InputError
 from flip_flop.files import lock_output, write_text
-from flip_flop.tasks import DELIMITERS, FileSource, Task, load_file
+from flip_flop.tasks import DELIMITERS, SEPARATED, FileSource, Task, load_file
 
 if TYPE_CHECKING:
     from flip_flop.drafting.vary import VariedTemplate
@@ -60,7 +60,9 @@ def data_command(init: InitOptions, data: Path) -> None:
     """
     _hold(init.out, init.overwrite)
     if init.delimiter is None:
-        rows = load_file(data, DELIMITERS, [init.encoding])
+        rows = load_file(
+            data, [each for each in DELIMITERS if each != SEPARATED.get(data.suffix.lower())], [init.encoding]
+        )
     else:
         rows = FileSource(data, init.encoding, init.delimiter).load()
     draft = draft_task(

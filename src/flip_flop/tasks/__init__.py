@@ -15,7 +15,7 @@ from flip_flop.tasks.loading import (
     require_templates_for_training,
     template_name,
 )
-from flip_flop.tasks.readers import DELIMITERS, MISSING, cell_text, label_text, label_words
+from flip_flop.tasks.readers import DELIMITERS, MISSING, SEPARATED, cell_text, label_text, label_words
 from flip_flop.tasks.sources import (
     MAX_VALIDATION,
     PARTS,

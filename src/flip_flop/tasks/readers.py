@@ -11,11 +11,12 @@ import json
 import math
 import re
 import unicodedata
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+from xml.etree import ElementTree
 
-from flip_flop.console import is_blank
+from flip_flop.console import count, is_blank
 from flip_flop.errors import InputError, first_repeated, nearest_file, require_package
 
 
@@ -103,8 +104,8 @@ def read_text(path: Path, encoding: str = "utf-8") -> str:
     content = b""
     try:
         content = path.read_bytes()
-        # Spreadsheets begin UTF-8 with a byte order mark, which does not belong to the first column's name.
-        text = content.decode("utf-8-sig" if encoding.lower() in ("utf-8", "utf8") else encoding)
+        # Spreadsheets begin a text with a byte order mark, which does not belong to the first column's name.
+        text = content.decode(encoding).removeprefix("\ufeff")
     except OSError as error:
         raise InputError("E-DATA-FILE", f"{path} cannot be read: {error.strerror}.") from None
     except UnicodeError as error:
@@ -138,35 +139,41 @@ def check_columns(columns: Sequence[str], where: str) -> None:
 def read_csv_rows(text: str, delimiter: str | None, where: str, kind: str = ".csv") -> list[tuple[int, dict[str, str]]]:
     r"""The rows under a header line, each with the line at which it begins; blank lines are skipped.
 
-    A cell is a text: types are not guessed. The default delimiter is that of the file's suffix. ``where`` names the
-    file in an error.
+    A cell is a text: types are not guessed. The default delimiter is that of the file's suffix; Excel's first line
+    ``sep=;`` gives another. ``where`` names the file in an error.
 
     Raises:
         InputError: ``E-DATA-ENCODING``, ``E-DATA-PARSE`` or ``E-DATA-COLUMN``.
     """
     previous_limit = csv.field_size_limit(_MAX_CELL)
+    declared = re.match(r'"?sep=([^"\r\n])"?(\r?\n|\Z)', text)
+    delimiter = declared[1] if declared else delimiter
     between = delimiter or SEPARATED[kind]
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=between, strict=True)
-    header: list[str] | None = None
-    rows, line = [], 1
+    rows, line, columns = list[tuple[int, list[str]]](), 1, 0
     try:
         for cells in reader:
             first_line, line = line, reader.line_num + 1
-            if not cells:
+            if not cells or (declared and first_line == 1) or not (rows or any(map(cell_text, cells))):
                 continue
-            if header is None:
-                header = cells
-                check_columns(header, where)
-                if delimiter is None:
-                    _check_delimiter(header, where)
-            elif len(cells) != len(header):
+            if not rows:
+                columns = len(cells)
+                _check_delimiter(cells, delimiter, where)
+            if len(cells) != columns:
                 raise InputError(
                     "E-DATA-PARSE",
-                    f"{where} line {first_line}: {len(cells)} cells under {len(header)} columns.",
-                    f'Put a cell that holds {between!r} in "quotes".',
+                    f"{where} line {first_line}: {count(len(cells), 'cell')} under {count(columns, 'column')}.",
+                    f'Put a cell that holds {between!r} in "quotes".'
+                    if len(cells) > columns
+                    else f"Add the missing cells, with {between!r} between them.",
                 )
-            else:
-                rows.append((first_line, dict(zip(header, cells, strict=True))))
+            if between == "\t" and any("\t" in cell and "\n" in cell for cell in cells):
+                raise InputError(
+                    "E-DATA-PARSE",
+                    f"{where} line {first_line}: a cell in quotes holds a tab and a line break.",
+                    'Put a cell that begins with a quote in quotes, and write a quote inside it as "".',
+                )
+            rows.append((first_line, cells))
     except csv.Error as error:
         raise InputError(
             "E-DATA-PARSE",
@@ -175,20 +182,47 @@ def read_csv_rows(text: str, delimiter: str | None, where: str, kind: str = ".cs
         ) from None
     finally:
         csv.field_size_limit(previous_limit)
-    return rows
+    return _under_names(iter(rows), where, "line", str)
 
 
-def _check_delimiter(columns: Sequence[str], where: str) -> None:
+def _check_delimiter(columns: Sequence[str], delimiter: str | None, where: str) -> None:
     """Refuse a single column that seems to hold the names of several (``E-DATA-ENCODING``)."""
-    for delimiter, name in DELIMITERS.items():
-        if len(columns) == 1 and delimiter in columns[0]:
-            message = f"{where} has one column, {columns[0]!r}: its cells seem to be separated by {name}."
-            entry = f"{{path: ..., delimiter: {json.dumps(delimiter)}}}"
-            raise InputError(
-                "E-DATA-ENCODING",
-                message,
-                f"Write it as {entry} in the task file (init: --delimiter), or save it with commas.",
-            )
+    other = max((each for each in DELIMITERS if each != delimiter), key=columns[0].count)
+    if len(columns) == 1 and other in columns[0]:
+        message = f"{where} has one column, {columns[0]!r}: its cells seem to be separated by {DELIMITERS[other]}."
+        entry = f"{{path: ..., delimiter: {json.dumps(other)}}}"
+        raise InputError(
+            "E-DATA-ENCODING",
+            message,
+            f"Write it as {entry} in the task file (init: --delimiter), or save it with commas.",
+        )
+
+
+def _under_names(
+    rows: Iterator[tuple[int, Sequence[Any]]], where: str, unit: str, letter: Callable[[int], str]
+) -> list[tuple[int, dict[str, Any]]]:
+    """Return the rows under the first row that is not blank, which names their cells (``E-DATA-COLUMN``).
+
+    A column without a name must be blank. The first one may hold row numbers, which pandas writes there.
+    """
+    header = next((cells for _, cells in rows if any(map(cell_text, cells))), ())
+    names = {place: str(cell) for place, cell in enumerate(header) if cell_text(cell)}
+    check_columns([*names.values()], where)
+    found, seen = [], set()
+    for number, cells in rows:
+        fields = {name: cells[place] if place < len(cells) else "" for place, name in names.items()}
+        for place, cell in enumerate(cells):
+            if place not in names and (text := cell_text(cell)):
+                if place or text in seen or not text.isdecimal():
+                    raise InputError(
+                        "E-DATA-COLUMN",
+                        f"{where}: column {letter(place + 1)} has no name, but {unit} {number} holds {text!r} in it.",
+                        "Name each column in the first row, and remove a title above the names.",
+                    )
+                seen.add(text)
+                fields = {"": cell, **fields}
+        found.append((number, fields))
+    return found
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -286,28 +320,52 @@ def _first_line(error: Exception) -> str:
 
 
 def _read_excel(path: Path) -> list[NumberedRow]:
-    """Read the first sheet, with the row numbers of the spreadsheet. Skip empty rows and columns without a name."""
+    """Read the first visible sheet, with the row numbers of the spreadsheet. Skip empty rows."""
     require_package("openpyxl", "xlsx", "E-DATA-FILE", str(path))
     import openpyxl
 
     try:
         with path.open("rb") as file:
-            sheet = openpyxl.load_workbook(file, read_only=True, data_only=True).worksheets[0]
+            sheets = openpyxl.load_workbook(file, read_only=True, data_only=True).worksheets
+            sheet = next((each for each in sheets if each.sheet_state == "visible"), sheets[0])
+            _check_sheet(sheet, path)
             sheet.reset_dimensions()  # one far cell would widen every row
-            rows = sheet.iter_rows(max_row=1 << 20)  # Excel has no more
-            named = [(index, str(name)) for index, name in enumerate(map(_plain, next(rows, ()))) if cell_text(name)]
-            cells = [{name: _plain(row[index]) if index < len(row) else "" for index, name in named} for row in rows]
+            cells = ([*map(_plain, row)] for row in sheet.iter_rows(max_row=1 << 20))  # Excel has no more
+            rows = _under_names(enumerate(cells, 1), str(path), "row", openpyxl.utils.get_column_letter)
+    except InputError:
+        raise
     except Exception as error:  # a damaged archive raises many kinds
         raise InputError(
             "E-DATA-PARSE", f"{path}: {type(error).__name__}: {_first_line(error)}.", "Save it again as .xlsx."
         ) from None
-    check_columns([name for _, name in named], str(path))
-    return [
-        NumberedRow(number, fields) for number, fields in enumerate(cells, 2) if any(map(cell_text, fields.values()))
-    ]
+    return [NumberedRow(number, fields) for number, fields in rows if any(map(cell_text, fields.values()))]
+
+
+def _check_sheet(sheet: Any, path: Path) -> None:
+    """Refuse what openpyxl reads as blank cells: formulas without a result, and merged cells but the first."""
+    for _, element in ElementTree.iterparse(sheet._get_source()):
+        parts = {part.tag.rpartition("}")[2]: part for part in element}
+        if "mergeCell" in parts:
+            raise InputError(
+                "E-DATA-PARSE",
+                f"{path}: the cells {parts['mergeCell'].get('ref')} are merged.",
+                "Unmerge them, and write the value in each.",
+            )
+        if "f" in parts and element.get("t") != "str" and ("v" not in parts or not parts["v"].text):
+            raise InputError(
+                "E-DATA-PARSE",
+                f"{path} cell {element.get('r')} has a formula without its result.",
+                "Open and save the file in Excel or LibreOffice.",
+            )
+        if parts:
+            element.clear()
 
 
 def _plain(cell: Any) -> Any:
-    """Return the value of a spreadsheet's cell: a date as text, None for an error."""
+    """Return the value of a spreadsheet's cell: whole numbers as integers, dates as text, None for ``#N/A``."""
     value = "" if cell.value is None else cell.value
-    return None if cell.data_type == "e" else value if isinstance(value, str | int | float) else str(value)
+    if isinstance(value, str):  # it has control characters as _x000D_
+        text = re.sub("_x(?!0000)(00[0-9A-Fa-f]{2})_", lambda code: chr(int(code[1], 16)), value)
+        return None if cell.data_type == "e" and text == "#N/A" else text
+    value = int(value) if isinstance(value, float) and value.is_integer() else value
+    return value if isinstance(value, int | float) else str(value)

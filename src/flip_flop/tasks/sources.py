@@ -17,6 +17,7 @@ from flip_flop.files import derive_seed, inputs_of_command, sha256_file, sha256_
 from flip_flop.hub import commit_on_hub, is_offline, why_unreachable
 from flip_flop.prompts import RenderedInstance
 from flip_flop.tasks.readers import (
+    DELIMITERS,
     SEPARATED,
     NumberedRow,
     cell_text,
@@ -117,13 +118,13 @@ class Rows:
                 raise InputError(
                     "E-DATA-COLUMN",
                     f"{self.location(row)} has no {id_field!r}, the field that names rows.",
-                    nearest(id_field, self.columns()),
+                    "Give every row its own id." if id_field in self.columns() else nearest(id_field, self.columns()),
                 )
             if "\0" in str(value):
                 raise InputError(
                     "E-DATA-ROWS", f"{self.location(row)}: {id_field!r} has a NUL character.", "Remove it."
                 )
-            first = seen.setdefault(str(value), row)
+            first = seen.setdefault(cell_text(value), row)
             if first is not row:
                 raise InputError(
                     "E-DATA-ROWS",
@@ -184,14 +185,16 @@ def load_file(path: Path, delimiters: Iterable[str], encodings: Iterable[str] = 
             the file.
     """
     refusals = []
-    for encoding, delimiter in itertools.product(encodings, (None, *delimiters)):
+    # An unusual delimiter is first: without it, its file seems to have one column.
+    ordered = sorted((None, *delimiters), key=lambda each: each in (None, *DELIMITERS))
+    for encoding, delimiter in itertools.product(encodings, ordered if path.suffix.lower() in SEPARATED else [None]):
         try:
             return FileSource(path, encoding, delimiter).load()
         except InputError as error:
-            if error.code != "E-DATA-ENCODING":
+            if error.code not in ("E-DATA-ENCODING", delimiter and "E-DATA-PARSE"):
                 raise
             refusals.append(error)
-    raise refusals[0]
+    raise max(refusals, key=lambda error: error.code)  # the line of a row before the delimiter of all
 
 
 @dataclass(frozen=True)
