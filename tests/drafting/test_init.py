@@ -276,6 +276,23 @@ def test_label_names_encoding_and_delimiter_are_written_into_the_task_and_hold_f
     assert "“On day 0" in (folder / "b.jsonl").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("delimiter", ["\t", "|", ";"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+def test_a_usual_delimiter_is_found(delimiter, encoding, flip_flop, folder):
+    content = csv("id,text,label", lambda n: f"{n},{text(n)},{('negative', 'positive')[n % 2]}")
+    (folder / "a.csv").write_text(content.replace(",", delimiter), encoding=encoding)
+    shown = flip_flop("init", "a.csv", "--labels", "negative,positive", "--encoding", encoding).out
+    assert "  text    text\n  labels  label: negative, positive\n" in shown
+    assert load_task("task.yaml").data["test"].delimiter == delimiter
+    one_line(flip_flop("init", "a.csv", "--delimiter", "^", "--encoding", encoding, "--overwrite"), "E-DATA-ENCODING")
+
+
+def test_a_column_of_the_exact_name_is_preferred_to_one_in_another_case(flip_flop, folder):
+    (folder / "a.csv").write_text(csv("Text,text,label,Label", lambda n: f"{text(n)},{text(n + 1)},{n % 2},{n % 3}"))
+    shown = flip_flop("init", "a.csv", "--kind", "yes_no").out
+    assert "  text    text\n  labels  label: 0, 1\n" in shown
+
+
 def test_a_sentiment_of_other_words_gives_a_warning(flip_flop, folder):
     (folder / "a.csv").write_text(FILES["topic"][1])
     result = flip_flop("init", "a.csv", "--kind", "sentiment")
@@ -545,6 +562,30 @@ MISTAKES = {
         (),
         "E-INIT",
         ["'front' or 'back'", "--text"],
+    ),
+    "two labels of a name": (
+        csv("text,Label,LABEL,category", lambda n: f"{text(n)},{n % 2},{n % 3},{n % 4}"),
+        (),
+        "E-INIT",
+        ["'Label' or 'LABEL' differ only in case or spaces", "--label"],
+    ),
+    "two texts of a name": (
+        csv("Text,TEXT,urgent", lambda n: f"{text(n)},{text(n + 1)},{n % 2}"),
+        (),
+        "E-INIT",
+        ["'Text' or 'TEXT' differ only", "--text"],
+    ),
+    "two answers of a name": (
+        csv("question,Answer,ANSWER", lambda n: f"{text(n)},{n},{n + 1}"),
+        ("--kind", "open"),
+        "E-INIT",
+        ["'Answer' or 'ANSWER' differ only", "--label"],
+    ),
+    "lines in quotes": (
+        csv('"id,text,label"', lambda n: f'"{n},{text(n)},{n % 2}"'),
+        (),
+        "E-DATA-ENCODING",
+        ["one column, 'id,text,label'"],
     ),
     "no text": (csv("size,urgent", lambda n: f"{n},{n % 2}"), (), "E-INIT", ["no column holds texts"]),
     "blank labels": (

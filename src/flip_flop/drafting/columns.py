@@ -127,7 +127,7 @@ def judged_columns(rows: Rows) -> tuple[str, ...]:
     Raises:
         InputError: ``E-INIT`` without them.
     """
-    question = _named(rows, _QUESTION_NAMES)
+    question = _named(rows, rows.columns(), _QUESTION_NAMES)
     matches = [match for match in map(_ANSWER_NAME.fullmatch, rows.columns()) if match]
     answers = [match.string for match in sorted(matches, key=lambda match: (match[2] or "").lower())]
     if question is None or not 1 <= len(answers) <= 2:
@@ -142,7 +142,7 @@ def judged_columns(rows: Rows) -> tuple[str, ...]:
 
 def verdict_column(rows: Rows, texts: Sequence[str]) -> str | None:
     """Return the column of human verdicts by name, unless it is blank, for the kind ``judge``."""
-    name = _named(rows, _VERDICT_NAMES)
+    name = _named(rows, rows.columns(), _VERDICT_NAMES)
     return name if name and name not in texts and _cells(rows, name) else None
 
 
@@ -154,17 +154,28 @@ def asked_columns(rows: Rows, texts: Sequence[str], label: str | None) -> tuple[
     Raises:
         InputError: ``E-INIT`` without questions.
     """
-    question, context = _named(rows, _QUESTION_NAMES), _named(rows, _CONTEXT_NAMES)
-    if not texts and question is None:
-        raise InputError("E-INIT", f"{rows.source}: no column of questions by name.", "Give --text COLUMN.")
-    texts = texts or tuple(filter(None, (context, question)))
-    reference = _named(rows, _REFERENCE_NAMES)
+    names = rows.columns()
+    if not texts:
+        question, context = _named(rows, names, _QUESTION_NAMES), _named(rows, names, _CONTEXT_NAMES)
+        if question is None:
+            raise InputError("E-INIT", f"{rows.source}: no column of questions by name.", "Give --text COLUMN.")
+        texts = tuple(filter(None, (context, question)))
+    reference = label or _named(rows, names, _REFERENCE_NAMES)
     return texts, label or (None if reference in texts else reference)
 
 
-def _named(rows: Rows, names: Sequence[str]) -> str | None:
-    by_name = {name.strip().lower(): name for name in rows.columns()}
-    return next((by_name[name] for name in names if name in by_name), None)
+def _named(rows: Rows, names: Sequence[str], known: Sequence[str], ask: Ask = None) -> str | None:
+    """Return the column of the first known name, in any case; ``E-INIT`` for two of it, unless ``ask`` follows."""
+    alike = ([name for name in names if name.strip().lower() == each] for each in known)
+    found = next(filter(None, alike), [])
+    exact = [name for name in found if name in known] or found
+    if len(exact) > 1 and ask is None:
+        raise InputError(
+            "E-INIT",
+            f"{rows.source}: the names of the columns {_listed(exact)} differ only in case or spaces.",
+            "Give --text or --label.",
+        )
+    return exact[0] if exact else None
 
 
 def _is_named_id(name: str) -> bool:
@@ -202,12 +213,11 @@ def _label_column(rows: Rows, names: Sequence[str], labels: Sequence[str], ask: 
         for name, found in kinds.items()
         if 2 <= len(found) <= MAX_LABELS and len(found) < len(cells[name]) and max(map(len, found)) <= _LABEL_LENGTH
     ]
-    named = {name.strip().lower(): name for name in candidates}
     fitting = [name for name in candidates if labels and kinds[name] <= set(labels)]
-    found = next((named[name] for name in LABEL_NAMES if name in named), None)
+    found = fitting[0] if len(fitting) == 1 else _named(rows, candidates, LABEL_NAMES, ask)
     if labels and not fitting and found is None and ask is None:  # words for numbers, or labels of no column
         candidates = [name for name in candidates if len(kinds[name]) == len(labels)]
-    found = fitting[0] if len(fitting) == 1 else found or (candidates[0] if len(candidates) == 1 else None)
+    found = found or (candidates[0] if len(candidates) == 1 else None)
     if ask is not None and candidates:
         answer = ask("Which column holds the labels?", found or "none", [*candidates, "none"])
         return None if answer == "none" else answer
@@ -241,17 +251,15 @@ def _label_values(rows: Rows, label: str, labels: Sequence[str]) -> dict[str, in
 
 
 def _text_columns(rows: Rows, names: Sequence[str], ask: Ask) -> tuple[str, ...]:
-    by_name = {name.strip().lower(): name for name in names if _has_words(rows, name)}
-    candidates = [name for name in by_name.values() if _is_text(rows, name)]
-    pair = next((pair for pair in PAIR_NAMES if set(pair) <= set(by_name)), None)
-    named = next((by_name[name] for name in _TEXT_NAMES if name in by_name), None)
-    alone = candidates[0] if len(candidates) == 1 else named
-    if alone is None and not candidates and len(by_name) == 1:
-        (alone,) = by_name.values()
-    if pair is not None:
-        return by_name[pair[0]], by_name[pair[1]]
-    if ask is not None and by_name:
-        shown = candidates or list(by_name.values())
+    worded = [name for name in names if _has_words(rows, name)]
+    candidates = [name for name in worded if _is_text(rows, name)]
+    if pair := next((pair for pair in PAIR_NAMES if {name.strip().lower() for name in worded}.issuperset(pair)), ()):
+        return tuple(name for part in pair if (name := _named(rows, worded, [part])))
+    alone = candidates[0] if len(candidates) == 1 else _named(rows, worded, _TEXT_NAMES, ask)
+    if alone is None and not candidates and len(worded) == 1:
+        (alone,) = worded
+    if ask is not None and worded:
+        shown = candidates or worded
         return (ask("Which column holds the text?", alone or shown[0], shown),)
     if alone is None:
         found = f"the text may be in {_listed(candidates)}" if candidates else "no column holds texts"
