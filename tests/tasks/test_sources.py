@@ -72,10 +72,11 @@ def test_the_number_of_a_csv_row_is_the_line_where_it_begins(tmp_path):
     assert rows.rows[0].fields["b"] == "two\r\nlines"
 
 
-@pytest.mark.parametrize("kind", [pa.list_, pa.large_list])
+@pytest.mark.parametrize("kind", [pa.list_, pa.large_list, lambda of: pa.list_(of, 2)])
 def test_32_bit_floats_are_read_as_short_decimals(tmp_path, kind):
-    numbers = {"one": [0.1, None, 16777216.0], "many": [[0.1], [0.3, None], None]}
-    types = [pa.float32(), kind(pa.float32())]
+    numbers = {"one": [0.1, None, 16777216.0], "many": [[0.1, 0.2], [0.3, None], None]}
+    numbers["nested"] = [{"of": pair} for pair in numbers["many"]]
+    types = [pa.float32(), kind(pa.float32()), pa.struct([("of", kind(pa.float32()))])]
     table = pa.table([pa.array(cells, of) for cells, of in zip(numbers.values(), types, strict=True)], [*numbers])
     pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
     frames = [pandas.DataFrame({"one": pandas.array(numbers["one"], dtype=of)}) for of in ("Float32", "float[pyarrow]")]

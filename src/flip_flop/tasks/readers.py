@@ -306,12 +306,19 @@ def with_short_floats(table: Any) -> Any:
     """Return a table whose 32-bit floats are the nearest short decimals: 0.1, and not 0.10000000149."""
     import pyarrow
 
-    text, wide = pyarrow.string(), pyarrow.float64()
+    def with_numbers(kind: Any, numbers: Any) -> Any:
+        """Return a type with other numbers in the place of 32-bit floats."""
+        if pyarrow.types.is_float32(kind):
+            return numbers
+        if pyarrow.types.is_struct(kind):
+            return pyarrow.struct([(field.name, with_numbers(field.type, numbers)) for field in kind])
+        is_list = isinstance(kind, pyarrow.ListType | pyarrow.LargeListType | pyarrow.FixedSizeListType)
+        return pyarrow.list_(with_numbers(kind.value_type, numbers)) if is_list else kind
+
     for place, (name, kind) in enumerate(zip(table.column_names, table.schema.types, strict=True)):
-        is_list = pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind)
-        if pyarrow.types.is_float32(kind.value_type if is_list else kind):
-            steps = [pyarrow.list_(text), pyarrow.list_(wide)] if is_list else [text, wide]
-            table = table.set_column(place, name, table[place].cast(steps[0]).cast(steps[1]))
+        text, wide = (with_numbers(kind, numbers) for numbers in (pyarrow.string(), pyarrow.float64()))
+        if text != wide:
+            table = table.set_column(place, name, table[place].cast(text).cast(wide))
     return table
 
 

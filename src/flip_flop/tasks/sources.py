@@ -217,9 +217,8 @@ class RowsSource:
 
 def _rows_of(data: Any) -> Iterable[Any]:
     """Return the rows of a ``datasets.Dataset`` with 32-bit floats as the nearest short decimals, and other rows."""
-    features: Mapping[str, Any] = data.features if hasattr(data, "select_columns") else {}
-    of_lists = {name: getattr(feature, "feature", feature) for name, feature in features.items()}
-    narrow = [name for name, feature in of_lists.items() if getattr(feature, "dtype", None) == "float32"]
+    schema = data.features.arrow_schema if hasattr(data, "select_columns") else ()
+    narrow = [column.name for column in schema if re.search(r"\bfloat\b", str(column.type))]  # 32 bits, also in lists
     if not narrow:
         return cast(Iterable[Any], data)
     short = with_short_floats(data.select_columns(narrow).with_format("arrow")[:]).to_pylist()
