@@ -97,6 +97,13 @@ def test_the_interval_of_a_share_is_that_of_clopper_and_pearson(successes, total
     assert found == pytest.approx((exact.low, exact.high), abs=tolerance)
 
 
+@pytest.mark.parametrize(("confidence", "resamples"), [(1 - 0.05 / 400, 2000), (0.95, 10)])
+def test_a_high_confidence_has_enough_resamples_to_be_exact(confidence, resamples):
+    share = mean_statistic(lambda right: right, bounds=(0.0, 1.0))
+    low, high = bootstrap_interval(share, np.ones(100), confidence=confidence, resamples=resamples)
+    assert (low, high) == (pytest.approx(((1 - confidence) / 2) ** (1 / 100), abs=1e-5), 1.0)
+
+
 def test_answers_that_are_all_right_or_all_alike_have_no_interval_of_width_zero():
     gold = np.arange(60) % 2
     data = data_of(np.repeat(gold[:, None], 3, axis=1), gold, num_labels=2)

@@ -138,7 +138,8 @@ def bootstrap_interval(
         data: Arrays with instances on the first axis, or :class:`~flip_flop.metrics.Scores`. All have the same
             resamples.
         confidence: The share of the values in the interval.
-        resamples: The number of resamples.
+        resamples: The number of resamples. It is at least 2 / (1 - confidence) + 1, so that each end has a resample
+            beyond it.
         seed: The seed. Seed and number of instances determine the resamples.
 
     Raises:
@@ -151,7 +152,7 @@ def bootstrap_interval(
         >>> low < observed_agreement(predictions) < high
         True
     """
-    low, high, *_ = _resampled(statistic, data, resamples, seed)
+    low, high, *_ = _resampled(statistic, data, confidence, resamples, seed)
     return _ends(low, high, confidence)
 
 
@@ -182,8 +183,8 @@ def paired_bootstrap_interval(
         True
     """
     _num_instances([data for run in (before, *after) for data in run])
-    *_, mixed, opposite = np.mean([_resampled(statistic, run, resamples, seed) for run in after], axis=0)
-    *_, mixed_before, opposite_before = _resampled(statistic, before, resamples, seed)
+    *_, mixed, opposite = np.mean([_resampled(statistic, run, confidence, resamples, seed) for run in after], axis=0)
+    *_, mixed_before, opposite_before = _resampled(statistic, before, confidence, resamples, seed)
     changes = np.concatenate([mixed - opposite_before, opposite - mixed_before])
     return _ends(changes, changes, confidence)
 
@@ -207,7 +208,7 @@ def simultaneous_width(
         resamples: The number of resamples.
         seed: The seed.
     """
-    low, high, *_ = _resampled(statistic, [data], resamples, seed)
+    low, high, *_ = _resampled(statistic, [data], confidence, resamples, seed)
     values = np.where(generator(seed, "bootstrap columns", len(data)).integers(2, size=low.shape), high, low)
     return float(np.quantile(np.ptp(values - values.mean(axis=0), axis=1), confidence))
 
@@ -216,17 +217,21 @@ def column_intervals(
     statistic: SumStatistic, data: Any, *, confidence: float = 0.95, resamples: int = RESAMPLES, seed: int = 0
 ) -> list[tuple[float, float]]:
     """Compute the interval of :func:`bootstrap_interval` for each column of a statistic's value."""
-    low, high, *_ = _resampled(statistic, [data], resamples, seed)
+    low, high, *_ = _resampled(statistic, [data], confidence, resamples, seed)
     return [_ends(*column, confidence) for column in zip(low.T, high.T, strict=True)]
 
 
 def _resampled(
-    statistic: Statistic, data: Sequence[Any], resamples: int, seed: int
+    statistic: Statistic, data: Sequence[Any], confidence: float, resamples: int, seed: int
 ) -> Float[np.ndarray, "4 resamples ..."]:
     """Compute the values of all resamples with the instances that :func:`_with_instance` adds."""
     num_instances = _num_instances(data)
     if resamples < 1:
         raise ValueError(f"resamples is {resamples}; a bootstrap takes at least 1, and 1000 to be of use.")
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence is {confidence}; it must be between 0 and 1, such as 0.95.")
+    # The most extreme resample consists almost only of the added instance: the quantiles must not depend on it.
+    resamples = max(resamples, 2 + int(2 / (1 - confidence)))
     if not isinstance(statistic, SumStatistic):
         random = generator(seed, "bootstrap", num_instances)
         draws = (random.integers(num_instances, size=num_instances) for _ in range(resamples))
@@ -276,7 +281,7 @@ def _grouped(contributions: Float[np.ndarray, "instances features"]) -> Float[np
 
 @functools.lru_cache(maxsize=1)
 def _weights(num_instances: int, resamples: int, seed: int) -> tuple[Float32[np.ndarray, "resamples instances"], ...]:
-    """Dirichlet weights with a mean of 1, in blocks of resamples, kept for the next statistic: 66 MB at most."""
+    """Dirichlet weights with a mean of 1, in blocks, kept for the next statistic: 66 MB at most of 2,000 resamples."""
     random, size = generator(seed, "bootstrap weights", num_instances), max(1, BLOCK // num_instances)
     rows = (min(size, resamples - start) for start in range(0, resamples, size))
     blocks = (random.standard_exponential((number, num_instances), dtype=np.float32) for number in rows)
@@ -286,8 +291,6 @@ def _weights(num_instances: int, resamples: int, seed: int) -> tuple[Float32[np.
 def _ends(
     low: Float[np.ndarray, " resamples"], high: Float[np.ndarray, " resamples"], confidence: float
 ) -> tuple[float, float]:
-    if not 0 < confidence < 1:
-        raise ValueError(f"confidence is {confidence}; it must be between 0 and 1, such as 0.95.")
     if np.isnan(low).all():
         raise ValueError("The statistic has no value on any resample, so it has no interval.")
     tail = (1 - confidence) / 2
