@@ -248,6 +248,11 @@ def test_a_constant_template_is_right_if_the_gold_labels_are_nearly_all_that_lab
     assert is_collapsed(predictions[:, :1], 2, gold) is constant
 
 
+def test_a_model_has_collapsed_if_a_label_is_exactly_10_points_too_frequent():
+    predictions, gold = (np.arange(100)[:, None] < [95, 95]).astype(int), (np.arange(100) < 85).astype(int)
+    assert is_collapsed(predictions, 2, gold)
+
+
 def test_drift_is_the_share_of_predictions_that_must_have_changed():
     before, after = np.array([0.5, 0.3, 0.2]), np.array([0.4, 0.6, 0.0])
     assert share_drift(before, after) == share_drift(after, before) == pytest.approx(0.3)

@@ -155,6 +155,12 @@ def test_faults_name_constant_biased_and_weak_templates():
         assert found.order[-1] == 3
 
 
+@pytest.mark.parametrize(("first", "fault"), [(0, "constant"), (1, None)])
+def test_template_is_constant_if_gold_labels_have_90_percent_of_its_label(first, fault):
+    gold = (np.arange(first, 100) % 10 > 0).astype(int)
+    assert rank_templates(data_of(np.stack([gold, np.ones_like(gold)], axis=1), gold)).faults == [None, fault]
+
+
 def test_generated_answers_without_a_label_agree_with_nothing():
     predictions = np.array([[0, 0, -1], [1, 1, -1], [1, -1, -1]])
     certain = np.where(predictions[..., None] == np.arange(2), 0.0, -np.inf)

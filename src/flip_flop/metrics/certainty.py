@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from flip_flop.metrics.agreement import (
+    COLLAPSE_EXCESS,
     constant_templates,
     label_probs,
     label_shares_per_template,
@@ -21,8 +22,8 @@ from flip_flop.metrics.f1 import F1_PER_TEMPLATE, accuracy_per_template, f1_per_
 
 BINS = 10
 MIN_LABELLED = 50  # Below, F1 does not rank the templates, and none is chosen.
-# Shares of a label that make a template constant, its label bias, and how far a template must be below the best.
-CONSTANT_SHARE, CONSTANT_EXCESS, LABEL_BIAS, CLEARLY_BELOW = 0.9, 0.1, 0.1, 0.1
+# The share of a label that makes a template constant, its label bias, and how far a template must be below the best.
+CONSTANT_SHARE, LABEL_BIAS, CLEARLY_BELOW = 0.9, 0.1, 0.1
 
 Fault = Literal["constant", "label preference", "low F1", "low agreement"]
 _MEAN_PER_TEMPLATE = SumStatistic(
@@ -217,7 +218,7 @@ def rank_templates(data: Scores, calibrated: Scores | None = None, *, confidence
     shares = label_shares_per_template(answers, data.num_answers)
     constancy, top = shares.max(axis=1), shares.argmax(axis=1)
     reference = (labelled.gold[:, None] if by_f1 else votes) == top
-    constant = (constancy >= CONSTANT_SHARE) & (constancy - reference.mean(axis=0) >= CONSTANT_EXCESS)
+    constant = (constancy >= CONSTANT_SHARE) & (constancy - reference.mean(axis=0) >= COLLAPSE_EXCESS)
     constant &= by_f1 | (predictions.shape[1] > 1)  # without labels, a single template has no reference
     if data.answered:  # votes and gold labels are numbered in another way
         constant = constant_templates(answers)
