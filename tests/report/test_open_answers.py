@@ -57,6 +57,29 @@ def test_a_comparison_has_the_paired_changes_of_agreement_and_accuracy(rows, run
     assert "F1" not in " ".join(comparison.decision)
 
 
+NUMBERS = [[str(row)] * 4 for row in range(60)]
+
+
+@pytest.mark.parametrize(
+    ("texts", "right", "words"),
+    [
+        ([["7"] * 4] * 60, [["7"]] * 60, "No template is chosen: each gives one answer to all rows."),
+        (NUMBERS, [["99"]] * 60, "No template is chosen: the best, plain, has accuracy 0.0."),
+        (
+            [[row[0], "7", *row[2:]] for row in NUMBERS],
+            [["7"]] * 40 + NUMBERS[40:],
+            "No template is chosen: the best, plain, has accuracy 35.0, and formal, with one answer to all rows, has ",
+        ),
+        (NUMBERS[:20], NUMBERS[:20], "It takes 50 rows with right answers to choose a template."),
+        (NUMBERS, NUMBERS, "plain has the highest accuracy, 100.0, not clearly better than formal, terse and long. "),
+    ],
+)
+def test_a_template_is_chosen_if_it_is_right_more_often_than_one_answer_to_all_rows(tmp_path, texts, right, words):
+    decision = load_run(open_run(tmp_path / "run", texts, right)).decision
+    assert decision.text.startswith(words)
+    assert (decision.template is None) == ("highest" not in words)
+
+
 def test_rows_share_labels_between_runs_and_keep_the_votes_of_each(rows, runs):
     audits = [load_run(run) for run in runs]
     labels = RowLabels.of(audits)

@@ -1,5 +1,6 @@
 """What to do after an audit: which template to use, how sure that is, and what to fix first."""
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ from flip_flop.metrics import (
     chance_f1,
     rank_templates,
 )
+from flip_flop.prompts.answers import has_spaces
 
 if TYPE_CHECKING:
     from flip_flop.evaluation.result import Audit
@@ -103,17 +105,21 @@ def _choose(run: "Audit", forms: Sequence["Audit"]) -> Decision:
     templates = run.template_names
     names = [(name, form is not run) for form in forms for name in templates]
     number = len(run.data.labelled)
-    if number < MIN_LABELLED:
+    if number < MIN_LABELLED or not np.ptp(run.data.labelled.gold):
         too_few = f"{count(number, 'labelled row')} {'is' if number == 1 else 'are'} too few"
         words = f"{too_few if number else 'It takes labels'} to choose a template; at least {MIN_LABELLED} are needed."
-        return Decision((words, *_fixes(run, run.template_ranking)))
+        if number >= MIN_LABELLED:
+            words = "All labelled rows have one label. To choose a template, rows of the other labels are needed."
+        collapsed = (f"{form.name} has collapsed." for form in forms if form.is_collapsed)
+        return Decision((words, *collapsed, *_fixes(run, run.template_ranking)))
     candidates = Scores(np.concatenate([form.data.scores for form in forms], axis=1), run.data.gold, average="macro")
     ranking = rank_templates(candidates, confidence=CONFIDENCE)
     best, *others = ranking.order
-    hint = remedy(run, bool(run.record.scoring.get("chat_template")), "use a stronger model")
+    is_raw = forms[0] is run  # else the sentence on the position ends with a hint
+    hint = f" {remedy(run, bool(run.record.scoring.get('chat_template')), 'use a stronger model')}" if is_raw else ""
     if ranking.faults[best] == "constant":
         which = "every one is constant" if len(templates) > 1 else "it is constant"
-        return Decision((f"None of these templates works: {which}. {hint}",))
+        return Decision((f"None of these templates works: {which}.{hint}",))
     metric, single = METRICS["macro_f1"], candidates.labelled.single(best)
     value, chance = float(ranking.values[best]), chance_f1(single)
     interval = bootstrap_interval(metric.statistic, single, confidence=1 - 0.05 / len(names))
@@ -121,7 +127,7 @@ def _choose(run: "Audit", forms: Sequence["Audit"]) -> Decision:
     numbers = f"macro-F1 {percent(value)} ({what}: {percent_interval(interval)}), chance {percent(chance)}"
     if interval[0] <= chance:
         words = "None of these templates is clearly above chance: the best,"
-        return Decision((f"{words} {_form(*names[best])}, has {numbers}. {hint}",))
+        return Decision((f"{words} {_form(*names[best])}, has {numbers}.{hint}",))
     ends = {index: difference[2] for index, difference in enumerate(ranking.differences) if difference}
     close = tuple(names[index] for index in others if ranking.faults[index] is None and ends[index] >= 0)
     how = ""
@@ -137,12 +143,12 @@ def _choose(run: "Audit", forms: Sequence["Audit"]) -> Decision:
         worse = f"{len(close)} of the {len(others)} other forms" if len(close) < len(others) else "any other form"
         sentences.append(f"It is not clearly better than {worse}: {_listed([_form(*name) for name in close])}.")
     if len(templates) > 1:
-        kind = "calibrated vote" if run.calibrated or "offsets" in run.metrics else "vote"
-        voted = forms[-1].data.labelled.voted
+        kind = "calibrated vote" if names[best][1] or "offsets" in run.metrics else "vote"
+        voted = (forms[-1] if names[best][1] else run).data.labelled.voted
         vote, gain = metric.value(voted) or 0.0, point_interval(metric.change_interval(single, voted))
         what = f"{percent(vote)} ({points(vote - value)}, 95% interval: {gain})"
         sentences.append(f"The {kind} over {len(templates)} templates, {len(templates)} passes per answer, has {what}.")
-    sentences += _fixes(run, ranking, used=names[best][0])
+    sentences += _fixes(run, ranking, used=names[best][0], is_raw=is_raw)
     return Decision(tuple(sentences), *names[best], value, interval, close)
 
 
@@ -159,8 +165,9 @@ def calibrate_options(run: "Audit") -> str:
 
 def remedy(run: "Audit", has_chat_template: bool, other: str) -> str:
     """Return a sentence on what may help a model that does not answer with the labels: only settings that it lacks."""
+    is_compared = "--compare-chat" in (run.record.command or "")
     hints = [] if _lists_labels(run.instances) else ["list the labels in the prompt"]
-    hints += ["compare --chat-template on and off (--compare-chat)"] if has_chat_template else []
+    hints += ["compare --chat-template on and off (--compare-chat)"] if has_chat_template and not is_compared else []
     words = f"{', '.join(hints)} or {other}" if hints else other
     return f"{words[0].upper()}{words[1:]}."
 
@@ -169,34 +176,52 @@ def _lists_labels(instances: "Iterable[RenderedInstance]") -> bool:
     """Return whether all prompts of the first instance have all of their answers."""
     first = next(iter(instances), None)
     pairs = zip(first.prompts, first.choices, strict=True) if first else [("", ("label",))]
-    return all(choice.casefold() in prompt.casefold() for prompt, choices in pairs for choice in choices)
+    return all(_has_word(prompt.casefold(), choice.casefold()) for prompt, choices in pairs for choice in choices)
+
+
+def _has_word(text: str, word: str) -> bool:
+    return bool(re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text)) if has_spaces(word) else word in text
 
 
 def _decide_open(run: "Audit") -> Decision:
-    """Choose the template with the highest accuracy of open answers, if there are 50 rows with references."""
+    """Choose the template with the highest accuracy of open answers, if there are 50 rows with references.
+
+    It must be right, and clearly better than a template with one answer to all rows.
+    """
     ranking, names = run.template_ranking, run.template_names
     shares = (run.metrics.get("unmapped_share_per_template") or {}).items()
     fixes = [f"{name} ({percent(share)} % unreadable)" for name, share in shares if share > UNREADABLE]
     fix = [f"Fix first: {_listed(fixes)}."] if fixes else []
     best = ranking.order[0]
-    if not ranking.by_f1 or ranking.faults[best] == "constant":
+    if ranking.faults[best] == "constant":
+        return Decision(("No template is chosen: each gives one answer to all rows.", *fix))
+    if not ranking.by_f1:
         return Decision((f"It takes {MIN_LABELLED} rows with right answers to choose a template.", *fix))
-    ends = [(names[index], gap[2]) for index, gap in enumerate(ranking.differences) if gap]
-    close = [name for name, end in ends if end >= 0]
+    near = [index for index, gap in enumerate(ranking.differences) if gap and gap[2] >= 0]
     accuracy, vote = (percent(value) for value in (float(ranking.values[best]), run.value("vote_accuracy")))
+    flat = [
+        f"{names[index]}, with one answer to all rows, has {percent(float(ranking.values[index]))}"
+        for index in near
+        if ranking.faults[index] == "constant"
+    ]
+    if flat or not ranking.values[best]:
+        why = ", and ".join([f"the best, {names[best]}, has accuracy {accuracy}", *flat])
+        return Decision((f"No template is chosen: {why}.", *fix))
+    close = [names[index] for index in near]
     also = f", not clearly better than {_listed(close)}" if close else ""
     words = f"{names[best]} has the highest accuracy, {accuracy}{also}. The vote of all templates has {vote}."
     return Decision((words, *fix), names[best], close=tuple((name, False) for name in close))
 
 
-def _fixes(run: "Audit", ranking: TemplateRanking, used: str | None = None) -> list[str]:
+def _fixes(run: "Audit", ranking: TemplateRanking, used: str | None = None, is_raw: bool = True) -> list[str]:
     """Return a sentence on templates that are constant or whose label words the model does not say, if there are any.
 
-    The uncalibrated forms are the first of the ranking. The template that is used may have another form that is
-    constant.
+    The forms without calibration, if they are candidates, are the first of the ranking. The template that is used may
+    have another form that is constant.
     """
     mass = run.metrics.get("own_label_mass_per_template") or {}
-    kind, is_seen = "constant without calibration" if run.calibrated else "constant", len(run.data.scores) >= MIN_ROWS
+    kind = f"constant {'without' if is_raw else 'after'} calibration" if run.calibrated else "constant"
+    is_seen = len(run.data.scores) >= MIN_ROWS
     constant, unsaid = [], []
     for name, fault, share in zip(run.template_names, ranking.faults, ranking.constancy.tolist(), strict=False):
         if name == used:

@@ -264,13 +264,20 @@ class Audit:
 
     @cached_property
     def template_ranking(self) -> TemplateRanking:
-        """The templates, best first: by F1 from 50 gold labels on, else by agreement with the calibrated vote."""
-        return rank_templates(self.data, self.calibrated.data if self.calibrated else None)
+        """The templates, best first: by macro-F1 from 50 gold labels on, else by agreement with the calibrated vote."""
+        data = replace(self.data, average="macro")
+        return rank_templates(data, self.calibrated.data if self.calibrated else None)
 
     @cached_property
     def decision(self) -> Decision:
         """The template to use, how sure that is, and what to fix first."""
         return decide(self)
+
+    @property
+    def voting(self) -> "Audit":
+        """The form whose vote to use: the uncalibrated one if its template is chosen, else the calibrated one."""
+        is_raw = self.decision.template is not None and not self.decision.is_calibrated
+        return self if is_raw else self.calibrated or self
 
     @cached_property
     def abstention_advice(self) -> str:
@@ -356,7 +363,7 @@ def template_rows(run: Audit) -> list[dict[str, Any]]:
             "rank": rank,
             "fault": ranking.faults[index],
             "agreement": float(ranking.agreement[index]) if len(ranking.order) > 1 else None,
-            "accuracy" if run.data.answered else "f1": None if ranking.f1 is None else float(ranking.f1[index]),
+            "accuracy" if run.data.answered else "macro_f1": None if ranking.f1 is None else float(ranking.f1[index]),
             "difference": difference,
             "low": low,
             "high": high,
@@ -427,15 +434,16 @@ def abstention_advice(run: Audit) -> str:
 
     It is empty for fewer than 50 gold labels, or if no template is clearly above chance.
     """
-    voting, flips = run.calibrated or run, run.interval("order_flips")
+    voting, flips = run.voting, run.interval("order_flips")
     *thresholds, overall = [row for row in coverage_rows(voting) if row["by"] == "vote share"]
     works = run.decision.template is not None or answers_by_position(flips)
     if len(voting.data.labelled) < MIN_LABELLED or not thresholds or run.data.answered or not works:
         return ""
     point = min(thresholds, key=lambda row: abs(row["coverage"] - NEAR))
     share = math.floor(100 * point["threshold"] + 1e-9) / 100
-    options = f"{calibrate_options(run)} --abstain-below {share:g}".strip()
-    kind = "calibrated " if run.calibrated or "offsets" in run.metrics else ""
+    calibration = calibrate_options(run) if voting is not run else ""
+    options = f"{calibration} --abstain-below {share:g}".strip()
+    kind = "calibrated " if "offsets" in voting.metrics else ""
     part, after, before = map(percent, (1 - point["coverage"], point["accuracy"], overall["accuracy"]))
     change = f"accuracy of the {kind}vote {after} instead of {before}."
     data = voting.data.labelled
@@ -449,6 +457,8 @@ def abstention_advice(run: Audit) -> str:
 _GAIN = SumStatistic(
     lambda keeps, right: np.stack([keeps & right, keeps, right, np.ones(len(right))], axis=1).astype(np.float64),
     lambda sums: sums[:, 0] / sums[:, 1] - sums[:, 2] / sums[:, 3],
+    # A row of each kind: kept and wrong, or not kept and right; kept and right, or not kept and wrong.
+    extremes=lambda keeps, right: (np.array([[0, 1, 0, 1], [0, 0, 1, 1]]), np.array([[1, 1, 1, 1], [0, 0, 0, 1]])),
 )
 
 

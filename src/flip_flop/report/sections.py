@@ -45,7 +45,7 @@ def report_section(group: AuditComparison, number: int, size: int | None) -> dic
     examples = instances.select_examples(changes)
     printed = {change.instance for members in examples.values() for change in members}
     pairs = [AuditComparison((run, run.calibrated)) for run in group.runs if run.calibrated]
-    coverage = [_drawn(coverage_rows(run.calibrated or run)) for run in group.runs]
+    coverage = [_drawn(coverage_rows(run.voting)) for run in group.runs]
     risks = [1 - row["accuracy"] for rows in coverage for row in rows if row["accuracy"] is not None]
     has_curves = base.has_gold and not any(run.data.is_generated for run in group.runs)
     return chart_section(group) | {
@@ -261,7 +261,7 @@ def _method_caveats(group: AuditComparison) -> list[str]:
     others = [run for run in group.runs if run.method not in (None, "f2c")]
     pairs = [(f2c, other, mean_difference(metric, other, [f2c])) for f2c in ours for other in others]
     return [
-        f"{_method_title(other)} {'is ahead of' if change.is_clear else 'matches'} "
+        f"{_method_title(other)} {'is ahead of' if change.is_clear else 'is not clearly different from'} "
         f"{_method_title(f2c) if len(ours) == 1 else f2c.name} here: {METRICS[metric].title} "
         f"{percent(other.value(metric))} for {other.name}, {percent(f2c.value(metric))} for {f2c.name} "
         f"({f2c.name} minus {other.name}: {change.words()})."
