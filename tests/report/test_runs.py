@@ -10,7 +10,15 @@ import numpy as np
 import pytest
 
 from flip_flop import compare
-from flip_flop.report import group_runs, load_run, require_comparable, what_differs, write_report
+from flip_flop.report import (
+    caveats,
+    comparison_blocks,
+    group_runs,
+    load_run,
+    require_comparable,
+    what_differs,
+    write_report,
+)
 from tests.refused import refused
 from tests.report.pages import Page
 
@@ -132,6 +140,44 @@ def test_runs_whose_templates_have_other_wordings_are_not_compared(make_run):
     assert len(group_runs(runs[:2])) == 1
     for other in (runs[2], graded):
         refused("E-RUN-MISMATCH.*differ in their scale, wordings or orders", compare, runs[0], other)
+
+
+def test_the_runs_that_differ_are_named(make_run):
+    same = [make_run(folder=name) for name in ("a", "b")]
+    other = make_run(seed=2, folder="c")
+    line = refused("^E-RUN-MISMATCH: ", compare, *same, other)
+    assert f"{same[0]} and {other} cannot be compared: they differ in their gold labels." in line
+
+
+@pytest.mark.parametrize("kind", ["html", "txt", "csv", "md"])
+def test_runs_that_cannot_be_compared_have_no_report(flip_flop, make_run, tmp_path, kind):
+    runs = [make_run(folder=f"{seed}", seed=seed) for seed in (1, 2)]
+    result = flip_flop("report", *runs, "--out", tmp_path / f"report.{kind}")
+    assert (result.code, result.err.split(": ")[0]) == (2, "E-RUN-MISMATCH")
+    assert not (tmp_path / f"report.{kind}").exists()
+
+
+def test_a_report_of_one_row_has_no_plural(make_run, tmp_path):
+    report = write_report([make_run(num_instances=1)], tmp_path / "report.html")
+    assert "1 rows" not in Page(report.read_text(encoding="utf-8")).text
+
+
+def test_a_run_compared_with_itself_has_two_names(make_run):
+    run = load_run(make_run())
+    assert [each.name for each in compare(run, run).runs] == ["base (1)", "base (2)"]
+
+
+def test_runs_on_other_rows_have_a_table_of_their_own(make_run):
+    runs = [load_run(make_run(folder=f"{seed}", seed=seed)) for seed in (1, 2)]
+    heading = "demo_reviews, test, 8 templates, 40 instances"
+    assert {name: len(block) for name, block in comparison_blocks(runs).items()} == {heading: 1, f"{heading} (2)": 1}
+
+
+def test_a_method_that_is_not_clearly_better_is_said_to_be_so(make_run):
+    base, *trained = (load_run(make_run(name, method=name)) for name in ("base", "f2c", "cce"))
+    (base,) = (replace(base, record=replace(base.record, adapter=None)) for base in [base])
+    (caveat,) = (text for text in caveats(compare(base, *trained)) if text.startswith("CCE"))
+    assert caveat.startswith("CCE is not clearly different from F2C here: ")
 
 
 def test_runs_with_different_prompts_are_not_compared_if_their_digests_are_known(make_run):

@@ -44,7 +44,7 @@ def report_command(
     if figures is not None and figures.is_dir() and any(figures.iterdir()):
         raise InputError("E-OUT-USED", f"{figures} is not an empty folder.", "Give another --figures.")
     audits = [report.load_run(run) for run in runs]  # before the lock: a wrong name creates no folder for --out
-    groups = report.report_groups(audits) if out.suffix == ".html" or latex is not None or figures is not None else []
+    groups = report.report_groups(audits)
     click.get_current_context().with_resource(lock_output(out))
     if out.suffix == ".html":
         write_text(out, report.render_page(groups, title=title, everything=everything))
@@ -55,7 +55,7 @@ def report_command(
         write_text(latex, report.render_latex(groups))
     if figures is not None:
         report.write_figures(groups, figures)
-    for group in report.group_runs(audits):
+    for group in groups:
         for text in (*map(group.matrix_text, group.paired_metrics), *group.other_prompts, *group.decision):
             echo(f"{text}\n")
     echo("\n".join(str(path) for path in (out, latex, figures) if path is not None))

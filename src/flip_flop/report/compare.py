@@ -1,7 +1,7 @@
 """Audits over the same data: which can be compared, how far their metrics differ, and their numbers in one frame."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from os import PathLike
 from statistics import fmean
@@ -30,10 +30,14 @@ from flip_flop.report.tables import render_text
 
 @dataclass(frozen=True)
 class Difference:
-    """The difference of a metric between runs, as a fraction, with its paired 95% interval if it has one."""
+    """The difference of a metric between runs, as a fraction, with its paired 95% interval if it has one.
+
+    ``form`` is that of the metric.
+    """
 
     value: float
     interval: tuple[float, float] | None
+    form: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def is_clear(self) -> bool:
@@ -52,7 +56,8 @@ class Difference:
             >>> Difference(0.198, (0.176, 0.22)).words()
             '+19.8, 95% CI +17.6 to +22.0'
         """
-        return points(self.value) + (f", 95% CI {point_interval(self.interval)}" if self.interval else "")
+        interval = f", 95% CI {point_interval(self.interval, **self.form)}" if self.interval else ""
+        return points(self.value, **self.form) + interval
 
 
 def mean_difference(metric: str, before: Audit, after: Sequence[Audit]) -> Difference | None:
@@ -66,7 +71,7 @@ def mean_difference(metric: str, before: Audit, after: Sequence[Audit]) -> Diffe
     if start is None or len(values) < len(after):
         return None
     interval = METRICS[metric].change_interval(before.data, *(run.data for run in after))
-    return Difference(fmean(values) - start, interval)
+    return Difference(fmean(values) - start, interval, METRICS[metric].form)
 
 
 def difference_from_vote(before: Audit, after: Audit) -> Difference:
@@ -160,23 +165,6 @@ class AuditComparison:
         return "accuracy" if self.is_open else "macro-F1"
 
     @property
-    def swing(self) -> list[str]:
-        """A sentence if macro-F1 varies more over the templates of the baseline than it differs between the runs."""
-        f1 = quality_per_template(self.base)
-        if f1 is None:
-            return []
-        others = [run for run in self.runs[1:] if self.compares_models or run.record.adapter]
-        values = {run.name: value for run in others if (value := run.value(quality(run))) is not None}
-        swing, gains = f1.max() - f1.min(), {name: value - f1.mean() for name, value in values.items()}
-        listed = ", ".join(f"{points(gain)} ({name})" for name, gain in gains.items() if abs(gain) < swing)
-        other = "the choice of model" if self.compares_models else "training"
-        text = (
-            f"The choice of template matters more than {other}: {self.quality_title} of {self.base.name} varies by "
-            f"{percent(swing)} points over its templates, and its mean differs by {listed}."
-        )
-        return [visible(text, one_line=True)] if listed else []
-
-    @property
     def trained(self) -> list[Audit]:
         """The runs with an adapter, if all runs are of one base."""
         return [] if self.compares_models else [run for run in self.runs[1:] if run.record.adapter]
@@ -209,11 +197,11 @@ class AuditComparison:
 
     @cached_property
     def verdict(self) -> str:
-        """Whether the best run is better than the calibrated baseline, or an empty text without gold labels."""
+        """Whether the best run is better than the untrained baseline, or an empty text without gold labels."""
         free = self.untrained_form
         changes = [(run, mean_difference(quality(run), free, [run])) for run in self.trained_forms]
         known = [(run, change) for run, change in changes if change]
-        if not known:
+        if not known or self.base.record.adapter:
             return ""
         run, change = max(known, key=lambda pair: pair[1].value)
         helped = {"above": "helped", "below": "did harm"}.get(change.place, "did not clearly help")
@@ -225,7 +213,7 @@ class AuditComparison:
 
     @cached_property
     def decision(self) -> list[str]:
-        """The verdict, and sentences on what training changed, next to the vote and the swing over templates."""
+        """The verdict, and sentences on what training changed, next to the vote, and on runs that have collapsed."""
         free, size = self.untrained_form, len(self.base.template_names)
         words = {"observed_agreement": "agreement", quality(free): self.quality_title}
         metrics = [(name, title) for name, title in words.items() if self.base.value(name) is not None]
@@ -241,7 +229,7 @@ class AuditComparison:
             sentences.append(f"{form}: {', '.join(numbers)}.")
         if not self.is_calibrated_alike and any(run.calibrated for run in (self.base, *self.trained)):
             sentences.append("The runs are not calibrated in the same way, so they are compared without calibration.")
-        if self.trained and free is not self.base and size > 1:
+        if self.trained and free is not self.base and size > 1 and not self.base.record.adapter:
             agreement = percent(free.value("observed_agreement"))
             sentences.append(f"Without training, {free.name} has agreement {agreement}.")
         if self.verdict and size > 1:
@@ -256,8 +244,9 @@ class AuditComparison:
         if self.base.record.adapter and untrained and not self.compares_models:
             text = f"The baseline, {self.base.name}, is trained. To compare with {untrained[0]}, give it first."
             sentences.append(text)
+        sentences += [f"{run.name} has collapsed." for run in self.runs if run.is_collapsed]
         shown = [visible(sentence, one_line=True) for sentence in sentences]
-        return [*filter(None, [self.verdict]), *shown, *self.swing]
+        return [*filter(None, [self.verdict]), *shown]
 
     @property
     def paired_metrics(self) -> list[str]:
@@ -341,9 +330,9 @@ def as_audits(runs: Audit | str | PathLike[str] | Iterable[Audit | str | PathLik
 def comparison_blocks(runs: Sequence[Audit]) -> dict[str, list[Audit]]:
     """The runs of each table by its heading. A calibrated run follows its raw run."""
     blocks: dict[str, list[Audit]] = {}
-    for group in group_runs(runs):
-        both = [audit for run in group.runs for audit in (run, run.calibrated) if audit is not None]
-        blocks.setdefault(group.heading, []).extend(both)
+    for number, group in enumerate(group_runs(runs), start=1):
+        heading = f"{group.heading} ({number})" if group.heading in blocks else group.heading
+        blocks[heading] = [audit for run in group.runs for audit in (run, run.calibrated) if audit is not None]
     return blocks
 
 
@@ -357,7 +346,7 @@ def group_runs(runs: Sequence[Audit]) -> list[AuditComparison]:
 
 
 def require_comparable(groups: Sequence[AuditComparison]) -> None:
-    """Refuse several runs if no two of them can be compared.
+    """Refuse several groups of runs if none has two runs.
 
     Raises:
         InputError: ``E-RUN-MISMATCH``, with the differences between the first two runs.
@@ -366,8 +355,7 @@ def require_comparable(groups: Sequence[AuditComparison]) -> None:
         left, right = groups[0].base, groups[1].base
         raise InputError(
             "E-RUN-MISMATCH",
-            f"No two of the {len(groups)} runs can be compared: {left.place} and {right.place} "
-            f"differ in their {data_differences(left, right)}.",
+            f"{left.place} and {right.place} cannot be compared: they differ in their {data_differences(left, right)}.",
             "Audit both models on the same task, split, templates and limit.",
         )
 
@@ -425,10 +413,12 @@ def _with_distinct_names(runs: Sequence[Audit]) -> list[Audit]:
     if _of_several_models(runs):
         runs = [_renamed(run, _name_by_model(run)) for run in runs]
     named = []
-    for run in runs:
-        duplicates = [each for each in runs if (each.name, each.template_names) == (run.name, run.template_names)]
-        folders = {each.folder for each in duplicates} - {""}
-        mark = run.folder if len(folders) == len(duplicates) else str(1 + duplicates.index(run))
+    for place, run in enumerate(runs):
+        duplicates = [
+            at for at, each in enumerate(runs) if (each.name, each.template_names) == (run.name, run.template_names)
+        ]
+        folders = {runs[at].folder for at in duplicates} - {""}
+        mark = run.folder if len(folders) == len(duplicates) else str(1 + duplicates.index(place))
         named.append(run if len(duplicates) == 1 else _renamed(run, f"{run.name} ({mark})"))
     return named
 
