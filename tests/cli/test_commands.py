@@ -244,6 +244,8 @@ def compare(flip_flop, project, tmp_path):
 def test_both_runs_are_in_one_table_and_in_two_folders(compare, flip_flop):
     shown = compare("--fail-under", "agreement=0")
     assert shown.code == 0, shown.err
+    assert [line.split(": ")[0] for line in shown.out.splitlines()[-2:]] == ["out/chat-on", "out/chat-off"]
+    assert "--compare-chat" not in shown.err, "it is not advised to do what was done"
     assert [line.split("  ")[0] for line in shown.out.splitlines()[3:5]] == ["base (chat-on)", "base (chat-off)"]
     assert shown.out.count("tickets, test, 4 templates, 9 instances") == 1
     assert "next, flip-flop report out/chat-on out/chat-off --out report.html" in shown.out

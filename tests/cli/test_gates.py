@@ -13,9 +13,8 @@ from flip_flop import audit as flip_flop_audit
 from flip_flop import load_run
 from flip_flop.cli import gates
 from flip_flop.console import markdown_cell
-from flip_flop.metrics import METRICS, Metric, summarise
+from flip_flop.metrics import METRICS, Metric, mean_statistic, summarise
 from tests.cli.project import TASK, csv_of, errors_of, make_project, one_line
-from tests.refused import refused
 from tests.report.made_runs import HOSTILE, TEMPLATES, write_run
 
 
@@ -71,19 +70,15 @@ def test_a_gate_whose_metric_cannot_be_judged_is_an_error_and_not_passed(stored,
     for run in (before, found):
         run.metrics["constant_templates"] = []
     found.metrics["fleiss_kappa"] = None
-    refused(
-        "E-FAIL-UNDER: --fail-if-worse-than: fleiss_kappa of this run has no value",
-        gates.comparison_gate,
-        before,
-        found,
-        "fleiss_kappa",
-    )
+    gate = gates.comparison_gate(before, found, "fleiss_kappa")
+    assert gate.passed is None
+    assert gate.message.startswith("E-FAIL-UNDER: --fail-if-worse-than: fleiss_kappa of this run has no value")
     metric = Metric("first", "first", lambda data: float(data.predictions[0, 0] == 0), has_interval=False)
     monkeypatch.setitem(METRICS.data, "first", metric)
     before.metrics["first"], found.metrics["first"] = 1.0, 0.0
     assert gates.comparison_gate(found, before, "first").passed
     assert gates.comparison_gate(before, before, "first").passed
-    refused("first of this run has no interval", gates.comparison_gate, before, found, "first")
+    assert "first of this run has no interval" in gates.comparison_gate(before, found, "first").message
     found.metrics["constant_templates"] = ["terse"]
     assert not gates.comparison_gate(before, found, "first").passed
 
@@ -155,6 +150,22 @@ def test_a_metric_at_its_threshold_passes(tmp_path):
     assert not gates.threshold_gate(run, "accuracy", 0.5501).passed
 
 
+@pytest.mark.parametrize(("limit", "words"), [(0.95, "0.94996, under 0.95"), (0.94994, "0.9500, at least 0.94994")])
+def test_a_value_is_printed_on_the_side_of_its_threshold(stored, limit, words):
+    run = load_run(stored / "stored")
+    run.metrics["observed_agreement"] = 0.94996
+    assert gates.threshold_gate(run, "agreement", limit).message.endswith(f"agreement is {words}")
+
+
+def test_a_metric_that_is_no_fraction_is_not_printed_in_percent(stored, monkeypatch):
+    number = mean_statistic(lambda data: 2.0 * (data.predictions[:, 0] == data.gold), bounds=(0.0, 2.0))
+    monkeypatch.setitem(METRICS.data, "gap", Metric("gap", "gap", number, in_percent=False))
+    run = load_run(stored / "perfect")
+    run.metrics["gap"] = 2.0
+    message = gates.comparison_gate(run, run, "gap").message
+    assert re.search(r": gap 2\.00 to 2\.00 \(±0\.00, 95% CI −0\.\d\d to \+0\.\d\d\)", message)
+
+
 def test_hostile_names_are_escaped_in_markdown():
     name = f"{HOSTILE}|\x00\n"
     gate = gates.Gate(run=name, condition=name, passed=False, message=name)
@@ -163,13 +174,16 @@ def test_hostile_names_are_escaped_in_markdown():
     assert len(re.findall(r"(?<!\\)\|", last)) == 5
 
 
-def test_a_gate_without_a_value_names_the_reason(flip_flop, project):
+def test_a_gate_without_a_value_names_the_reason_after_which_the_others_are_checked(flip_flop, project):
     (project / "test.csv").write_text(
         "text,urgent\n" + "".join(f"guest {n} said it was fine,{n % 2}\n" for n in range(12))
     )
-    gate = ("--quiet", "--fail-under", "fleiss_kappa=0.1")
-    result = flip_flop("audit", "-m", "demo", "-t", "tickets.yaml", "--templates", "plain,terse", "-o", "out", *gate)
+    limits = ("--quiet", "--markdown", "ci.md", "--fail-under", "fleiss_kappa=0.1", "--fail-under", "agreement=0.5")
+    limits += ("--fail-under", "macro_f1=0.9")
+    result = flip_flop("audit", "-m", "demo", "-t", "tickets.yaml", "--templates", "plain,terse", "-o", "out", *limits)
     assert result.code == 2
+    results = [line.split(" | ")[1] for line in (project / "ci.md").read_text().splitlines()[-3:]]
+    assert results == ["**no value**", "passed", "**failed**"]
     reason = "fleiss_kappa has no value here: all answers are one label. Choose another metric, such as agreement."
-    assert result.err.splitlines()[-1] == f"E-FAIL-UNDER: --fail-under: {reason}"
+    assert result.err.splitlines()[-2] == f"E-FAIL-UNDER: --fail-under: {reason}"
     assert len(np.unique(load_run("out").predictions)) == 1

@@ -200,7 +200,7 @@ def _show(runs: Sequence[Audit], run: AuditOptions, checks: gates.Checks) -> int
     results = checks.results(runs)
     for gate in results:
         if not (gate.passed and run.quiet):
-            echo(gate.message, err=not gate.passed)
+            echo(f"{gate.run}: {gate.message}" if run.compare_chat else gate.message, err=not gate.passed)
     if run.markdown is not None:
         write_text(run.markdown, gates.markdown(results, render_markdown(blocks)))
-    return 0 if all(gate.passed for gate in results) else 1
+    return max((gates.EXIT_CODES[gate.passed] for gate in results), default=0)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,16 +15,21 @@ from flip_flop.metrics import ALIASES, METRICS, Scores
 from flip_flop.record import ModelRecord, RunRecord, TaskRecord
 from flip_flop.tasks import RenderedSplit
 
+EXIT_CODES = {True: 0, False: 1, None: 2}
+RESULTS = {True: "passed", False: "**failed**", None: "**no value**"}
 OF_PAIRS = ("observed_agreement", "fleiss_kappa")  # of two or more templates
 
 
 @dataclass(frozen=True)
 class Gate:
-    """The result of a gate for one run: the condition, whether the run meets it, and a line with the numbers."""
+    """The result of a gate for one run: the condition, whether the run meets it, and a line with the numbers.
+
+    ``passed`` is None if the metric has no value. The line is then an error.
+    """
 
     run: str
     condition: str
-    passed: bool
+    passed: bool | None
     message: str
 
 
@@ -138,24 +144,30 @@ def check_stored(stored: Audit, run: Audit, metric: str | None) -> None:
 
 def threshold_gate(run: Audit, name: str, minimum: float) -> Gate:
     """Compare a metric with its minimum."""
-    value = run.metrics[ALIASES.get(name, name)]
+    value, limit = run.metrics[ALIASES.get(name, name)], f"{minimum:.15g}"
+    gate = partial(Gate, str(run.path), f"{name} >= {limit}")
     if value is None:
         why = "all answers are one label" if len({*run.predictions.flat}) == 1 else "these answers do not define it"
-        raise _no_value(name, why, "Choose another metric, such as agreement.")
+        return gate(None, str(_no_value(name, why, "Choose another metric, such as agreement.")))
     passed = value >= minimum - 1e-9  # 33 / 60 is less than 0.55 in floating point
-    message = f"{name} is {value:.4f}, at least {minimum:g}"
-    if not passed:
-        message = f"below the threshold: {name} is {value:.4f}, under {minimum:g}"
-    return Gate(str(run.path), f"{name} >= {minimum:g}", passed, message)
+    digits = next((number for number in range(4, 10) if (round(value, number) >= minimum) == passed), 15)
+    shown = f"{name} is {value:.{digits}f}"
+    return gate(passed, f"{shown}, at least {limit}" if passed else f"below the threshold: {shown}, under {limit}")
 
 
 def comparison_gate(stored: Audit, run: Audit, metric: str | None) -> Gate:
     """Compare a metric. A run is worse if the paired interval is below 0, or if a template has become constant.
 
-    Raises:
-        InputError: ``E-RUN-MISMATCH``, or ``E-FAIL-UNDER`` for a metric that has no value any more, or is lower and has
-            no interval.
+    The gate has no value if the data differ, or the metric has no value any more, or it is lower and has no interval.
     """
+    gate = partial(Gate, str(run.path), f"not worse than {stored.path}{f' in {metric}' if metric else ''}")
+    try:
+        return gate(*_compared(stored, run, metric))
+    except InputError as error:
+        return gate(None, str(error))
+
+
+def _compared(stored: Audit, run: Audit, metric: str | None) -> tuple[bool, str]:
     from flip_flop.report import group_runs, mean_difference
 
     check_stored(stored, run, metric)
@@ -170,13 +182,12 @@ def comparison_gate(stored: Audit, run: Audit, metric: str | None) -> Gate:
             "Choose another metric, such as agreement, or audit 50 or more rows.",
         )
     worse = bool(constant) or (change is not None and change.interval is not None and change.interval[1] < 0)
-    values = f"{METRICS[name].title} {percent(stored.value(name))} to {percent(run.value(name))}"
+    before, after = (percent(each.value(name), **METRICS[name].form) for each in (stored, run))
+    values = f"{METRICS[name].title} {before} to {after}"
     parts = [f"{values} ({change.words()})" if change else values]
     parts += [f"constant now: {visible(', '.join(constant), one_line=True)}"] if constant else []
     parts += group_runs([stored, run])[0].other_prompts
-    message = f"{'worse' if worse else 'not clearly worse'} than {stored.path}: {'; '.join(parts)}"
-    condition = f"not worse than {stored.path}{f' in {metric}' if metric else ''}"
-    return Gate(str(run.path), condition, not worse, message)
+    return not worse, f"{'worse' if worse else 'not clearly worse'} than {stored.path}: {'; '.join(parts)}"
 
 
 def markdown(gates: Sequence[Gate], table: str) -> str:
@@ -186,7 +197,7 @@ def markdown(gates: Sequence[Gate], table: str) -> str:
         condition, message, run = (
             markdown_cell(visible(text, one_line=True)) for text in (gate.condition, gate.message, gate.run)
         )
-        lines.append(f"| {condition} | {'passed' if gate.passed else '**failed**'} | {message} | {run} |")
+        lines.append(f"| {condition} | {RESULTS[gate.passed]} | {message} | {run} |")
     return "\n".join([table, "", *(lines if gates else [])]) + "\n"
 
 
