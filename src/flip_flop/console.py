@@ -134,10 +134,10 @@ def percent(fraction: float | None, decimals: int = 1, *, scale: int = 100) -> s
     """Format a fraction in percent without the sign, or a number in another scale.
 
     Example:
-        >>> percent(0.7531), percent(None), percent(1.0), percent(1.25, 2, scale=1)
-        ('75.3', '–', '100.0', '1.25')
+        >>> percent(0.7531), percent(None), percent(1.0), percent(1.25, 2, scale=1), percent(-0.035), percent(-0.0002)
+        ('75.3', '–', '100.0', '1.25', '−3.5', '0.0')
     """
-    return MISSING if fraction is None else f"{scale * fraction:.{decimals}f}"
+    return MISSING if fraction is None else f"{scale * fraction:z.{decimals}f}".replace("-", "−")
 
 
 def points(difference: float | None, decimals: int = 1, *, scale: int = 100) -> str:

@@ -272,6 +272,7 @@ GOLD = np.repeat([0, 1], 20)  # the macro-F1 of constant predictions is 1/3
         ([(0.5, 0), (0.6, 0)], 4, "macro_f1", None),
         ([(0.5, 0), (0.5, 0)], 4, "macro_f1", None),
         ([(0.5, 0), (0.4, 0)], 4, "macro_f1", "W-WORSE: .* on validation is 40.0, the base model's 50.0."),
+        ([(0.5, 0), (0.4999, 0)], 4, "macro_f1", "W-WORSE: .* on validation is 49.99, the base model's 50.00."),
         ([(0.5, 0), (0.9, 1)], 4, "mean_f1", "W-COLLAPSE: .* of step 4, have collapsed"),
         ([(0.5, 0), (0.6, 0), (0.9, 1)], 4, "macro_f1", None),  # the selected one has not collapsed
         ([(0.5, 0), (0.4, 1), (0.4, 1)], None, "last", "W-COLLAPSE: .* of step 8, have collapsed"),

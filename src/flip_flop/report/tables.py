@@ -387,8 +387,8 @@ def _best(name: str, runs: Sequence[Audit]) -> list[Audit]:
     if name not in METRICS or METRICS[name].higher_is_better is None:
         return []
     sound = [run for run in runs if not run.is_collapsed and (METRICS[name].needs_gold or not run.constant_templates)]
-    texts = {cell_text(run, name) for run in sound} - {MISSING}
-    best = (max if METRICS[name].higher_is_better else min)(texts, key=float, default="")
+    values = {cell_text(run, name): value for run in sound if (value := run.value(name)) is not None}
+    best = (max if METRICS[name].higher_is_better else min)(values, key=values.__getitem__, default="")
     return [run for run in sound if cell_text(run, name) == best]
 
 
