@@ -360,6 +360,18 @@ def test_one_wrong_row_is_no_clear_gain_of_abstention(tmp_path):
     )
 
 
+def test_threshold_of_many_templates_is_between_two_vote_shares(tmp_path):
+    gold = np.arange(100) % 2
+    right = np.ones((100, 150), dtype=bool)
+    right[:20, :2] = False  # vote shares of 148 of 150
+    right[:15] = ~right[:15]  # and wrong votes
+    right[20:80, 0] = False  # 149 of 150
+    templates = [(f"t{number}", "{{ text }}", "no ||| yes") for number in range(150)]
+    scores = np.where(right[:, :, None] == (np.arange(2) == gold[:, None, None]), -0.1, -2.0).astype(np.float32)
+    advice = make_audit(tmp_path / "run", scores, gold, templates).abstention_advice
+    assert advice.startswith("Abstain on 20.0 % (predict --abstain-below 0.993): ")
+
+
 def test_vote_has_the_form_of_the_chosen_template(tmp_path):
     run = make_audit(tmp_path / "run", *make_scores(1, 120, 4, 2, 0.4), TEMPLATES[:4])
     both = with_offsets(run, np.tile([0.0, -1.0], (4, 1)))  # calibration does harm

@@ -440,7 +440,8 @@ def abstention_advice(run: Audit) -> str:
     if len(voting.data.labelled) < MIN_LABELLED or not thresholds or run.data.answered or not works:
         return ""
     point = min(thresholds, key=lambda row: abs(row["coverage"] - NEAR))
-    share = math.floor(100 * point["threshold"] + 1e-9) / 100
+    scale = 10 ** max(2, len(str(len(run.template_names))))  # its steps are smaller than those of vote shares
+    share = math.floor(scale * point["threshold"] + 1e-9) / scale
     calibration = calibrate_options(run) if voting is not run else ""
     options = f"{calibration} --abstain-below {share:g}".strip()
     kind = "calibrated " if "offsets" in voting.metrics else ""
