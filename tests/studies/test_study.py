@@ -83,6 +83,9 @@ def test_later_layers_of_settings_win(tmp_path):
         (ABLATION, '"#123456"', "red", "should match pattern"),
         (ABLATION, "lora-r: 4", "seed: 4", "seeds"),
         (ABLATION, "tasks: {rte: {lora_dropout: 0}}", "tasks: {rt: {lora_dropout: 0}}", "'rte'"),
+        (ABLATION, "lora-r: 4", "chat-template: 'off'", "Set it for all methods, under settings or settings, tasks."),
+        (ABLATION, "{rte: {lora_dropout: 0}}", "{rte: {too_long: skip}}", "too_long is set for one method"),
+        (GOOD, "jsd-weight: 0.5", "backend: padded", "the base would be scored without it"),
         (ABLATION, "eval_limit: 5", "eval_limit: 0", "greater than or equal to 1"),
         (ABLATION, "audit_held_out: true", "audit_held_out: 1", "a valid boolean"),
         (ABLATION, "eval_limit: 5", "cross: [rte]", "two studies"),
@@ -112,6 +115,28 @@ def test_invalid_study_file_is_refused_in_one_line(tmp_path, text, old, new, hin
     line = refused("E-STUDY: ", load, tmp_path, text.replace(old, new))
     assert hint in line
     assert str(tmp_path / "mine.yaml") in line
+
+
+def test_settings_of_a_custom_method_apply_to_its_variants(tmp_path):
+    reference = "tests.training.test_own_method:WORST"
+    text = ABLATION.replace("f2c: {votes", f'"{reference}": {{votes').replace(
+        "method: f2c, lora-r", f'method: "{reference}", lora-r'
+    )
+    study = load(tmp_path, text)
+    assert study.settings_of("wide", "rte", QWEN)["votes"] == "online"
+    assert narrow(study, methods=["base"]).methods == ("base",)
+
+
+def test_task_may_be_a_set_of_promptsource():
+    task = "promptsource:super_glue/rte"
+    study = Study(name="mine", tasks=(task, "tasks/mine.yaml"), folder="/studies")
+    assert [*map(study.task_reference, study.tasks)] == [task, "/studies/tasks/mine.yaml"]
+
+
+def test_ambiguous_name_of_a_task_file_is_refused():
+    study = Study(name="mine", tasks=("a/task.yaml", "b/task.yaml", "b/other.yaml"))
+    refused(r"E-STUDY: --tasks, study mine: there is no 'task'\..* a/task.yaml, ", narrow, study, tasks=["task"])
+    assert narrow(study, tasks=["b/task.yaml", "other"]).tasks == study.tasks[1:]
 
 
 def test_unknown_study_has_a_suggestion():
@@ -236,3 +261,15 @@ def test_models_differ_only_in_wic():
     qwen, llama = release_settings(QWEN), release_settings(LLAMA)
     assert {key for key in qwen if qwen[key] != llama[key]} == {("f2c", "wic")}
     assert (qwen["f2c", "wic"]["unanimous_margin"], llama["f2c", "wic"]["unanimous_margin"]) == (12.0, 0.65)
+
+
+@pytest.mark.parametrize(
+    ("path", "family"),
+    [
+        ("/hub/models--meta-llama--Llama-3.2-3B-Instruct/snapshots/0cb88a4f", LLAMA),
+        ("/llama/models--Qwen--Qwen2.5-3B-Instruct/snapshots/aa8e7253", QWEN),
+        ("/models/other", QWEN),
+    ],
+)
+def test_release_settings_of_a_local_folder(path, family):
+    assert release_settings(path) == release_settings(family)

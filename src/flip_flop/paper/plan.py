@@ -14,7 +14,7 @@ from flip_flop.errors import InputError, first_repeated, look_up
 from flip_flop.files import sha256_file, sha256_json
 from flip_flop.hub import commit_on_hub, gguf_name, is_local_name
 from flip_flop.method import BASE, find_method, row_protocol_of
-from flip_flop.paper.study import GridCell, Study, expand
+from flip_flop.paper.study import SCORING, GridCell, Study, expand
 from flip_flop.tasks import Task, load_task, require_templates_for_training
 from flip_flop.training.settings import EXECUTION_ONLY
 
@@ -26,8 +26,6 @@ SINCE_SCHEME = ("num_samples",)
 # Parts of the provenance that do not decide a result: the digests of the rows and of the ids do. Another commit with
 # the same rows must not train again, and a node without a network cannot look up the commit.
 LOCATIONS = ("source", "mirror", "revision", "branch", "splits")
-# The settings that audits share with training runs.
-SCORING = ("chat_template", "backend", "batch_tokens", "too_long", "prompt_date")
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from flip_flop.method import BASE, METHODS, PAPER_METHODS, TrainingProtocol, fin
 from flip_flop.scoring.options import Shard
 from flip_flop.strict_yaml import StrictModel, read_yaml, validate
 from flip_flop.tasks import Task
+from flip_flop.tasks.task import task_loaders
 
 CATALOG = Path(__file__).parent / "catalog"
 RELEASE_SETTINGS = Path(__file__).parent / "published" / "release_settings.csv"
@@ -31,6 +32,8 @@ SET_BY_GRID = {
     "do_train": "the study",
     "protocol": "protocol: in the study file, or --protocol",
 }
+# The settings that audits share with training runs. Tables compare every method with the base, so all have the same.
+SCORING = ("chat_template", "backend", "batch_tokens", "too_long", "prompt_date")
 # A cell with these templates audits those that the task file holds out, if any.
 HELD_OUT = "held_out"
 
@@ -176,16 +179,27 @@ class Study(_Block):
             if name in (BASE.name, *METHODS):
                 raise InputError("E-STUDY", f"variants: {name!r} is a method.", "Give another name.")
             known_methods([variant.method], (), f"variants, {name}, method")
+        variants = self.variants.values()
+        of_variants = itertools.chain.from_iterable((variant.common, *variant.tasks.values()) for variant in variants)
+        for name in itertools.chain(*self.settings.methods.values(), *of_variants):
+            if name in SCORING:
+                raise InputError(
+                    "E-STUDY",
+                    f"{name} is set for one method, but the base would be scored without it.",
+                    "Set it for all methods, under settings or settings, tasks.",
+                )
         known_methods(self.methods, self.variants, "methods")
         methods = self.methods or (BASE.name, *PAPER_METHODS, *self.variants)
         object.__setattr__(self, "methods", methods)
         trained = [name for name in (*METHODS, *self.variants, *methods) if name != BASE.name]
-        require_known(self.settings.methods, trained, "settings, methods")
+        # A module:name may be the method of a variant, or one that `narrow` left out.
+        require_known([name for name in self.settings.methods if ":" not in name], trained, "settings, methods")
         return self
 
     def task_reference(self, task: str) -> str:
         """Return the name of a task, or the path of its file."""
-        is_file = task.endswith((".yaml", ".yml")) or "/" in task
+        is_set = task.partition(":")[0] in task_loaders()  # promptsource:super_glue/rte
+        is_file = task.endswith((".yaml", ".yml")) or ("/" in task and not is_set)
         return str((Path(self.folder) / task).resolve()) if is_file else task
 
     def settings_of(self, method: str, task: str, model: str) -> dict[str, Any]:
@@ -273,8 +287,10 @@ def narrow(
             if not values:
                 raise InputError("E-STUDY", f"--{name} is empty.", "Name at least one, or leave it out.")
     if tasks is not None:
-        # A task file may be named without its folder.
-        references = {Path(task).stem: task for task in study.tasks} | {task: task for task in study.tasks}
+        # A task file may be named without its folder, if no other has this name.
+        stems = [Path(task).stem for task in study.tasks]
+        references = {stem: task for stem, task in zip(stems, study.tasks, strict=True) if stems.count(stem) == 1}
+        references |= {task: task for task in study.tasks}
         require_known(tasks, references, f"--tasks, study {study.name}")
         content["tasks"] = tuple(references[task] for task in tasks)
         if study.cross is not None:
@@ -292,8 +308,8 @@ def narrow(
 def release_settings(model: str) -> Mapping[tuple[str, str], Mapping[str, Any]]:
     """Return the settings of the authors' release by (method, task), as fields of ``F2CConfig``.
 
-    The release ran Qwen2.5-3B-Instruct and Llama-3.2-3B-Instruct. Only WiC's settings differ. A model with "llama" in
-    its name uses those of Llama, every other model those of Qwen.
+    The release ran Qwen2.5-3B-Instruct and Llama-3.2-3B-Instruct. Only WiC's settings differ. The last part of the
+    model's path that contains "llama" or "qwen" decides; without one, the settings are those of Qwen.
 
     Example:
         >>> release_settings("meta-llama/Llama-3.2-3B-Instruct")["f2c", "wic"]["unanimous_margin"]
@@ -301,7 +317,9 @@ def release_settings(model: str) -> Mapping[tuple[str, str], Mapping[str, Any]]:
         >>> release_settings("Qwen/Qwen2.5-3B-Instruct")["cce", "rte"]
         {'cce_weight': 0.1}
     """
-    family = "llama" if "llama" in Path(model).name.lower() else "qwen"
+    # A snapshot in the hub's cache ends with a commit.
+    named = [name for part in Path(model.lower()).parts for name in ("qwen", "llama") if name in part]
+    family = (named or ["qwen"])[-1]
     settings: dict[tuple[str, str], dict[str, Any]] = {}
     with RELEASE_SETTINGS.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
