@@ -59,7 +59,7 @@ def test_edited_code_of_a_method_is_another_training(first, tmp_path, monkeypatc
     monkeypatch.syspath_prepend(tmp_path)
     code = tmp_path / "studied_method.py"
     code.write_text(
-        "from flip_flop.method import Method\n\n\ndef loss(*_): ...\n\n\nOWN = Method('own', 'Own', '', loss)\n"
+        "from flip_flop.method import Method\n\n\ndef loss(*_): ...\n\n\nOWN = Method('own', 'Own', '#000000', loss)\n"
     )
     study = small(methods=("base", "cce", "studied_method:OWN"))
     before, again = keys(study), keys(study)
@@ -250,6 +250,28 @@ def test_each_model_has_a_folder(tmp_path):
     refused(r"E-STUDY: .*several runs.* There: a/tiny, owner/some model\.", folder.read_study, study)
     assert folder.read_study(study, "a/tiny").setup.model == "a/tiny"
     refused(r"E-STUDY: .*no such run of .*", folder.read_study, study, "b")
+
+
+def test_unreadable_plan_of_another_study_is_ignored(tmp_path):
+    folder = StudyFolder(tmp_path)
+    folder.write_plan(plan(small(methods=("base",))))
+    others = ('{"study": {"name": "small-own"}}', '{"study": []}', "{}", "not JSON")
+    for number, content in enumerate(others):
+        (tmp_path / f"small-{number}").mkdir()
+        (tmp_path / f"small-{number}" / "study.json").write_text(content)
+    assert folder.read_study(small()).study.name == "small"
+
+
+def test_status_notes_the_plan_of_another_file_with_the_same_name(tmp_path, caplog):
+    write = StudyFolder(tmp_path / "out").write_plan
+    write(plan(small()))
+    mine = write_study(tmp_path / "mine")
+    other = write_study(tmp_path / "other", LONG.replace("demo_clear", "demo_remarks").replace("cce", "swarm"))
+    assert here("status", mine, "--out", tmp_path / "out") == 0
+    assert "W-STUDY" not in caplog.text
+    assert here("status", other, "--out", tmp_path / "out") == 0
+    for words in ("had other tasks than its file: demo_clear", "had other methods than its file: base, cce"):
+        assert f"W-STUDY: the last run of {other} {words}." in caplog.text
 
 
 @pytest.mark.parametrize(("before", "now", "warned"), [("1", "2", True), ("2", "2", False), (None, "2", False)])

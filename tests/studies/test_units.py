@@ -15,7 +15,7 @@ import psutil
 import pytest
 import torch
 import yaml
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from flip_flop.paper import run
 from flip_flop.paper.cli import PROGRAM
@@ -30,6 +30,7 @@ from flip_flop.paper.run import (
     worker_devices,
 )
 from flip_flop.report import load_run
+from flip_flop.scoring.models import EMBEDDED_MODEL
 from tests.processes import command, end, launch, launched, start, wait_for
 from tests.refused import refused
 from tests.studies.small_studies import (
@@ -201,6 +202,16 @@ def test_a_failed_audit_does_not_stop_the_others(tmp_path):
     assert line.startswith(f"failed: audit {unit.cells[1].label}: E-STUDY: ")
 
 
+def test_changed_model_folder_fails_the_unit(tmp_path):
+    shutil.copytree(EMBEDDED_MODEL, tmp_path / "model")
+    made, folder = plan(small(methods=("base",)), Setup(str(tmp_path / "model"), device="cpu")), StudyFolder(tmp_path)
+    weights = next((tmp_path / "model").glob("*.safetensors"))
+    save_file({name: 2 * value for name, value in load_file(weights).items()}, weights, metadata={"format": "pt"})
+    assert codes(made, folder) == [FAILED]
+    (line,) = failed(folder, made)
+    assert f"E-STUDY: the files of {tmp_path / 'model'} have changed since the plan." in line
+
+
 @pytest.mark.slow
 def test_work_runs_a_unit_by_name(done):
     made, folder = done
@@ -342,6 +353,7 @@ def test_exported_commands_leave_the_same_folders(whole, tmp_path, monkeypatch):
     shutil.rmtree(root / "small" / "tables")
     monkeypatch.chdir(tmp_path)
     here("run", "small.yaml", "--out", "out", "--device", "cpu", "--export", list_file)
+    here("run", "small.yaml", "--out", "out", "--device", "cpu", "--limit", "4", "--export", tmp_path / "trial.txt")
     monkeypatch.chdir("/")
     lines = [shlex.split(line.removeprefix("# "), comments=True) for line in list_file.read_text().splitlines()]
     commands = [words for words in lines if words[: len(PROGRAM)] == PROGRAM]

@@ -12,7 +12,7 @@ import click
 
 from flip_flop.cli.options import DataOptions, RowOptions, option, options, out_file, out_folder
 from flip_flop.console import align_columns, echo, num_processes
-from flip_flop.errors import InputError
+from flip_flop.errors import InputError, log
 from flip_flop.hub import check_shard
 from flip_flop.method.settings import Protocol, TrainingProtocol
 from flip_flop.metrics import resolve_average
@@ -30,7 +30,7 @@ from flip_flop.paper.data.promptsource import fetch, promptsource_names
 from flip_flop.paper.folder import StudyFolder, load_plan
 from flip_flop.paper.plan import Plan, Setup, Unit, make_plan
 from flip_flop.paper.slurm import export_commands, sbatch_options, submit
-from flip_flop.paper.study import Study, load_study, narrow, study_names
+from flip_flop.paper.study import Study, load_study, narrow
 from flip_flop.tasks import VALUE_LIMITS, TaskRequest
 from flip_flop.training.settings import check_settings
 
@@ -213,10 +213,8 @@ def run_command(grid: GridOptions, how: RunOptions, name: str, out: Path, quiet:
             "Give --device cpu or cuda, or --dtype.",
         )
     folder, plan = StudyFolder(out), make_plan(study, setup.with_dtype(on_gpu=on_gpu))
-    command = [*PROGRAM, "work", str(folder.write_plan(plan))]
-    reference = name if name in study_names() else str(Path(name).resolve())
-    tables = [*PROGRAM, "tables", reference, "--model", setup.model, "--protocol", study.protocol]
-    tables += ["--out", str(folder.root)]
+    path = str(folder.write_plan(plan))
+    command, tables = [*PROGRAM, "work", path], [*PROGRAM, "tables", path]
     still_open = (unit for unit in plan.units if not all(map(folder.is_done, unit.cells)))
     commands = unit_commands(folder, still_open, command, launcher, sharded=study.shard is not None)
     if how.export is not None:
@@ -296,15 +294,25 @@ def status_command(name: str, model: str | None, protocol: str | None, out: Path
 @protocol_option
 @out_option
 def tables_command(name: str, model: str | None, protocol: str | None, out: Path) -> None:
-    """Write the tables and figures of the completed cells in the last run of a study."""
+    """Write the tables and figures of the completed cells in the last run of a study.
+
+    NAME may also be the plan of a run, OUT/<study>/plans/<digest>.json, without --model, --protocol and --out. The
+    commands of `run --export` and the jobs of Slurm use this.
+    """
     _write_outputs(*_last_run(out, name, model, protocol), quiet=False)
 
 
 def _last_run(out: Path, name: str, model: str | None, protocol: str | None) -> tuple[StudyFolder, Plan]:
     echo(f"reading study {name}", err=True)
+    if name.endswith(".json"):
+        return StudyFolder(Path(name).resolve().parents[2]), load_plan(Path(name))
     study = narrow(load_study(name), protocol=protocol)
     folder = StudyFolder(out)
-    return folder, folder.read_study(study, model_path(model) if model else None)
+    plan = folder.read_study(study, model_path(model) if model else None)
+    for part in ("tasks", "methods"):
+        if set(last := getattr(plan.study, part)) != set(getattr(study, part)):
+            log.warning("W-STUDY: the last run of %s had other %s than its file: %s.", name, part, ", ".join(last))
+    return folder, plan
 
 
 def _write_outputs(folder: StudyFolder, plan: Plan, quiet: bool) -> None:

@@ -122,9 +122,10 @@ class StudyFolder:
         """
         plans = {}
         for path in sorted(self.root.glob("*/study.json"), key=lambda path: path.stat().st_mtime_ns):
-            if f"{path.parent.name}-".startswith(f"{study.name}-"):
-                plan = load_plan(path)  # maybe of a study whose name begins alike
-                if (plan.study.name, plan.study.protocol) == (study.name, study.protocol):
+            record = _read(path).get("study")
+            if isinstance(record, dict) and record.get("name") == study.name:  # another study's may be unreadable
+                plan = load_plan(path)
+                if plan.study.protocol == study.protocol:
                     plans[plan.setup.model] = plan
         if model is None and len(plans) == 1:
             return next(iter(plans.values()))

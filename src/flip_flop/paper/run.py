@@ -24,7 +24,7 @@ from flip_flop.errors import InputError
 from flip_flop.evaluation.audit import audit
 from flip_flop.files import lock_output, remove
 from flip_flop.paper.folder import CELL, StudyFolder
-from flip_flop.paper.plan import Cell, Plan, Unit, cell_key, choose, open_task
+from flip_flop.paper.plan import Cell, Plan, Unit, cell_key, choose, identify_model, open_task
 from flip_flop.scoring import CausalLMScorer, LoadedModel, ScoringOptions, load_model
 from flip_flop.scoring.distributed import all_gather
 from flip_flop.tasks import Task
@@ -144,6 +144,8 @@ def _open(plan: Plan, cell: Cell) -> Task:
 
 def _load(plan: Plan, adapter: Path | None = None) -> LoadedModel:
     setup = plan.setup
+    if "name" not in plan.model_identity and identify_model(setup) != plan.model_identity:  # not one of the hub
+        raise InputError("E-STUDY", f"the files of {setup.model} have changed since the plan.", "Run the study again.")
     loaded = load_model(
         setup.model,
         adapter=adapter,
