@@ -136,6 +136,8 @@ def test_settings_store_the_method_by_name():
         (":WORST", "method is ':WORST': ValueError: "),
         (Method("f2c", "Mine", "#000000", worst_template), "'f2c' is the name of another method"),
         (Method("mine", "Mine", "#000000"), "'mine' has no loss"),
+        (Method("mine", "Mine", "greenish", worst_template), "'mine' has colour 'greenish', which is not #RRGGBB"),
+        (Method("mine", "Mine", "", worst_template), "'mine' has colour '', which is not #RRGGBB"),
         (Method("base", "Mine", "#000000", worst_template), "'base' is the name of another method"),
         *(
             (Method(name, "Mine", "#000000", worst_template), f"method: {name!r} is not one word")
@@ -173,7 +175,7 @@ def test_nll_does_not_depend_on_earlier_calls(tmp_path):
         assert not hasattr(instance, "label")
         return {"nll": instance.nll(label).mean()}
 
-    trainer = make_exact_trainer(tmp_path, method=Method("any", "Any", "#0", loss))
+    trainer = make_exact_trainer(tmp_path, method=Method("any", "Any", "#000000", loss))
     trainer.compute_loss(trainer.adapted, {"instances": list(trainer.train_instances)})
     expected = torch.stack(read.pop("by hand"))
     for way, result in read.items():
@@ -187,7 +189,7 @@ def test_random_draws_depend_only_on_seed_purpose_epoch_and_id(tmp_path):
         drawn.append({purpose: tuple(instance.random(purpose).permutation(50)) for purpose in ("a", "b")})
         return {"nll": instance.nll(0).mean()}
 
-    method = Method("draws", "Draws", "#0", loss, needs_consensus=False)
+    method = Method("draws", "Draws", "#000000", loss, needs_consensus=False)
     trainer = make_trainer(tmp_path, method=method)
     encoded = list(trainer.train_instances)[:2]
     for instances in (encoded, encoded[::-1]):
@@ -219,7 +221,7 @@ INVALID_LOSSES = {
 
 
 def make_own(tmp_path, loss, **changes):
-    method = Method("own", "Own", "#0", lambda instance, config: loss(instance), needs_consensus=False)
+    method = Method("own", "Own", "#000000", lambda instance, config: loss(instance), needs_consensus=False)
     return make_trainer(tmp_path, method=method, **changes)
 
 

@@ -84,7 +84,7 @@ def test_an_instance_has_its_gold_label_and_the_scores_that_vote_only_where_they
         seen[instance.id] = instance.gold, instance.vote_scores
         return {"any": instance.scores().sum()}
 
-    method = Method("reads", "Reads", "#0", loss, needs_consensus=False, uses_labels=uses_labels)
+    method = Method("reads", "Reads", "#000000", loss, needs_consensus=False, uses_labels=uses_labels)
     trainer = trainer_of(tmp_path, method, vote_calibration="batch", supervised_weight=weight)
     encoded = list(trainer.train_instances)
     randomize(trainer)  # the base model votes

@@ -160,7 +160,7 @@ def find_method(method: object) -> Method:
 
     Raises:
         InputError: ``E-CONFIG`` if it does not exist, has no loss, or has a name that is not one word or is that of
-            another method.
+            another method, or a colour that is not ``#RRGGBB``.
     """
     if not isinstance(method, str | Method):
         raise InputError("E-CONFIG", f"method is {method!r}.", f"Use one of {', '.join(METHODS)}.")
@@ -169,6 +169,7 @@ def find_method(method: object) -> Method:
         "has no loss": method.loss is None,
         "is the name of another method": {**METHODS, BASE.name: BASE}.get(method.name, method) is not method,
         "is not one word of letters, digits and _": not re.fullmatch(r"\w[\w.-]*", method.name),
+        f"has colour {method.colour!r}, which is not #RRGGBB": not re.fullmatch("#[0-9A-Fa-f]{6}", str(method.colour)),
     }
     if reasons := [fault for fault, holds in faults.items() if holds]:
         raise InputError("E-CONFIG", f"method: {method.name!r} {reasons[0]}.", "Change the Method.")
