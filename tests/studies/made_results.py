@@ -8,6 +8,7 @@ import pandas as pd
 
 from flip_flop.files import sha256_text, write_json
 from flip_flop.method import BASE, METHODS
+from flip_flop.paper.data.catalog import catalog_entry
 from flip_flop.paper.folder import StudyFolder
 from flip_flop.paper.frame import KEPT, TEMPLATE_F1, make_frame
 from flip_flop.paper.plan import Cell, Plan, Setup
@@ -34,8 +35,9 @@ class Maker:
     def frame(self) -> pd.DataFrame:
         return make_frame(self.folder, self.plan)
 
-    def audit(self, method, task, *, source=None, seed=None, k=10, held_out=False, shown=(6, 0), **more) -> None:
-        """``shown``: how many templates are audited, and the first one's number."""
+    def audit(self, method, task, *, source=None, seed=None, k=10, held_out=False, shown=None, **more) -> None:
+        """``shown``: how many templates are audited, and the first one's number. None: as many as in the paper."""
+        shown = shown or (num_templates(task), 0)
         source, training = None if method == "base" else source or task, None
         if source:
             training = self._cell("train", method, source, source, seed, held_out, _names(k, 0), None)
@@ -83,6 +85,10 @@ def _names(number: int, first: int) -> tuple[str, ...]:
     return tuple(f"t{index:02d}" for index in range(first, first + number))
 
 
+def num_templates(task: str) -> int:
+    return catalog_entry(task).paper["templates"] if task in dataset_names() else 6
+
+
 def study1(maker: Maker, tasks=("rte", "copa", "my_task"), seeds=(0, 1), methods=("swarm", "cce", "f2c")) -> Maker:
     for task in tasks:
         maker.audit("base", task)
@@ -114,7 +120,8 @@ def made_frame(*audits: dict) -> pd.DataFrame:
     for position, audit in enumerate(audits):
         is_base = audit["method"] == "base"
         row = {"setting": "own", "source": "" if is_base else audit["task"], "seed": None if is_base else 0}
-        row |= {"k": 0 if is_base else 10, "held_out": False, "template_names": ("t0", "t1"), "is_done": True}
+        names = _names(num_templates(audit["task"]), 0)
+        row |= {"k": 0 if is_base else 10, "held_out": False, "template_names": names, "is_done": True}
         row |= {"model": MODEL, "is_demo": False, "split": "test", "instances": 100, "collapsed": False}
         method = {"base": BASE, **METHODS}.get(audit["method"])
         row |= {"method_title": method.title if method else audit["method"]}

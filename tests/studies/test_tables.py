@@ -61,6 +61,13 @@ def test_an_own_method_has_its_title_and_colour_as_long_as_it_can_be_imported(tm
     assert titles_of(frame)[reference] == reference
 
 
+def test_variants_have_colours_that_no_other_method_has(tmp_path):
+    variants = {name: MethodVariant(method="f2c") for name in ("a", "b")}
+    study = small_studies.small(methods=("base", "bct", "opct", "a", "b"), variants=variants, protocol="recommended")
+    frame = make_frame(StudyFolder(tmp_path), small_studies.plan(study))
+    assert len(set(colours_of(frame).values())) == 5
+
+
 @pytest.fixture(scope="session")
 def studies(tmp_path_factory):
     """Random results of studies 1, 2 and 3 in one folder, and their frame."""
@@ -142,6 +149,14 @@ def test_incomplete_audit_has_rows_without_values(tmp_path):
     assert averaged(frame, "f2c", "rte")["mean_f1"].seeds == (0,)
 
 
+def test_templates_that_every_training_run_has_seen_are_study_3(tmp_path):
+    task = str(small_studies.write_task(tmp_path, name="tickets"))
+    subsets = {task: {"train_first": (3, None), "held_out": ("t0", "t1")}}
+    made = small_studies.plan(small_studies.small(tasks=(task,), template_subsets=subsets))
+    frame = make_frame(StudyFolder(tmp_path), made)
+    assert cells_of(frame, "unseen", "method", "k") == [("base", 0), ("cce", 3), ("cce", 4)]
+
+
 # ---- the paper's numbers ----
 
 
@@ -205,6 +220,25 @@ def test_zero_change_counts_as_unchanged():
     assert rows_of(grids.transfer_table(made_frame(*audits), "f2c"))[2][1:3] == ["+5.00", "2/1"]
 
 
+def test_rounding_errors_are_no_change():
+    audits = [{"method": "base", "task": "mine", "values": {"mean_f1": 0.37}}]
+    same = {"method": "f2c", "task": "mine", "values": {"mean_f1": 0.37}, "base": {"mean_f1": 0.37}}
+    audits += [same | {"seed": seed} for seed in range(3)]  # their mean is not exactly 0.37
+    rows = rows_of(grids.changes_table(made_frame(*audits)))
+    assert next(row for row in rows if row[1] == "better/worse")[2] == "0/0"
+
+
+def test_papers_numbers_stand_only_beside_its_templates():
+    values = dict.fromkeys(PAPER_METRICS, 0.5)
+    audits = [{"method": "base", "task": "rte", "values": values}]
+    held_out = {"setting": "held_out", "held_out": True, "template_names": tuple("abcdefghij")}
+    audits += [audit | held_out for audit in audits]
+    audits += [{"method": "base", "task": "copa", "values": values, "template_names": ("t0", "t1")}]
+    records = grids.methods_table(made_frame(*audits)).records
+    known = records[records["paper"].notna() & (records["metric"] == "mean_f1")]
+    assert known[["task", "setting"]].to_numpy().tolist() == [["rte", "own"]]
+
+
 @pytest.mark.slow
 def test_missing_cell_is_a_dash():
     lost = {"is_done": False, "values": {}}
@@ -233,6 +267,26 @@ def test_notes_name_cells_over_fewer_seeds_and_instances_that_are_not_the_papers
         "Not the paper's instances: WiC 277 of test.",
     ]
     assert "2 audits of this table not done yet." in notes
+
+
+@pytest.mark.parametrize(
+    ("changes", "table", "shown"),
+    [
+        (
+            {"setting": "transfer", "source": "cb"},
+            lambda frame: grids.transfer_table(frame, "f2c"),
+            "F2C from CB on RTE",
+        ),
+        ({"setting": "unseen", "k": 5, "held_out": True}, grids.unseen_table, "F2C, 5 templates, on RTE"),
+    ],
+)
+def test_notes_name_the_training_run_of_a_cell(changes, table, shown):
+    values = {"values": dict.fromkeys(PAPER_METRICS, 0.5), "collapsed": True}
+    audit = {"method": "f2c", "task": "rte"} | values | changes
+    other = audit | ({"source": "copa"} if "source" in changes else {"k": 10})
+    notes = table(made_frame(*(other | {"seed": seed} for seed in (0, 1)), audit)).notes
+    assert f"Over fewer seeds than the others: {shown} (1)." in notes
+    assert any(note.startswith("Collapsed") and shown in note for note in notes)
 
 
 def test_average_over_fewer_tasks_is_labelled():
@@ -310,6 +364,7 @@ def test_held_out_templates_have_separate_rows(tmp_path):
     of_other = [row[rows[0].index("other")] for row in rows[2:]]
     assert (all(of_other[:7]), any(of_other[7:])) == (True, False)
     assert "dash" not in "\n".join(tables["table1_methods"].notes)
+    assert [bool(row[-1]) for row in rows[2:]] == [bool(row[rows[0].index("other")]) for row in rows[2:]]
     changes = [row[:2] for row in rows_of(tables["table1_changes_held_out"])[2:]]
     assert changes == [["F2C (held out)", "mine"], ["", "average, 1 task"], ["", "better/worse"]]
     assert "study3_unseen_templates" not in tables
@@ -329,6 +384,14 @@ def test_untrusted_names_cannot_break_a_table():
     assert escape("a_b & 50%") == r"a\_b \& 50\%"
     assert escape("[x]*") == "{[}x{]}{*}"
     assert escape("\\end{x}\u202e") == r"\textbackslash{}end\{x\}\textbackslash{}u202e"
+
+
+def test_symbols_in_names_are_not_mathematics():
+    name = "org/F2C_P_o_F1"
+    table = grids.methods_table(made_frame({"method": "base", "task": "F1_x", "values": {}, "model": name}))
+    caption = re.search(r"\\caption\{(.*)\}", replace(table, notes=[*table.notes, "F2C: mean F1, P_o."]).latex())[1]
+    assert r"Model: org/F2C\_P\_o\_F1." in caption
+    assert r"F$^2$C: $\overline{F_1}$, $P_o$." in caption
 
 
 @pytest.fixture(scope="module")
@@ -400,12 +463,12 @@ def test_outputs_are_files_that_a_page_links(studies, tmp_path):
 @pytest.mark.slow
 def test_outputs_are_reproducible_and_replace_outdated_ones(tmp_path):
     out, maker = tmp_path / "out", base_alone(Maker(tmp_path / "runs"))
-    outdated = [out / "tables" / "table1_methods.md", out / "figures" / "unseen_templates.pdf"]
-    for path in (*outdated, out / "tables" / "notes.txt"):
-        path.parent.mkdir(parents=True, exist_ok=True)
+    write(study1(study2(study3(Maker(tmp_path / "outdated"), "cb")), tasks=("rte",)), out)
+    of_user = [out / "tables" / "notes.md", out / "tables" / "table2_transfer_new.csv", out / "figures" / "photo.png"]
+    for path in of_user:
         path.write_text("mine")
     files = write(maker, out)
-    assert {path for path in out.rglob("*") if path.is_file()} == {*files, out / "tables" / "notes.txt"}
+    assert {path for path in out.rglob("*") if path.is_file()} == {*files, *of_user}
     content = {path: path.read_bytes() for path in files}
     maker.cells = dict(reversed(maker.cells.items()))  # in any order
     assert write(maker, out) == files

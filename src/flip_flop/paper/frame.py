@@ -9,7 +9,8 @@ Columns:
 - ``template_names``: the audited templates.
 - ``held_out``: whether the training run used none of them.
 - ``setting``: ``own``: audited on the task trained on. ``held_out``: on templates that the task file holds out.
-  ``transfer``: on a different task. ``unseen`` (study 3): on templates that some training run has not seen.
+  ``transfer``: on a different task. ``unseen`` (study 3): on templates that some training run has not seen, or that
+  ``template_subsets`` holds out.
 - ``position``: the audit's index in the grid.
 - ``is_done``: whether the audit is complete. An incomplete audit has rows without values.
 - ``model``, ``is_demo``, ``split``, ``instances``, ``seconds``, ``collapsed``: from the record of the audit.
@@ -18,6 +19,7 @@ Columns:
 - ``change_low``, ``change_high``: the 95% interval of the mean over seeds minus ``base``, paired over instances.
 """
 
+import itertools
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -64,7 +66,8 @@ def make_frame(folder: StudyFolder, plan: Plan) -> pd.DataFrame:
         if plan.study.audit_held_out and cell.held_out and cell.task not in plan.study.template_subsets:
             return "held_out"
         setting: Setting = "own" if cell.source in (None, cell.task_name) else "transfer"
-        return "unseen" if (cell.task_name, cell.templates) in unseen else setting
+        has_subsets = cell.task in plan.study.template_subsets
+        return "unseen" if has_subsets or (cell.task_name, cell.templates) in unseen else setting
 
     methods, trainings = _methods_audited(plan), {cell.key: cell for cell in plan.trainings}
     cells: dict[Any, list[dict[str, Any]]] = {}
@@ -135,9 +138,12 @@ def _compare(metric: str, base: Audit | None, runs: Sequence[Audit]) -> dict[str
 def _methods_audited(plan: Plan) -> dict[str, Method]:
     """Return the methods by name, in the order of tables. Methods that cannot be imported share a colour."""
     known: dict[str, Method] = {BASE.name: BASE, **METHODS}
-    for number, (name, variant) in enumerate(plan.study.variants.items()):
-        colour = variant.colour or VARIANT_COLOURS[number % len(VARIANT_COLOURS)]
-        known[name] = Method(name, variant.title or name, colour)
+    variants = plan.study.variants
+    taken = {variant.colour.lower() for variant in variants.values()}
+    taken |= {_own_method(name).colour.lower() for name in plan.study.methods if name not in variants}
+    free = itertools.cycle([colour for colour in VARIANT_COLOURS if colour not in taken] or VARIANT_COLOURS)
+    for name, variant in variants.items():
+        known[name] = Method(name, variant.title or name, variant.colour or next(free))
     order = plan.study.methods if plan.study.variants else known
     names = sorted({cell.method for cell in plan.audits}, key=lambda name: _rank(name, order))
     return {name: known.get(name) or _own_method(name) for name in names}
@@ -175,7 +181,7 @@ def average_seeds(frame: pd.DataFrame) -> pd.DataFrame:
     )
     cells = cells.reset_index()
     cells["templates"] = [len(names) for names in cells["template_names"]]
-    cells["change"] = cells["mean"] - cells["base"]
+    cells["change"] = (cells["mean"] - cells["base"]).round(12)  # without rounding errors, which would have a sign
     cells["improvement"] = cells["change"] * cells["metric"].map(direction).astype(int)
     return cells
 

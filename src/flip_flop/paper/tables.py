@@ -43,6 +43,13 @@ if TYPE_CHECKING:
 
 RENDERERS = {"md": Table.markdown, "csv": Table.csv, "tex": Table.latex}
 FORMATS = ("pdf", "svg", "png")
+KINDS = {"tables": RENDERERS, "figures": FORMATS}
+# The names of tables and figures, and of those that each method has.
+STEMS = (
+    *("table1_methods", "table1_changes", "table1_changes_held_out", "study3_unseen_templates", "base_spread"),
+    *("f1_over_templates", "f1_over_templates_base", "unseen_templates"),
+)
+BY_METHOD = ("table2_transfer", "table2_pairs", *(f"transfer_{metric}" for metric in PAPER_METRICS))
 ALL = "all"
 # Next to tasks, and no name of a task. To pandas 2, all texts that begin with \0 are equal.
 AVERAGE, COUNTS = "\naverage", "\ncounts"
@@ -165,6 +172,13 @@ def mark_extremes(values: pd.Series) -> pd.Series:
     return printed.map(lambda value: marks.get(value, "")).astype(object)
 
 
+def audit_title(line: Any) -> str:
+    """Return the method, training task or number of templates, and task of an audit, as notes name it."""
+    of_training = f", {line.k} templates," if line.setting == "unseen" and line.k else ""
+    source = f" from {task_title(line.source)}" if line.setting == "transfer" else ""
+    return f"{line.method_title}{of_training}{source} on {task_title(line.task)}{held_out(line)}"
+
+
 def make_notes(frame: pd.DataFrame, asked: pd.DataFrame, rows: Iterable[Row], *more: str | bool) -> list[str]:
     """Return the notes below a table of the ``asked`` audits. False values are left out."""
     audits, done = asked[asked["metric"] == KEPT[0]], frame[frame["is_done"]].sort_values("position", kind="stable")
@@ -172,15 +186,14 @@ def make_notes(frame: pd.DataFrame, asked: pd.DataFrame, rows: Iterable[Row], *m
     seeds, sizes, splits = (sorted(complete[name].dropna().unique()) for name in ("seed", "instances", "split"))
     seed_words = f"; {count(len(seeds), 'training seed')} ({', '.join(map(str, seeds))})" if seeds else ""
     collapsed = complete[complete["collapsed"].astype(bool)]
-    names = dict.fromkeys(f"{audit.method_title} on {task_title(audit.task)}" for audit in collapsed.itertuples())
+    names = dict.fromkeys(map(audit_title, collapsed.itertuples()))
     texts = [cell.text for row in rows for cell in row if cell.style != "paper"]
     ends = [f"{size:,}" for size in (*sizes[:1], *sizes[-1:])]
     num_open = len(audits) - len(complete)
     trained = complete[complete["method"] != BASE.name]
     per_cell = trained.groupby([*CELL, "method_title"], dropna=False, sort=False)["seed"].nunique()
     fewer = [
-        f"{line.method_title} on {task_title(line.task)}{held_out(line)} ({line.seed})"
-        for line in per_cell[per_cell < len(seeds)].reset_index().itertuples()
+        f"{audit_title(line)} ({line.seed})" for line in per_cell[per_cell < len(seeds)].reset_index().itertuples()
     ]
     other = [
         f"{task_title(line.task)} {line.instances:,} of {line.split}"
@@ -223,10 +236,13 @@ def methods_table(frame: pd.DataFrame) -> Table:
     printed = printed[printed.groupby("order")["paper"].transform("count") > 0].assign(mark="paper")
     lines = pd.concat([lines, printed])
     # An average over ten tasks is not one over eleven.
-    averages = lines.groupby("order")["mean"].transform(lambda means: means.mean(skipna=False))
+    by_row = lines.groupby("order")
+    averages = by_row["mean"].transform(lambda means: means.mean(skipna=False))
     averages = lines.assign(mean=averages, task=AVERAGE, std_over_seeds=np.nan)
     averages["mark"] = averages["mark"].where(averages["label"] == "paper", "")
-    lines = pd.concat([lines, averages]).sort_values("order", kind="stable")
+    lines = pd.concat([lines, averages[by_row["task"].transform("size") == len(tasks)]]).sort_values(
+        "order", kind="stable"
+    )
     heads: list[Write] = [
         method_head(frame),
         lambda line: TableCell(line.label, "paper" if line.label == "paper" else ""),
@@ -376,7 +392,7 @@ def unseen_table(frame: pd.DataFrame) -> Table:
         frame,
         asked,
         rows,
-        "All rows of a task are audited on the same templates, the ones held out from training on the first K.",
+        "All rows of a task are audited on the same templates, those of held_out in the study file.",
         bool(lines["seen"].any()) and "Rows marked (seen): trained on these templates too.",
         "Changes are in points against the base; lower sigma_F1 is better. " + INTERVAL_NOTE,
         "The paper gives this study as a plot, without numbers.",
@@ -468,8 +484,12 @@ def _on_own_task(frame: pd.DataFrame, setting: Setting) -> pd.DataFrame:
 
 
 def _with_paper(cells: pd.DataFrame) -> pd.DataFrame:
-    keys = ["method", "task", "metric"]
-    return cells.merge(table1()[[*keys, "paper", "paper_change"]], how="left", on=keys)
+    """Add the paper's numbers to the audits on the own task under as many templates as in the paper."""
+    keys, numbers = ["method", "task", "metric"], ["paper", "paper_change"]
+    cells = cells.merge(table1()[[*keys, *numbers]], how="left", on=keys)
+    counts = cells["task"].map({task: catalog_entry(task).paper["templates"] for task in dataset_names()})
+    is_paper = (cells["setting"] == "own") & cells["templates"].fillna(counts).eq(counts)
+    return cells.assign(**{name: cells[name].where(is_paper) for name in numbers})
 
 
 def _transfer(frame: pd.DataFrame, method: str) -> tuple[pd.DataFrame, bool]:
@@ -484,8 +504,8 @@ def _transfer(frame: pd.DataFrame, method: str) -> tuple[pd.DataFrame, bool]:
 def write_outputs(frame: pd.DataFrame, study: Study, out: Path) -> list[Path]:
     """Write the tables and figures of complete audits, and ``index.md`` with all of them.
 
-    Outdated tables and figures are removed. Notes below the tables name incomplete audits. Returns the written files,
-    ``index.md`` first.
+    Outdated tables and figures of these names are removed, and no other files. Notes below the tables name incomplete
+    audits. Returns the written files, ``index.md`` first.
 
     Raises:
         InputError: ``E-RUN-MISSING`` or ``E-RUN-BROKEN`` for a run that cannot be read.
@@ -497,9 +517,11 @@ def write_outputs(frame: pd.DataFrame, study: Study, out: Path) -> list[Path]:
         for table in contents
     }
     files |= {out / "figures" / f"{plot.name}.{kind}": plot.render(kind) for plot in plots for kind in FORMATS}
-    for path in [*(out / "tables").glob("*.*"), *(out / "figures").glob("*.*")]:
-        if path not in files and path.suffix.removeprefix(".") in (*RENDERERS, *FORMATS):
-            path.unlink()
+    by_method = itertools.product(BY_METHOD, (*METHODS, *study.methods))
+    for name in (*STEMS, *itertools.starmap(file_name, by_method)):
+        for path in (out / place / f"{name}.{kind}" for place, kinds in KINDS.items() for kind in kinds):
+            if path not in files:
+                path.unlink(missing_ok=True)
     for path, content in files.items():
         write_bytes(path, content)
     write_text(out / "index.md", _page(frame, study, contents, plots))

@@ -88,7 +88,10 @@ _LATEX_SYMBOLS = {
     "κ": r"$\kappa$",
     "→": r"$\to$",
 }
-_LATEX_TOKENS = re.compile("|".join([*map(re.escape, sorted(_LATEX_SYMBOLS, key=len, reverse=True)), "."]), re.DOTALL)
+# A symbol is a word: not a part of another word or of a path.
+_LATEX_TOKENS = re.compile(
+    rf"(?<![\w/])(?:{'|'.join(map(re.escape, sorted(_LATEX_SYMBOLS, key=len, reverse=True)))})(?![\w/-])|.", re.DOTALL
+)
 
 Style = Literal["", "name", "paper", "best", "worst", "small"]
 _LATEX_STYLES = {
