@@ -1,5 +1,6 @@
 """Plans: the digest of a cell contains exactly the inputs that decide the result. Files and lists of plans."""
 
+import functools
 from dataclasses import replace
 
 import pyarrow as pa
@@ -232,8 +233,12 @@ def test_plan_is_read_as_written(tmp_path):
     assert path.parent == tmp_path / "small" / "plans"
     for loaded in (load_plan(path), folder.read_study(study)):
         assert (loaded.cells, loaded.setup, loaded.study.tasks) == (written.cells, written.setup, study.tasks)
+    assert here("status", path) == 0
     path.write_text("{}")
-    refused(r"E-STUDY: .*not the plan of a study", load_plan, path)
+    for command in (load_plan, functools.partial(here, "status")):
+        refused(r"E-STUDY: .*not the plan of a study", command, path)
+    path.unlink()
+    refused(r"E-STUDY: .*No such file", here, "tables", path)
     refused(r"E-STUDY: .* There: small\.", folder.read_study, load_study("study1"))
 
 

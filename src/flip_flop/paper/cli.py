@@ -304,8 +304,8 @@ def tables_command(name: str, model: str | None, protocol: str | None, out: Path
 
 def _last_run(out: Path, name: str, model: str | None, protocol: str | None) -> tuple[StudyFolder, Plan]:
     echo(f"reading study {name}", err=True)
-    if name.endswith(".json"):
-        return StudyFolder(Path(name).resolve().parents[2]), load_plan(Path(name))
+    if (path := Path(name).resolve()).suffix == ".json" and path.parent.name == "plans":
+        return StudyFolder(path.parent.parent.parent), load_plan(path)
     study = narrow(load_study(name), protocol=protocol)
     folder = StudyFolder(out)
     plan = folder.read_study(study, model_path(model) if model else None)
