@@ -4,6 +4,7 @@ import json
 import logging
 import re
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from io import BytesIO
 from pathlib import Path
@@ -473,3 +474,10 @@ def test_whole_numbers_of_numpy_are_recorded_as_plain_numbers(untyped, loaded, t
         record = load_run(run.write(tmp_path / kind.__name__)).record
         records.append((record.seed, record.scoring, record.task))
     assert records[0] == records[1] == records[2]
+
+
+def test_threads_that_share_a_model_score_as_one_after_the_other(loaded, task):
+    alone = audit(loaded, task, quiet=True).scores
+    with ThreadPoolExecutor(3) as threads:
+        for run in threads.map(lambda _: audit(loaded, task, quiet=True), range(6)):
+            np.testing.assert_array_equal(run.scores, alone)

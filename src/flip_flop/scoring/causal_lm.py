@@ -1,6 +1,7 @@
 """A causal language model of transformers, with or without an adapter, and the errors that it causes."""
 
 import json
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +24,16 @@ def unwrap(model: nn.Module) -> PreTrainedModel:
     """Return the causal LM of a ``PeftModel``, with its adapter active, or the model itself."""
     get_base_model = getattr(model, "get_base_model", None)
     return cast(PreTrainedModel, get_base_model() if get_base_model else model)
+
+
+_LOCK = threading.RLock()
+
+
+@contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """Make other threads wait, because the model's modes, the random state or the library change for a while."""
+    with _LOCK:
+        yield
 
 
 @contextmanager

@@ -28,7 +28,7 @@ from transformers import PreTrainedTokenizerBase
 from flip_flop.console import today, track, warn_once
 from flip_flop.errors import InputError, log
 from flip_flop.prompts import MAX_OUTPUT, Chat, RenderedInstance, begins_reasoning, has_spaces, unsupported
-from flip_flop.scoring.causal_lm import as_input_error, unwrap
+from flip_flop.scoring.causal_lm import as_input_error, one_at_a_time, unwrap
 from flip_flop.scoring.options import ChatTemplate
 from flip_flop.scoring.too_long import TooLong, refuse_or_skip
 from flip_flop.scoring.trie import TokenTrie, build_trie
@@ -215,7 +215,8 @@ class PromptEncoder:
             return instance
         check_chat(self.tokenizer, instance.chat, self.trained_chat)
         clock = SimpleNamespace(now=functools.partial(datetime.fromisoformat, self.date))
-        with patch("transformers.utils.chat_template_utils.datetime", clock):  # the library has no parameter for it
+        # The library has no parameter for the date.
+        with one_at_a_time(), patch("transformers.utils.chat_template_utils.datetime", clock):
             prompts = [in_chat(self.tokenizer, prompt, instance.chat) for prompt in instance.prompts]
             return replace(instance, prompts=tuple(prompts))
 

@@ -44,7 +44,7 @@ from flip_flop.files import (
 from flip_flop.hub import DEMO, GGUFName, check_model_name, check_shard, gguf_name, is_local_name, why_unreachable
 from flip_flop.record import ADAPTER_CONFIG, AdapterRecord, ModelRecord, check_adapter_folder
 from flip_flop.scoring.adapters import identify_adapter, load_adapter
-from flip_flop.scoring.causal_lm import as_input_error, check_model, unwrap
+from flip_flop.scoring.causal_lm import as_input_error, check_model, one_at_a_time, unwrap
 from flip_flop.scoring.distributed import join_processes, sharding_arguments, sharding_of
 from flip_flop.scoring.encode import PromptEncoder
 from flip_flop.scoring.options import ChatTemplate, DeviceMap, LoadIn, Shard
@@ -248,6 +248,7 @@ def _silent_loading() -> Iterator[None]:
                 disable_progress_bars()
 
 
+@one_at_a_time()
 @_silent_loading()
 @as_input_error("E-MODEL-FILE", "A file of the model is invalid", kind=Exception)
 def load_model(

@@ -17,7 +17,7 @@ from flip_flop.files import generator, read_answers, sha256_json, utf8, write_an
 from flip_flop.metrics import Scores
 from flip_flop.prompts import AnswerFormat, RenderedInstance, token_f1
 from flip_flop.scoring import distributed
-from flip_flop.scoring.causal_lm import evaluation_mode, unwrap
+from flip_flop.scoring.causal_lm import evaluation_mode, one_at_a_time, unwrap
 from flip_flop.scoring.models import LoadedModel
 from flip_flop.scoring.options import ScoringOptions
 from flip_flop.scoring.packed import groups
@@ -133,6 +133,7 @@ def batches_of(prompts: Sequence[Sequence[int]], max_tokens: int, batch_tokens: 
     return [batch[::-1] for batch in batches]
 
 
+@one_at_a_time()
 def write_all(
     loaded: LoadedModel,
     prompts: Sequence[Sequence[int]],

@@ -24,7 +24,7 @@ from flip_flop.metrics import Scores, gold_of
 from flip_flop.prompts import RenderedInstance
 from flip_flop.record import AdapterRecord, ModelRecord
 from flip_flop.scoring import distributed
-from flip_flop.scoring.causal_lm import TESTED, evaluation_mode, require_finite, unwrap
+from flip_flop.scoring.causal_lm import TESTED, evaluation_mode, one_at_a_time, require_finite, unwrap
 from flip_flop.scoring.encode import EncodedInstance
 from flip_flop.scoring.models import LoadedModel, ModelGiven, as_loaded
 from flip_flop.scoring.open_answers import generate
@@ -190,6 +190,7 @@ def packed_obstacle(model: nn.Module, longest: int) -> str | None:
     return None
 
 
+@one_at_a_time()
 @torch.no_grad()
 def score_instances(
     model: nn.Module,
@@ -334,6 +335,7 @@ def check_scores(
     return {"num_scores": checked.size, "largest_difference": float(checked.max())}
 
 
+@one_at_a_time()
 def _scores_alone(
     model: nn.Module, instance: EncodedInstance, templates: Sequence[int]
 ) -> Float[np.ndarray, "templates labels"]:

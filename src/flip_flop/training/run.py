@@ -37,7 +37,7 @@ from flip_flop.metrics import MIN_INSTANCES, Scores
 from flip_flop.prompts import Template
 from flip_flop.record import ADAPTER_CONFIG, RUN_FILE, RunRecord, this_process
 from flip_flop.scoring.adapters import describe_adapter, store_calibration
-from flip_flop.scoring.causal_lm import unwrap
+from flip_flop.scoring.causal_lm import one_at_a_time, unwrap
 from flip_flop.scoring.distributed import all_gather, any_rank, rank, sharding_of, wait_for_all, world_size
 from flip_flop.scoring.models import ModelGiven
 from flip_flop.scoring.too_long import TOO_LONG_FILE, listed_beside, write_too_long
@@ -81,6 +81,7 @@ class TrainingRun:
     withheld: bool = False
 
 
+@one_at_a_time()
 def train(
     model: ModelGiven,
     data: TrainingData | Task | str | os.PathLike[str],

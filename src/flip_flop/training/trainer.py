@@ -29,7 +29,7 @@ from flip_flop.metrics import Scores
 from flip_flop.prompts import RenderedInstance, unsupported
 from flip_flop.record import RunRecord, TaskRecord, TemplateRecord
 from flip_flop.scoring import distributed
-from flip_flop.scoring.causal_lm import evaluation_mode, require_finite, unwrap
+from flip_flop.scoring.causal_lm import evaluation_mode, one_at_a_time, require_finite, unwrap
 from flip_flop.scoring.encode import EncodedInstance, PromptEncoder
 from flip_flop.scoring.models import LoadedModel, ModelGiven
 from flip_flop.scoring.open_answers import as_choices, generate
@@ -403,6 +403,7 @@ class F2CTrainer(Trainer):
         ids, step = [instance.id for instance in encoded], self.state.global_step + 1
         return require_finite(states.scores().cpu(), states.token_counts, ids, f"Step {step}: the scores")
 
+    @one_at_a_time()
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
         """Train as ``transformers.Trainer`` does; first log the number of passes over the instances."""
         if self.is_frozen:
