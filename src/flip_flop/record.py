@@ -51,8 +51,9 @@ class Section:
     """A JSON object of ``run.json``. Unknown keys are refused."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the keys in the order of the fields."""
-        return {name: _plain(value) for name, value in vars(self).items() if name not in OPTIONAL or value is not None}
+        """Return the keys in the order of the fields, without paths of this machine."""
+        values = {name: _plain(value) for name, value in vars(self).items() if not isinstance(value, Path)}
+        return {name: value for name, value in values.items() if name not in OPTIONAL or value is not None}
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -125,7 +126,10 @@ class ModelRecord(Section):
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class AdapterRecord(Section):
-    """An adapter, with the method and the chat settings of its training if its record is known."""
+    """An adapter, with the method and the chat settings of its training if its record is known.
+
+    ``folder`` is its path even if the current folder changes. It is not written.
+    """
 
     path: str = ""
     digest: str | None = None
@@ -134,6 +138,10 @@ class AdapterRecord(Section):
     digests: Mapping[str, Any] = field(default_factory=dict)
     chat_template: bool | None = None
     chat: Mapping[str, Any] | None = None
+    folder: Path = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "folder", Path(self.path).absolute())
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

@@ -481,3 +481,15 @@ def test_threads_that_share_a_model_score_as_one_after_the_other(loaded, task):
     with ThreadPoolExecutor(3) as threads:
         for run in threads.map(lambda _: audit(loaded, task, quiet=True), range(6)):
             np.testing.assert_array_equal(run.scores, alone)
+
+
+@pytest.mark.usefixtures("untyped")
+def test_a_name_that_is_no_text_is_refused_before_scoring():
+    refused("^E-CONFIG: name is 3", audit, "no-model", [], name=3)
+
+
+def test_a_table_without_flips_has_columns_of_text(loaded):
+    flips = audit(loaded, make_task(templates=TEMPLATES[:1]), quiet=True).to_pandas("flips")
+    assert len(flips) == 0
+    assert flips["margin"].dtype == float
+    assert len(flips[flips["prompt"].str.contains("room")]) == 0

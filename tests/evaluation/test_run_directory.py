@@ -12,8 +12,8 @@ from flip_flop.evaluation.audit import audit
 from flip_flop.metrics import METRICS
 from flip_flop.record import RunRecord
 from flip_flop.report import load_run
-from flip_flop.scoring import load_model
-from tests.evaluation.conftest import TEMPLATES, make_task
+from flip_flop.scoring import ScoringOptions, load_model
+from tests.evaluation.conftest import TEMPLATES, make_rows, make_task
 from tests.refused import refused
 
 FILES = ["MANIFEST.json", "instances.jsonl.gz", "metrics.json", "run.json", "scores.npz"]
@@ -211,3 +211,18 @@ def test_an_adapters_training_is_found_beside_it(tmp_path):
     for broken in ("{", {"kind": "train"}):
         write(tmp_path, broken)
         refused("E-RUN-BROKEN", RunRecord.of_adapter, tmp_path / "adapter")
+
+
+def test_loaded_run_keeps_its_prompts_in_another_folder_and_its_list_of_long_ones(loaded, tmp_path, monkeypatch):
+    rows = [*make_rows(), {"text": "word " * 10_000, "mood": 0}]
+    run = audit(loaded, make_task(rows), scoring=ScoringOptions(too_long="skip"), quiet=True)
+    out = run.write(tmp_path / "runs" / "base")
+    monkeypatch.chdir(out.parent)
+    read = load_run("base")
+    monkeypatch.chdir(tmp_path)
+    assert len(list(read.instances)) == 5
+    again = read.write("again")
+    assert (again / "too_long.csv").read_bytes() == (out / "too_long.csv").read_bytes()
+    (out / "instances.jsonl.gz").unlink()
+    refused("^E-RUN-MISSING: .*base has no instances", list, read.instances)
+    refused("^E-RUN-MISSING", read.write, "third")

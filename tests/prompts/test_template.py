@@ -200,3 +200,7 @@ def test_templates_with_different_answer_words_are_detected():
     assert templates_differ_in_answer_words([instance({"text": "x"}, PLAIN, TERSE)])
     endings = [Template(name, name, "{{ a }} ||| {{ b }}") for name in ("t", "u", "v")]
     assert not templates_differ_in_answer_words([instance({"a": "x", "b": str(i)}, *endings) for i in range(3)])
+
+
+def test_a_list_of_answers_is_refused_in_one_line():
+    refused("^E-TPL-SYNTAX: template 'plain': answer_choices is a list", Template, "plain", "{{ text }}", ["No", "Yes"])

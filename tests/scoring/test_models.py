@@ -11,6 +11,7 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import BertConfig, Qwen2ForSequenceClassification, T5Config
 
+from flip_flop import audit
 from flip_flop.files import sha256_file, sha256_json
 from flip_flop.prompts import RenderedInstance
 from flip_flop.record import RunRecord, TaskRecord
@@ -320,3 +321,19 @@ def test_adapter_may_change_what_its_configuration_names(base, tmp_path, more):
         warnings.simplefilter("ignore")  # of PEFT, for tied embeddings
         get_peft_model(load_model(str(base)).model, lora).save_pretrained(tmp_path / "adapter")
         load_model(str(base), adapter=tmp_path / "adapter")
+
+
+def test_adapter_of_a_relative_path_keeps_its_training_in_another_folder(base, trained, tmp_path, monkeypatch):
+    monkeypatch.chdir(trained)
+    loaded = load_model(base, adapter="adapter")
+    monkeypatch.chdir(tmp_path)
+    instance = RenderedInstance("1", ("Good?", "Fine?"), (("No", "Yes"),) * 2, 0)
+    record = audit(loaded, [instance], quiet=True).record
+    assert record.training["method"] == "f2c"
+    assert record.to_json()["adapter"]["path"] == "adapter"
+    assert "folder" not in record.to_json()["adapter"]
+
+
+def test_types_of_torch_name_a_data_type_and_a_device(base):
+    loaded = load_model(base, dtype=torch.bfloat16, device=torch.device("cpu"))
+    assert (loaded.record.dtype, loaded.model.dtype) == ("bfloat16", torch.bfloat16)

@@ -7,6 +7,7 @@ from peft import LoraConfig, PromptTuningConfig, XLoraConfig
 from transformers import MambaConfig, NemotronHConfig, Qwen3MoeConfig
 
 from flip_flop.training import F2CTrainer
+from flip_flop.training.adapter import weights_digest
 from tests.refused import refused
 from tests.scoring.oracle import rows
 from tests.tiny import SHAPE, byte_bpe, random_model, tiny_model
@@ -102,3 +103,17 @@ def test_model_without_a_backward_pass_is_refused_before_training(tmp_path, arch
         model=model.to(dtype),
         lora_dropout=0.0,
     )
+
+
+def test_second_trainer_of_a_model_is_refused_and_the_first_adapter_stays(tmp_path):
+    model = tiny_model("qwen2")
+    trainer = make_trainer(tmp_path, rows(3), model=model)
+    before = weights_digest(trainer.adapted)
+    refused("^E-ADAPTER: the model has an adapter", make_trainer, tmp_path, rows(3), model=model, seed=9)
+    assert weights_digest(trainer.adapted) == before
+    make_trainer(tmp_path, rows(3), model=trainer.model)  # trains its adapter further
+
+
+def test_training_without_gradients_is_refused(tmp_path):
+    with torch.no_grad():
+        refused("^E-CONFIG: gradients are off", make_trainer, tmp_path, rows(3))

@@ -1,5 +1,6 @@
 """Habits of TRL and transformers users work, or are refused with an error."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,10 +10,10 @@ import torch
 from transformers import BitsAndBytesConfig, TrainingArguments
 
 from flip_flop import F2CConfig, audit
-from flip_flop.training import F2CTrainer, load_training_data
+from flip_flop.training import F2CTrainer, load_training_data, train
 from flip_flop.training.config import make_config
 from tests.refused import refused
-from tests.tiny import byte_bpe, save_tiny, tiny_model
+from tests.tiny import byte_bpe, save_tiny, tiny_model, with_chat_template
 from tests.training.conftest import make_task, make_trainer, rows, settings, training_rows
 
 ROWS = training_rows(count=6)
@@ -161,3 +162,29 @@ def test_unsuitable_loading_options_are_refused(base, tmp_path, loads, key, valu
     changes, how = ({key: value}, {}) if key == "model_init_kwargs" else ({}, {key: value})
     args = settings(output_dir=str(tmp_path), **changes)
     refused(f"E-CONFIG: {words}", F2CTrainer, model, args, train_dataset=ROWS, processing_class=byte_bpe(), **how)
+
+
+def test_an_audit_of_a_trainer_asks_the_prompts_of_its_training(tmp_path):
+    tokenizer = with_chat_template(byte_bpe())
+    for chat_template, is_used, chat in (("off", False, None), ("on", True, {"system": "Be brief."})):
+        args = settings(output_dir=str(tmp_path), chat_template=chat_template)
+        task = replace(make_task(), system="Be brief.") if is_used else make_task()
+        trainer = F2CTrainer(tiny_model("qwen2"), args, processing_class=tokenizer, task=task)
+        record = audit(trainer, task, quiet=True).record
+        assert record.scoring["chat_template"] == is_used
+        assert (record.adapter.method, record.adapter.chat) == ("f2c", chat)
+
+
+def test_a_trainer_without_training_rows_evaluates_and_refuses_to_train(tmp_path):
+    build = {"args": settings(output_dir=str(tmp_path)), "processing_class": byte_bpe()}
+    trainer = F2CTrainer(tiny_model("qwen2"), **build, eval_dataset=ROWS)
+    other = F2CTrainer(tiny_model("qwen2"), **build)
+    assert "eval_own_label_mass/template_3" in trainer.evaluate()
+    assert trainer.predict(ROWS).metrics == other.predict(ROWS).metrics
+    refused("E-DATA-ROWS: the trainer has no training rows", trainer.train)
+    refused("E-DATA-ROWS: the trainer has no evaluation rows", other.evaluate)
+
+
+@pytest.mark.usefixtures("untyped")
+def test_settings_of_another_type_are_refused_before_a_model_is_loaded(tmp_path):
+    refused(r"E-CONFIG: the settings are a dict\. Give F2CConfig", train, "no-model", make_task(), {}, tmp_path / "run")

@@ -84,6 +84,8 @@ def audit(
         InputError: The model, the rows or the templates are invalid, or prompts exceed the model's context.
     """
     started = time.monotonic()
+    if not isinstance(name, str | None):
+        raise InputError("E-CONFIG", f"name is {name!r}.", "Give a text.")
     scorer, split = resolve(model, data, limit=limit, seed=seed)
     scoring = replace(scoring, prompt_date=scoring.prompt_date or today())  # all prompts of a run have the same date
     scores = score_calibrated(
@@ -267,7 +269,7 @@ def resolve(
 
 def _training(adapter: AdapterRecord | None) -> Mapping[str, Any] | None:
     """Return the training settings of an adapter, if its run's record is known."""
-    run = RunRecord.of_adapter(Path(adapter.path)) if adapter and adapter.path else None
+    run = RunRecord.of_adapter(adapter.folder) if adapter and adapter.path else None
     if run is None:
         return None
     allowed = {"allowed_changes": list(run.allowed_changes)} if run.allowed_changes else {}

@@ -60,6 +60,7 @@ class Audit:
         data: The scores and gold labels.
         template_names: In the order of the scores.
         path: The run directory.
+        too_long_file: The content of its list of prompts that were too long.
     """
 
     record: RunRecord
@@ -67,6 +68,7 @@ class Audit:
     data: Scores
     template_names: tuple[str, ...]
     path: Path = Path()
+    too_long_file: bytes = b""
 
     @property
     def name(self) -> str:
@@ -217,6 +219,8 @@ class Audit:
             write_instances(folder, self.instances)
             if self.too_long:
                 write_too_long(folder / TOO_LONG_FILE, self.too_long, self.template_names)
+            elif self.too_long_file:
+                write_bytes(folder / TOO_LONG_FILE, self.too_long_file)
             write_manifest(folder)  # again, of all files
         return out
 
@@ -238,7 +242,9 @@ class Audit:
         """
         import pandas
 
-        return pandas.DataFrame(look_up(table, _TABLES, "E-CONFIG", "there is no table")(self))
+        frame = pandas.DataFrame(look_up(table, _TABLES, "E-CONFIG", "there is no table")(self))
+        # Columns without values would be numbers. Only flips may be none.
+        return frame if len(frame) else frame.astype({name: str for name in frame if name != "margin"})
 
     def __repr__(self) -> str:
         names = ("observed_agreement", "accuracy" if self.data.answered else "mean_f1")

@@ -18,6 +18,7 @@ from flip_flop.files import check_output, read_arrays, read_json
 from flip_flop.metrics import METRICS, Scores, resolve_average
 from flip_flop.prompts import RenderedInstance
 from flip_flop.record import READABLE_JSON, RUN_FILE, RunRecord, broken, reading, validated
+from flip_flop.scoring.too_long import TOO_LONG_FILE
 
 PREFERRED = "preferred_tokens_per_template"
 Number = pydantic.FiniteFloat
@@ -53,9 +54,13 @@ def load_run(path: str | os.PathLike[str]) -> Audit:
     _check_metrics(metrics, names, num_labels, path / METRICS_FILE)
     if (after := metrics.get("calibrated")) is not None:
         _check_metrics(after, names, num_labels, path / METRICS_FILE, CalibratedMetrics)
-    instances = StoredInstances(path, data.ids, (len(names), num_labels))
+    # Reports work without prompts. The current folder may change before they are read.
+    has_prompts = (path / INSTANCES_FILE).exists()
+    instances = StoredInstances(path.resolve(), data.ids, (len(names), num_labels)) if has_prompts else ()
     data = replace(data, average=record.task.f1, instances=instances, **record.task.design(names))
-    run = Audit(record, metrics, data, names, path if path.name else path.resolve())
+    listed = path / TOO_LONG_FILE
+    too_long = listed.read_bytes() if listed.is_file() else b""
+    run = Audit(record, metrics, data, names, path if path.name else path.resolve(), too_long)
     added = [metric for name, metric in METRICS.items() if name not in METRICS.built_in]
     for view in (run, run.calibrated) if added else ():  # computed again, because their code may be new
         if view is not None:
@@ -67,7 +72,7 @@ def load_run(path: str | os.PathLike[str]) -> Audit:
 
 @dataclass(frozen=True)
 class StoredInstances:
-    """The instances of a folder. Each iteration loads them from disk. A folder without the file has no instances.
+    """The instances of a folder. Each iteration loads them from disk.
 
     Attributes:
         ids: The ids of the scores, whose order the file has.
@@ -85,10 +90,8 @@ class StoredInstances:
         """Yield the instances at these places of the scores, with their places, in order.
 
         Raises:
-            InputError: ``E-RUN-BROKEN``.
+            InputError: ``E-RUN-BROKEN``; ``E-RUN-MISSING`` if the file has vanished.
         """
-        if not self._path.exists():  # reports work without prompts
-            return
         with reading(self._path, "readable JSON Lines of the instances in scores.npz"):
             for index, line in enumerate(self._lines()):
                 if index in wanted:

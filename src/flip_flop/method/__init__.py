@@ -23,7 +23,36 @@ if TYPE_CHECKING:
     from flip_flop.method.table import BASE, METHODS, Method, find_method
     from flip_flop.method.types import Consensus, Instance, TemplateSplit
 
-__all__, __getattr__, __dir__ = exports(
+__all__ = [
+    "BASE",
+    "METHODS",
+    "PAPER_METHODS",
+    "Consensus",
+    "Distributions",
+    "Instance",
+    "Method",
+    "TemplateSplit",
+    "TrainingProtocol",
+    "aggregate_answer_log_probs",
+    "answer_distributions",
+    "as_distributions",
+    "cce_loss",
+    "f2c_loss",
+    "find_consensus",
+    "find_method",
+    "flip_loss",
+    "jsd_loss",
+    "kl_divergence",
+    "label_log_probs",
+    "mixture_log_probs",
+    "row_protocol_of",
+    "split_templates",
+    "swarm_loss",
+    "swarm_mixture_loss",
+    "swarm_teachers",
+]
+
+_, __getattr__, __dir__ = exports(
     __name__,
     {
         "algorithm": ("find_consensus", "label_log_probs", "split_templates"),

@@ -16,7 +16,30 @@ if TYPE_CHECKING:
     from flip_flop.scoring.served import EndpointScorer
     from flip_flop.scoring.too_long import ids_of, listed_beside, words
 
-__all__, __getattr__, __dir__ = exports(
+__all__ = [
+    "DEFAULT_SCORING",
+    "CausalLMScorer",
+    "EncodedAnswer",
+    "EncodedInstance",
+    "EndpointScorer",
+    "LoadedModel",
+    "ModelGiven",
+    "PromptEncoder",
+    "Scorer",
+    "ScoringOptions",
+    "as_loaded",
+    "as_scorer",
+    "ids_of",
+    "listed_beside",
+    "load_model",
+    "load_tokenizer",
+    "score",
+    "score_instances",
+    "store_calibration",
+    "words",
+]
+
+_, __getattr__, __dir__ = exports(
     __name__,
     {
         "adapters": ("store_calibration",),

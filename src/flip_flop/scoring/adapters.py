@@ -22,6 +22,7 @@ from flip_flop.record import (
     AdapterRecord,
     ModelRecord,
     RunRecord,
+    TaskRecord,
     find_change,
 )
 from flip_flop.scoring.causal_lm import as_input_error
@@ -43,6 +44,12 @@ def describe_adapter(adapter: Path, **more: Any) -> AdapterRecord:
     return AdapterRecord(digest=sha256_file(adapter / ADAPTER_WEIGHTS), **more)
 
 
+def chat_of_training(task: TaskRecord, in_chat: bool | None) -> dict[str, Any]:
+    """Return ``chat_template`` and ``chat`` of the record of an adapter that was trained on this task."""
+    chat = {key: value for key in CHAT_KEYS if (value := getattr(task, key)) is not None} if in_chat else {}
+    return {"chat_template": in_chat, "chat": chat or None}
+
+
 def identify_adapter(adapter: Path, base: ModelRecord) -> tuple[AdapterRecord, tuple[str, ...]]:
     """Return the record of an adapter, and ``("weights",)`` if it was trained on other weights (``W-ADAPTER``).
 
@@ -53,11 +60,10 @@ def identify_adapter(adapter: Path, base: ModelRecord) -> tuple[AdapterRecord, t
     trained = RunRecord.of_adapter(adapter)
     if trained is None:
         return describe_adapter(adapter, path=str(adapter)), ()
-    in_chat = trained.scoring.get("chat_template")
-    chat = {key: value for key in CHAT_KEYS if (value := getattr(trained.task, key)) is not None} if in_chat else {}
     training = trained.training or {}
     how = {"method": training.get("method"), "uses_labels": training.get("uses_labels") or None}
-    record = describe_adapter(adapter, path=str(adapter), **how, chat_template=in_chat, chat=chat or None)
+    how |= chat_of_training(trained.task, trained.scoring.get("chat_template"))
+    record = describe_adapter(adapter, path=str(adapter), **how)
     files = [f"adapter/{name}" for name in (ADAPTER_CONFIG, ADAPTER_WEIGHTS)]
     if damage := find_change(adapter.resolve().parent, files):
         raise InputError("E-ADAPTER", f"{adapter}: {damage}.", "Restore it, or run its training again with --resume.")
@@ -159,7 +165,7 @@ def stored_calibration(
     Raises:
         InputError: ``E-CALIBRATION`` if there are none, if a template has changed, or if the file is invalid.
     """
-    path = Path(adapter.path, CALIBRATION_FILE) if adapter else None
+    path = adapter.folder / CALIBRATION_FILE if adapter else None
     if path is None or not path.is_file():
         raise InputError("E-CALIBRATION", f"{path} does not exist." if path else "no adapter is given.")
     if find_change(path.resolve().parents[1], (f"adapter/{CALIBRATION_FILE}",)) and path.parent.name == "adapter":

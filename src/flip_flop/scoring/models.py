@@ -210,7 +210,7 @@ class LoadedModel:
         The file is in the user's cache. If a run ends early, the same command continues it.
         """
         model, adapter = unwrap(self.model), self.adapter
-        trained = [adapter.digest, (Path(adapter.path) / ADAPTER_CONFIG).read_text("utf-8")] if adapter else []
+        trained = [adapter.digest, (adapter.folder / ADAPTER_CONFIG).read_text("utf-8")] if adapter else []
         parts = [asdict(self.record), trained, model.config.to_json_string(), model.device.type, versions()]
         # The processes of a divided model compute together, and may not find the same file.
         is_whole = self.record.digest is not None and sharding_of(model) is None
@@ -256,8 +256,8 @@ def load_model(
     *,
     adapter: str | os.PathLike[str] | None = None,
     revision: str | None = None,
-    dtype: str = "auto",
-    device: str = "auto",
+    dtype: str | torch.dtype = "auto",
+    device: str | torch.device = "auto",
     device_map: DeviceMap | None = None,
     quantization_config: QuantizationConfigMixin | LoadIn | None = None,
     shard: Shard | None = None,
@@ -277,7 +277,7 @@ def load_model(
     Raises:
         InputError: ``E-MODEL-...`` and ``E-ADAPTER-...``; ``E-DISTRIBUTED`` for a model that cannot be sharded.
     """
-    name = os.fspath(name)
+    name, dtype, device = os.fspath(name), str(dtype).removeprefix("torch."), str(device)
     check_model_name(name, revision, dtype=dtype, device=device)
     if shard is not None:
         check_shard(name, quantization_config, device_map)
@@ -358,7 +358,8 @@ def as_loaded(model: ModelGiven, tokenizer: PreTrainedTokenizerBase | None = Non
     if isinstance(model, tuple):
         return as_loaded(*model)
     if isinstance(model, TrainerLike):
-        return as_loaded(model.model, tokenizer or model.processing_class)  # type: ignore[arg-type]  # as modules have both
+        loaded = as_loaded(model.model, tokenizer or model.processing_class)  # type: ignore[arg-type]  # as modules have both
+        return replace(loaded, adapter=getattr(model, "adapter_record", loaded.adapter))  # of an F2CTrainer
     if isinstance(model, str | os.PathLike):
         model = load_model(model)
     if isinstance(model, LoadedModel):

@@ -10,7 +10,17 @@ if TYPE_CHECKING:
     from flip_flop.training.run import TrainingRun, train
     from flip_flop.training.trainer import F2CTrainer
 
-__all__, __getattr__, __dir__ = exports(
+__all__ = [
+    "F2CConfig",
+    "F2CTrainer",
+    "TrainingData",
+    "TrainingRun",
+    "load_training_data",
+    "make_config",
+    "train",
+]
+
+_, __getattr__, __dir__ = exports(
     __name__,
     {
         "config": ("F2CConfig", "make_config"),

@@ -49,6 +49,12 @@ def prepare_model(model: nn.Module, args: F2CConfig, peft_config: PeftConfig | N
         raise InputError(
             "E-ADAPTER", "the model has an adapter, and peft_config describes a second one.", "Leave one of them out."
         )
+    if hasattr(model, "peft_config") and not isinstance(model, PeftModel):  # PEFT would write over its adapter
+        raise InputError(
+            "E-ADAPTER",
+            "the model has an adapter, maybe of another trainer.",
+            "Load the model again for each.",
+        )
     if isinstance(model, PeftModel) and model.active_adapters != ["default"]:  # PEFT would save the default one
         names = " and ".join(map(repr, model.active_adapters))
         raise InputError("E-ADAPTER", f"the active adapter is {names}.", "Name the adapter to train 'default'.")
@@ -165,8 +171,10 @@ def _try_step(adapted: PeftModel) -> None:
     """Compute a backward pass over three tokens, which fails for some pairs of model and adapter.
 
     Raises:
-        InputError: ``E-ADAPTER``.
+        InputError: ``E-ADAPTER``; ``E-CONFIG`` if torch computes no gradients.
     """
+    if not torch.is_grad_enabled():
+        raise InputError("E-CONFIG", "gradients are off.", "Call torch.set_grad_enabled(True).")
     was_training = adapted.training
     adapted.train()
     devices = [parameter.device for parameter in adapted.parameters() if parameter.is_cuda][:1]
@@ -320,8 +328,6 @@ def load_trained(
         return as_loaded(model, tokenizer)
     for name in settings:
         look_up(name, dict.fromkeys(INIT_SETTINGS), "E-CONFIG", "model_init_kwargs does not pass on")
-    if isinstance(settings.get("dtype"), torch.dtype):
-        settings["dtype"] = str(settings["dtype"]).removeprefix("torch.")
     if args.bf16:
         settings.setdefault("dtype", "bfloat16")
     if args.use_cpu:

@@ -145,6 +145,8 @@ def as_training_data(
     task: TrainingData | Task | str | os.PathLike[str], config: F2CConfig, **rows: Any
 ) -> TrainingData:
     """Return a task's training data, with other ``rows`` for its ``train`` and ``validation`` if they are not None."""
+    if not isinstance(config, F2CConfig):
+        raise InputError("E-CONFIG", f"the settings are a {type(config).__name__}.", "Give F2CConfig(...).")
     new_rows = {split: value for split, value in rows.items() if value is not None}
     if not isinstance(task, TrainingData):
         task = as_task(task)

@@ -27,8 +27,9 @@ from flip_flop.method import find_consensus, find_method, split_templates
 from flip_flop.method.others import few_label_terms
 from flip_flop.metrics import Scores
 from flip_flop.prompts import RenderedInstance, unsupported
-from flip_flop.record import RunRecord, TaskRecord, TemplateRecord
+from flip_flop.record import AdapterRecord, RunRecord, TaskRecord, TemplateRecord
 from flip_flop.scoring import distributed
+from flip_flop.scoring.adapters import chat_of_training
 from flip_flop.scoring.causal_lm import evaluation_mode, one_at_a_time, require_finite, unwrap
 from flip_flop.scoring.encode import EncodedInstance, PromptEncoder
 from flip_flop.scoring.models import LoadedModel, ModelGiven
@@ -287,15 +288,22 @@ class F2CTrainer(Trainer):
         """The names of the templates, which rows without a task lack until they are encoded."""
         return [template.name for template in self.task_record.templates]
 
+    @property
+    def adapter_record(self) -> AdapterRecord:
+        """The adapter with its method and the chat settings of its prompts, which an audit of this trainer repeats."""
+        how = chat_of_training(self.task_record, self.encoder.uses_chat_template)
+        return AdapterRecord(method=self.method.name, uses_labels=self.args.uses_labels or None, **how)
+
     def _describe_rows(self) -> None:
         """Add the number of rows that are not too long to the record of the task; describe rows without one."""
         instances = self.train_instances.instances
-        if self._task is None and instances:
+        described = next((dataset.instances for dataset in self.datasets if len(dataset)), None)
+        if self._task is None and described is not None:
             self.task_record = replace(
                 self.task_record,
-                labels=tuple(range(len(instances[0].answers[0]))),
-                has_gold=any(instance.label is not None for instance in instances),
-                templates=tuple(TemplateRecord(name=template_name(at)) for at, _ in enumerate(instances[0].answers)),
+                labels=tuple(range(len(described[0].answers[0]))),
+                has_gold=any(instance.label is not None for instance in described),
+                templates=tuple(TemplateRecord(name=template_name(at)) for at, _ in enumerate(described[0].answers)),
             )
         self.task_record = replace(
             self.task_record,
@@ -406,9 +414,11 @@ class F2CTrainer(Trainer):
     @one_at_a_time()
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
         """Train as ``transformers.Trainer`` does; first log the number of passes over the instances."""
+        if not len(self.train_instances):
+            raise InputError("E-DATA-ROWS", "the trainer has no training rows.", "Give train_dataset.")
         if self.is_frozen:
             _ = self.model_scores.first_votes  # before the first step, on all processes
-        if distributed.rank() == 0 and len(self.train_instances):
+        if distributed.rank() == 0:
             log_passes(len(self.train_instances), self.args)
         check_backend(self.adapted, self.train_instances.instances, self.backend)
         output = super().train(resume_from_checkpoint, *args, **kwargs)
@@ -560,7 +570,8 @@ class F2CTrainer(Trainer):
 
     def _evaluate_own(self) -> dict[str, float]:
         dataset = self.eval_instances
-        assert dataset is not None, "no evaluation rows"
+        if dataset is None:
+            raise InputError("E-DATA-ROWS", "the trainer has no evaluation rows.", "Give eval_dataset.")
         loss = {"loss": self._validation_loss()} if self.args.early_stopping_patience else {}
         table = self.model_scores.score_validation()
         metrics = self._metrics(dataset, table)
@@ -587,7 +598,9 @@ class F2CTrainer(Trainer):
     def _metrics(self, dataset: InstanceDataset, table: Scores | None = None) -> dict[str, float]:
         if table is None:
             table = self.model_scores.score(dataset.instances, "validation")
-        metrics = evaluation_metrics(table, dataset.gold, self.template_names, self.task_record.f1)
+        # Without rows the trainer does not know its templates.
+        names = self.template_names or [*map(template_name, range(table.scores.shape[1]))]
+        metrics = evaluation_metrics(table, dataset.gold, names, self.task_record.f1)
         if self.compute_metrics is not None:
             scores = table.scores.copy()  # which it may change
             more = denumpify_detensorize(self.compute_metrics(EvalPrediction(scores, dataset.gold)))

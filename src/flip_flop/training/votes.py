@@ -191,7 +191,8 @@ class ModelScores:
             self._of_validation[self._base] = self.score_base(self.validation, "base votes")
         base = self._of_validation[self._base]
         votes = VoteTable(base.ids, base.scores)
-        return votes if self.args.vote_calibration == "none" else votes.with_offsets(self.first_votes.offsets)
+        is_raw = self.args.vote_calibration == "none" or not self.voters
+        return votes if is_raw else votes.with_offsets(self.first_votes.offsets)
 
 
 def votes_of(
