@@ -95,7 +95,7 @@ def label_text(value: object, labels: Iterable[object] = ()) -> str:
 
 
 def label_words(labels: Collection[object], answer: Any) -> Collection[object]:
-    """Return the texts that are labels even if they are among :data:`MISSING`: the labels, or all of open texts."""
+    """Return the labels, or :data:`MISSING` if answers are open texts, which can then be any word."""
     return MISSING if answer is not None and answer.kind == "text" else labels
 
 

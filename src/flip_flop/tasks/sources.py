@@ -463,7 +463,7 @@ def deduplicate(
 ) -> tuple[list[RenderedInstance], int]:
     """The instances that render like no earlier one and like none of ``against``, and how many were dropped.
 
-    Of equal instances the first with a gold label is kept, in the place of the first.
+    Of equal instances, the first with a gold label takes the place of the first.
     """
     excluded = {(instance.prompts, instance.choices) for instance in against}
     first: dict[tuple[object, ...], RenderedInstance] = {}
