@@ -567,19 +567,19 @@ MISTAKES = {
         csv("text,Label,LABEL,category", lambda n: f"{text(n)},{n % 2},{n % 3},{n % 4}"),
         (),
         "E-INIT",
-        ["'Label' or 'LABEL' differ only in case or spaces", "--label"],
+        ["'Label' and 'LABEL' differ only in case or spaces", "--label"],
     ),
     "two texts of a name": (
         csv("Text,TEXT,urgent", lambda n: f"{text(n)},{text(n + 1)},{n % 2}"),
         (),
         "E-INIT",
-        ["'Text' or 'TEXT' differ only", "--text"],
+        ["'Text' and 'TEXT' differ only", "--text"],
     ),
     "two answers of a name": (
         csv("question,Answer,ANSWER", lambda n: f"{text(n)},{n},{n + 1}"),
         ("--kind", "open"),
         "E-INIT",
-        ["'Answer' or 'ANSWER' differ only", "--label"],
+        ["'Answer' and 'ANSWER' differ only", "--label"],
     ),
     "lines in quotes": (
         csv('"id,text,label"', lambda n: f'"{n},{text(n)},{n % 2}"'),

@@ -159,7 +159,7 @@ def test_labels_inside_reasoning_warn(caplog):
     assert chat_of(tokenizer, Chat(assistant_prefix="</think>\n\n"))[0].endswith("<think>\n</think>\n\n")
     assert caplog.text == ""
     chat_of(tokenizer, Chat())
-    assert "W-CHAT: the chat template begins reasoning" in caplog.text
+    assert "W-CHAT: the prompt begins reasoning" in caplog.text
 
 
 SKIPS_SYSTEM = (

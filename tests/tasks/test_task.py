@@ -289,6 +289,8 @@ def test_deduplicate_keeps_the_first_of_equal_instances():
 
 def test_deduplicate_prefers_a_copy_with_a_gold_label():
     rows = [{"text": "fire", "urgent": None}, {"text": "tea", "urgent": 0}, {"text": "fire", "urgent": 1}]
+    unlabelled = [{"text": text, "urgent": None} for text in ("fire", "tea", "fire")]
+    assert [item.id for item in deduplicate(task(unlabelled).instances("test"))[0]] == ["test-1", "test-2"]
     for order in (rows, rows[::-1]):
         kept, _ = deduplicate(task(order).instances("test"))
         assert {instance.prompts[1]: instance.label for instance in kept} == {"fire:": 1, "tea:": 0}

@@ -172,7 +172,7 @@ def _named(rows: Rows, names: Sequence[str], known: Sequence[str], ask: Ask = No
     if len(exact) > 1 and ask is None:
         raise InputError(
             "E-INIT",
-            f"{rows.source}: the names of the columns {_listed(exact)} differ only in case or spaces.",
+            f"{rows.source}: the names of the columns {' and '.join(map(repr, exact))} differ only in case or spaces.",
             "Give --text or --label.",
         )
     return exact[0] if exact else None

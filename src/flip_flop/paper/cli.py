@@ -305,6 +305,10 @@ def tables_command(name: str, model: str | None, protocol: str | None, out: Path
 def _last_run(out: Path, name: str, model: str | None, protocol: str | None) -> tuple[StudyFolder, Plan]:
     echo(f"reading study {name}", err=True)
     if (path := Path(name).resolve()).suffix == ".json" and path.parent.name == "plans":
+        if model or protocol:
+            raise InputError(
+                "E-STUDY", f"{name} is the plan of a run, which has its model and protocol.", "Leave them out."
+            )
         return StudyFolder(path.parent.parent.parent), load_plan(path)
     study = narrow(load_study(name), protocol=protocol)
     folder = StudyFolder(out)

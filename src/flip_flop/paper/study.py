@@ -318,8 +318,9 @@ def release_settings(model: str) -> Mapping[tuple[str, str], Mapping[str, Any]]:
         {'cce_weight': 0.1}
     """
     # A snapshot in the hub's cache ends with a commit.
-    named = [name for part in Path(model.lower()).parts for name in ("qwen", "llama") if name in part]
-    family = (named or ["qwen"])[-1]
+    parts = Path(model.lower()).parts
+    named = next((part for part in parts if part.startswith("models--")), parts[-1])
+    family = "llama" if "llama" in named else "qwen"
     settings: dict[tuple[str, str], dict[str, Any]] = {}
     with RELEASE_SETTINGS.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):

@@ -189,8 +189,8 @@ class PromptEncoder:
                 chunk = [self.as_read(instance) for instance in instances[start : start + CHUNK]]
                 if any(map(begins_reasoning, chunk[0].prompts)):
                     warn_once(
-                        "W-CHAT: the chat template begins reasoning, so the labels are scored inside it. End it, for "
-                        r'example with assistant_prefix: "</think>\n\n" in the task file.'
+                        "W-CHAT: the prompt begins reasoning, so labels are scored inside it. End it in the template "
+                        r'or, after a chat template, with assistant_prefix: "</think>\n\n" in the task file.'
                     )
                 for row, instance in zip(self._encode(chunk), chunk, strict=True):
                     long = self.too_long(row.id, map(longest_text, row.answers))

@@ -217,7 +217,7 @@ def _under_names(
                     raise InputError(
                         "E-DATA-COLUMN",
                         f"{where}: column {letter(place + 1)} has no name, but {unit} {number} holds {text!r} in it.",
-                        "Name each column in the first row, and remove a title above the names.",
+                        "Name each column in the first row, remove a title above the names, or write no row numbers.",
                     )
                 seen.add(text)
                 fields = {"": cell, **fields}
@@ -358,7 +358,8 @@ def _check_sheet(sheet: Any, path: Path) -> None:
                 f"{path}: the cells {parts['mergeCell'].get('ref')} are merged.",
                 "Unmerge them, and write the value in each.",
             )
-        if "f" in parts and element.get("t") != "str" and ("v" not in parts or not parts["v"].text):
+        is_cell = element.tag.rpartition("}")[2] == "c"
+        if is_cell and "f" in parts and element.get("t") != "str" and ("v" not in parts or not parts["v"].text):
             raise InputError(
                 "E-DATA-PARSE",
                 f"{path} cell {element.get('r')} has a formula without its result.",

@@ -236,6 +236,8 @@ def _fields(row: object, source: str, number: int) -> dict[str, Any]:
 
 def _without_numpy(value: Any) -> Any:
     """Return a cell with lists for arrays, Python's numbers for numpy's, and texts as keys, as files have them."""
+    if isinstance(value, np.ndarray) and not value.ndim:
+        value = value[()]
     if isinstance(value, np.floating):
         return float(str(value))  # a 32-bit float as the nearest short decimal
     if isinstance(value, np.number | np.bool_ | np.str_):
@@ -470,6 +472,6 @@ def deduplicate(
     for instance in instances:
         if (rendered := (instance.prompts, instance.choices)) not in excluded:
             known = first.setdefault(rendered, instance)
-            if known.label is None and not known.references:
+            if known.label is None and not known.references and (instance.label is not None or instance.references):
                 first[rendered] = instance
     return list(first.values()), len(instances) - len(first)
