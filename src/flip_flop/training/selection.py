@@ -274,7 +274,7 @@ def reason_to_withhold(
     if selected > rivals[rival] or (selected == rivals[rival] and not stopped):
         return None
     ours, theirs = 100 * selected, 100 * rivals[rival]
-    digits = next((number for number in range(1, 9) if round(ours, number) != round(theirs, number)), 1)
+    digits = next((number for number in range(1, 5) if round(ours, number) != round(theirs, number)), 1)
     values = f"{ours:.{digits}f}, {rival} {theirs:.{digits}f}"
     comparison = f"the selected checkpoint's {criterion.by} on validation is {values}."
     return f"W-COLLAPSE: {comparison} {guard.hint}" if stopped else f"W-WORSE: {comparison}"
