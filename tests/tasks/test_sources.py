@@ -168,6 +168,19 @@ def test_a_formula_has_the_result_that_the_program_saved(tmp_path):
         assert source.load().rows[1].fields == {"text": "fire", "label": value}
 
 
+@pytest.mark.filterwarnings("ignore:Unknown extension")
+def test_the_formula_of_a_drop_down_list_is_not_a_cell(tmp_path):
+    source = write_sheet(tmp_path / "a.xlsx", ("text", "label"), ("tea", 1))
+    with zipfile.ZipFile(source.path) as archive:
+        parts = {name: archive.read(name) for name in archive.namelist()}
+    validation = b'<extLst><ext uri="x"><x><formula1><f>Other!A1</f></formula1></x></ext></extLst></worksheet>'
+    parts["xl/worksheets/sheet1.xml"] = parts["xl/worksheets/sheet1.xml"].replace(b"</worksheet>", validation)
+    with zipfile.ZipFile(source.path, "w") as archive:
+        for part in parts.items():
+            archive.writestr(*part)
+    assert [row.fields for row in source.load().rows] == [{"text": "tea", "label": 1}]
+
+
 @pytest.mark.parametrize(
     ("rows", "merged", "words"),
     [
@@ -366,10 +379,20 @@ def test_rows_in_memory_are_numbered_and_hashed_by_their_content():
 
 
 def test_arrays_in_cells_are_lists_with_pythons_numbers():
-    cells = {"words": np.array(["a", None], object), "vector": np.arange(1500) / 7, "of": {1: np.float32(0.1), "b": {}}}
+    cells = {
+        "words": np.array(["a", None], object),
+        "number": np.array(5),
+        "vector": np.arange(1500) / 7,
+        "of": {1: np.float32(0.1), "b": {}},
+    }
     frames = [pandas.DataFrame([cells | {"vector": cells["vector"] + more}]) for more in (0, 1e-9)]
     (row,), (other,) = (as_source(frame).load().rows for frame in frames)
-    assert row.fields == {"words": ["a", None], "vector": cells["vector"].tolist(), "of": {"1": 0.1, "b": {}}}
+    assert row.fields == {
+        "words": ["a", None],
+        "number": 5,
+        "vector": cells["vector"].tolist(),
+        "of": {"1": 0.1, "b": {}},
+    }
     assert {type(item) for item in row.fields["vector"]} == {float}
     digests = {as_source(frame).load().provenance["sha256"] for frame in frames}
     assert len(digests) == 2
