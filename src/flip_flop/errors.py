@@ -32,7 +32,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def first_sentence(error: BaseException) -> str:
-    """Return the first sentence of an error without its period. Those of memory go on with statistics."""
+    """Return the first sentence of an error without its period. Errors of memory continue with statistics."""
     return " ".join(str(error).split(". ")[0].split()).rstrip(".")
 
 

@@ -88,9 +88,9 @@ _LATEX_SYMBOLS = {
     "κ": r"$\kappa$",
     "→": r"$\to$",
 }
-# A symbol is a word: not a part of another word or of a path.
+# A symbol is a word: not a part of another word or of a path. An arrow may touch words.
 _LATEX_TOKENS = re.compile(
-    rf"(?<![\w/])(?:{'|'.join(map(re.escape, sorted(_LATEX_SYMBOLS, key=len, reverse=True)))})(?![\w/-])|.", re.DOTALL
+    rf"(?<![\w/])(?:{'|'.join(map(re.escape, sorted(_LATEX_SYMBOLS, key=len, reverse=True)))})(?![\w/-])|→|.", re.DOTALL
 )
 
 Style = Literal["", "name", "paper", "best", "worst", "small"]
