@@ -25,9 +25,12 @@ def read_runs(results: Path) -> pd.DataFrame:
         result, base = read_json(file), file.with_name("base-0.json")
         if not base.exists() or (result["training"] or {}).get("max_steps") != SETTINGS["max_steps"]:
             continue
-        row = {"task": f"{result['model']} {result['task']}", "method": result["training"]["method"]}
         after, audit = result["audits"]["trained"]["raw"]["metrics"]["accuracy"], read_json(base)["audits"]["trained"]
-        row |= {view: after - audit[view]["metrics"]["accuracy"] for view in ("calibrated", "raw")}
+        row = {
+            "task": f"{result['model']} {result['task']}",
+            "method": result["training"]["method"],
+            **{view: after - audit[view]["metrics"]["accuracy"] for view in ("calibrated", "raw")},
+        }
         for name, step in product(NUMBERS, (0, 4, 8)):
             course = dict(result["training"]["log"][name])
             row |= {f"{name} {step}": course[step], f"{name} 0 to {step}": course[step] - course[0]}

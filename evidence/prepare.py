@@ -3,13 +3,13 @@
 Usage: python -m evidence.prepare LANGUAGE [--out evidence/tasks]. This repository has no rows and no templates.
 """
 
-import argparse
 import json
 import random
 import sys
 from hashlib import sha256
 from pathlib import Path
 
+import click
 import pandas as pd
 import yaml
 
@@ -17,7 +17,6 @@ from flip_flop.files import write_text
 from flip_flop.paper.data.promptsource import read_promptsource, templates_folder
 from flip_flop.prompts import Template
 
-TASKS = Path(__file__).parent / "tasks"
 HINT = (
     "Give one folder with movie_reviews.parquet (MR of github.com/harvardnlp/sent-conv-torch) and ag_news_test.parquet "
     "(github.com/mhjabreel/CharCnn_Keras), each with the columns text and label."
@@ -57,17 +56,26 @@ def write_tasks(language: Path, out: Path) -> list[Path]:
         for split, size in sizes.items():
             write_text(out / f"{name}_{split}.jsonl", "".join(json.dumps(row) + "\n" for row in rows[:size]))
             rows = rows[size:]
-        task = {"name": name, "data": {split: f"{name}_{split}.jsonl" for split in sizes}, "label_field": "label"}
-        task |= {"labels": sorted({int(label) for label in table["label"]}), "templates": templates}
-        if held_out:
-            task["held_out_templates"] = [templates[index]["name"] for index in held_out]
+        task = {
+            "name": name,
+            "data": {split: f"{name}_{split}.jsonl" for split in sizes},
+            "label_field": "label",
+            "labels": sorted({int(label) for label in table["label"]}),
+            "templates": templates,
+            **({"held_out_templates": [templates[index]["name"] for index in held_out]} if held_out else {}),
+        }
         task_files.append(out / f"{name}.yaml")
         write_text(task_files[-1], yaml.safe_dump(task, sort_keys=False, allow_unicode=True))
     return task_files
 
 
+@click.command()
+@click.argument("language", type=Path)
+@click.option("--out", type=Path, default=Path(__file__).parent / "tasks", help="The tasks' folder (evidence/tasks).")
+def main(**folders: Path) -> None:
+    """Write the tasks. LANGUAGE is the folder of the parquet files."""
+    print(*write_tasks(**folders), sep="\n")
+
+
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="python -m evidence.prepare", description="Write the tasks.")
-    parser.add_argument("language", type=Path, metavar="LANGUAGE", help="the folder of the parquet files")
-    parser.add_argument("--out", type=Path, default=TASKS, help="the tasks' folder (default: evidence/tasks)")
-    print(*write_tasks(**vars(parser.parse_args())), sep="\n")
+    main()

@@ -1,19 +1,19 @@
 """Runs cells of the results: the audits of a base, or a training run with its audits. Each has one file in the results.
 
-Usage: python -m evidence.run --model FOLDER --name NAME --work FOLDER --cells movie_reviews/base-0 rte/f2c-0 ...
+Usage: python -m evidence.run --model FOLDER --name NAME --work FOLDER movie_reviews/base-0 rte/f2c-0 ...
 
 A cell is TASK/METHOD-SEED. Cells with a file are skipped. An interrupted cell continues: the folder of work has its
 checkpoints and its audits. The files have no texts. They have gold labels and predictions as digits, from which every
 metric can be computed again. `python -m evidence.prepare` writes the rows of movie reviews and AG News.
 """
 
-import argparse
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 import pandas as pd
 
@@ -54,7 +54,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "f2c_uncalibrated": {"vote_calibration": "none"},
     "f2c_online": {"votes": "online"},
     "f2c_slow": {"learning_rate": 1e-4},
-    "f2c_ensemble": {"method": "evidence.ensemble:F2C_ENSEMBLE", "cce_space": "vocab"},
+    "f2c_ensemble": {"method": "examples.methods.ensemble:F2C_ENSEMBLE", "cce_space": "vocab"},
     "f2c_1024": {"rows": 1024, "max_steps": 64, "eval_steps": 16},
 }
 # The task's F1 is macro-F1. f1_std is its standard deviation over templates.
@@ -67,25 +67,25 @@ COURSE = (
 )
 
 
-def run_cell(options: argparse.Namespace, task_name: str, method: str, seed: int) -> Path:
+def run_cell(cell: str, model: str, name: str, work: Path, results: Path, hub_mirror: Path | None) -> Path:
     """Run a cell unless it has a file, and return the file.
 
     Raises:
         InputError: The task or method is unknown, or an error of the data or the model.
         SystemExit: A signal stopped the training run.
     """
-    file = options.results / options.name / task_name / f"{method}-{seed}.json"
-    work = options.work / options.name / task_name / f"{method}-{seed}"
+    task_name, method, seed = cell.replace("-", "/").split("/")
+    file, work = results / name / f"{cell}.json", work / name / cell
     if file.exists():
         return file
-    task = load_task(FILES.get(task_name, task_name), templates="all", hub_mirror=options.hub_mirror)
-    trained = None if method == "base" else _train(options.model, task, method, seed, work / "train")
+    task = load_task(FILES.get(task_name, task_name), templates="all", hub_mirror=hub_mirror)
+    trained = None if method == "base" else _train(model, task, method, int(seed), work / "train")
     audits = {}
     for part, names in (("trained", task.training_templates.names), ("held_out", task.held_out_templates)):
         if names:
-            run = _audit(options.model, task.with_templates(names), trained and work / "train" / "adapter", work / part)
+            run = _audit(model, task.with_templates(names), trained and work / "train" / "adapter", work / part)
             audits[part] = numbers(run)
-    result = {"model": options.name, "task": task_name, "method": method, "seed": seed, **_provenance(run)}
+    result = {"model": name, "task": task_name, "method": method, "seed": int(seed), **_provenance(run)}
     write_json(file, {**result, "training": trained and _course(trained, work / "train"), "audits": audits})
     return file
 
@@ -158,33 +158,27 @@ def _course(record: RunRecord, out: Path) -> dict[str, Any]:
 
 def _provenance(run: Audit) -> dict[str, Any]:
     words = ["git", "-C", str(FOLDER), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    commit = subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip()
+    commit = subprocess.run(words, capture_output=True, text=True, check=False)
     return {
         "base": {name: getattr(run.record.model, name) for name in ("digest", "dtype", "num_parameters")},
-        "versions": {"commit": commit, **run.record.versions},
+        "versions": {"commit": commit.stdout.strip(), **run.record.versions},
         "machine": dict(run.record.hardware),
         "date": now()[:10],
     }
 
 
-def _cell(text: str) -> tuple[str, str, int]:
-    task, method, seed = text.replace("-", "/").split("/")
-    return task, method, int(seed)
-
-
-def main() -> None:
-    """The command."""
-    parser = argparse.ArgumentParser(prog="python -m evidence.run", description="Run cells that have no result yet.")
-    parser.add_argument("--model", required=True, help="the folder of the model, or its name on the hub")
-    parser.add_argument("--name", required=True, help="the model's folder in the results")
-    parser.add_argument("--cells", required=True, nargs="+", type=_cell, metavar="TASK/METHOD-SEED")
-    parser.add_argument("--work", required=True, type=Path, help="the folder of checkpoints and audits")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="the folder of results (evidence/results)")
-    parser.add_argument("--hub-mirror", type=Path, help="read datasets from this folder")
-    options = parser.parse_args()
+@click.command()
+@click.option("--model", required=True, help="The folder of the model, or its name on the hub.")
+@click.option("--name", required=True, help="The model's folder in the results.")
+@click.option("--work", required=True, type=Path, help="The folder of checkpoints and audits.")
+@click.option("--results", type=Path, default=RESULTS, help="The folder of results (evidence/results).")
+@click.option("--hub-mirror", type=Path, help="Read datasets from this folder.")
+@click.argument("cells", metavar="TASK/METHOD-SEED...", required=True, nargs=-1)
+def main(cells: tuple[str, ...], **options: Any) -> None:
+    """Run cells that have no result yet."""
     try:
-        for cell in options.cells:
-            echo(f"{now()} {run_cell(options, *cell)}")
+        for cell in cells:
+            echo(f"{now()} {run_cell(cell, **options)}")
     except InputError as error:
         sys.exit(str(error))
 

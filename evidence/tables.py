@@ -3,8 +3,8 @@
 A table is between `<!-- KIND A ... | B ... -->` and `<!-- end of KIND -->`:
 
 - results MODEL ... | TASK ... | METHOD ... | PART ...: the metrics of methods, means over seeds. A part is trained or
-  held_out. Methods without a result are skipped. A sentence below compares F2C with the calibrated vote of the base.
-  With `| brief` at the end, a method has one line, which names its model, task and part if there are several.
+  held_out. Methods without a result are skipped. A sentence below compares F2C with the vote of the base.
+  With `| brief` at the end, a table has only agreement and accuracy, and no sentence.
 - steps MODEL | TASK ...: how often one template and the votes of a base are right.
 - repeats CELL MODEL MODEL | ...: how many answers of two runs of a cell differ.
 - forecast: how often the rules of evidence.forecast are right.
@@ -15,7 +15,7 @@ import textwrap
 from collections.abc import Iterable
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,19 +28,12 @@ from flip_flop.metrics import METRICS, Scores
 DOCS = FOLDER.parent / "docs"
 PAGES = (FOLDER / "RESULTS.md", DOCS / "evidence.md", DOCS / "how-to" / "flickering.md", FOLDER.parent / "README.md")
 SECTION = re.compile(r"(<!-- (results|steps|repeats|forecast)(.*?) -->\n).*?(<!-- end of \2 -->)", re.DOTALL)
-HEAD = "| task | templates, rows | model | P_o / accuracy / macro-F1 | std | vote | above the calibrated vote |"
-BRIEF = (
-    "| model | P_o / accuracy | above the calibrated vote | calibrated: P_o / accuracy | above the calibrated vote |"
-)
-OPEN = "| model | P_o / accuracy | above the vote of the base | vote | unreadable |"
-WORDS = {
+# Names of models, tasks, methods and metrics.
+NAMES = {
     **{"qwen2.5-coder-0.5b": "Qwen", "qwen2.5-coder-1.5b": "Qwen 1.5B", "smollm2-135m": "SmolLM2"},
     **{task: task.replace("_", " ").upper() for task in ("rte", "cb", "copa", "wsc", "anli_r1", "anli_r2", "anli_r3")},
     **{"ag_news": "AG News", "wic": "WiC", "hellaswag": "HellaSwag", "winogrande": "Winogrande", "svamp": "steps"},
     **{"svamp_direct": "number", "svamp_equation": "equation"},
-}
-_CLAIM = "Next to the base's calibrated vote, one template of F2C has {}."
-TITLES = {
     **{method: method.upper() for method in ("f2c", "cce", "bct", "opct", "ssd", "ttrl")},
     **{"cpc_grpo": "CPC-GRPO", "marginal_entropy": "marginal entropy", "f2c_paper": "F2C, `paper`"},
     **{"f2c_labels": "F2C, `cce_space: labels`", "f2c_labels_4": "F2C, `cce_space: labels`, 4 steps"},
@@ -48,11 +41,22 @@ TITLES = {
     **{"f2c_uncalibrated": "F2C, `vote_calibration: none`"},
     **{"f2c_online": "F2C, `votes: online`", "f2c_slow": "F2C, `learning_rate: 1e-4`"},
     **{"f2c_1024": "F2C, 1,024 rows in 64 steps", "f2c_ensemble": "F2C, ensemble as a target"},
+    **{"observed_agreement": "P_o", "macro_f1": "macro-F1", "f1_std": "std", "vote_accuracy": "vote"},
+    **{"vote_f1": "macro-F1 of the vote", "unmapped_share": "unreadable"},
 }
+# The views of an audit. Open answers are not calibrated.
+VIEWS = {"raw": "", "calibrated": "calibrated: "}
 # The least share of the templates that give a vote.
 SHARES = {0: "", 0.8: ", vote share of at least 80 %", 1: ", unanimous"}
-# What an audit in a result has.
-AuditResult = dict[str, Any]
+
+
+class Answers(NamedTuple):
+    """The answers of an audit and the votes, as characters [rows, templates] and [rows, 1], and which are right."""
+
+    labels: np.ndarray
+    votes: np.ndarray
+    are_right: np.ndarray
+    votes_are_right: np.ndarray
 
 
 def with_tables(page: str, results: Path = RESULTS) -> str:
@@ -66,118 +70,99 @@ def with_tables(page: str, results: Path = RESULTS) -> str:
 
 
 def markdown(head: str, lines: list[str]) -> str:
-    """Return a table with its head."""
-    return "\n".join(("", head, "|---" * (head.count("|") - 1) + "|", *lines, "", ""))
+    """Return a table with its head, or nothing without lines."""
+    return "\n".join(("", head, "|---" * (head.count("|") - 1) + "|", *lines, "", "")) if lines else ""
 
 
-def runs_of(folder: Path, method: str, part: str) -> list[AuditResult]:
+def name_of(word: str) -> str:
+    """Return the name of a model, task, method, metric or part."""
+    return NAMES.get(word, word.replace("_", " "))
+
+
+def audits_of(folder: Path, method: str, part: str) -> list[dict[str, Any]]:
     """Return the audits of a method on a part of the templates, one for each seed."""
     audits = [read_json(file)["audits"] for file in sorted(folder.glob(f"{method}-*.json"))]
     return [audit[part] for audit in audits if part in audit]
 
 
-def scores_of(audit: AuditResult, view: str) -> Scores:
-    """Return the predictions of an audit as scores."""
-    labels, gold = (_numbers(audit[view]["predictions"].values()), _numbers([audit["gold"]])[:, 0])
-    answered = {"key": labels, "exact": _numbers(audit[view]["right"].values()) == 1} if "right" in audit[view] else {}
-    return Scores(_certain(labels, audit), gold, average="macro", answered=answered)
+def answers_of(audit: dict[str, Any], view: str) -> Answers:
+    """Return the answers of an audit, raw or calibrated."""
+    labels, votes = characters(audit[view]["predictions"].values()), characters([audit[view]["vote"]])
+    if "calibrated" in audit:
+        gold = characters([audit["gold"]])
+        return Answers(labels, votes, labels == gold, votes == gold)
+    right = characters(audit[view]["right"].values()) == "1"
+    return Answers(labels, votes, right, np.take_along_axis(right, (labels == votes).argmax(axis=1)[:, None], axis=1))
 
 
-def vote_of(audit: AuditResult, view: str) -> Scores:
-    """Return the votes of an audit as the answers of one template."""
-    scores = scores_of(audit, view)
-    if scores.answered:
-        return scores.voted
-    return Scores(_certain(_numbers([audit[view]["vote"]]), audit), scores.gold, average="macro")
-
-
-def _numbers(texts: Iterable[str]) -> np.ndarray:
-    return np.array([["0123456789".find(digit) for digit in text] for text in texts], dtype=np.int64).T
-
-
-def _certain(labels: np.ndarray, audit: AuditResult) -> np.ndarray:
-    return np.where(labels[..., None] == np.arange(audit["num_labels"]), 0.0, -np.inf)
+def characters(texts: Iterable[str]) -> np.ndarray:
+    """Return texts as columns."""
+    return np.array([list(text) for text in texts]).T
 
 
 def results_table(
     results: Path, models: list[str], tasks: list[str], methods: list[str], parts: list[str], *brief: list[str]
 ) -> str:
     """Return a table of methods, and a sentence on F2C."""
-    lines, claims, head = [], [], BRIEF if brief else HEAD
+    lines, claims, head = [], [], ""
     for model, task, part, method in product(models, tasks, parts, methods):
-        runs, bases = (runs_of(results / model / task, name, part) for name in (method, "base"))
+        runs, bases = (audits_of(results / model / task, name, part) for name in (method, "base"))
         if not runs or not bases:
             continue
-        title, seeds = TITLES.get(method, method), f", {count(len(runs), 'seed')}" if method != "base" else ""
+        views = [view for view in VIEWS if view in bases[0]]
+        metrics = list(bases[0]["raw"]["metrics"])[: 2 if brief else None]
+        vote = answers_of(bases[0], views[-1]).votes_are_right
+        differences = [difference_from(vote, [answers_of(run, view).are_right for run in runs]) for view in views]
         names = ((model, models), (task, tasks), (part, parts))
-        place = ", ".join(_words(name) for name, several in names if len(several) > 1)
-        cells = [cells_of(view, runs, bases[0]) for view in views_of(bases[0])]
-        if len(cells) == 1:
-            head, ((agreement, accuracy, vote, unreadable), above) = OPEN, cells[0]
-            lines.append(f"| {place}: {title}{seeds} | {agreement} / {accuracy} | {above} | {vote} | {unreadable} |")
-        elif brief:
-            shown = " | ".join(f"{' / '.join(means[:2])} | {above}" for means, above in cells)
-            lines.append(f"| {place}{place and ': '}{title}{seeds} | {shown} |")
-        else:
-            rows = f"{_words(task)} | {len(runs[0]['raw']['predictions'])} {_words(part)}, {len(runs[0]['gold']):,}"
-            for view, (means, above) in zip(("", ", calibrated"), cells, strict=True):
-                shown = f"{' / '.join(means[:3])} | {means[3]} | {' / '.join(means[4:])}"
-                lines.append(f"| {rows} | {title}{view}{seeds} | {shown} | {above} |")
-            claims += [_claim(_words(task), _words(part), runs, bases[0])] if method == "f2c" else []
-    text = "\n".join(textwrap.wrap(_CLAIM.format("; ".join(claims)), 140)) + "\n\n" if claims else ""
-    return markdown(head, lines) + text if lines else ""
+        place = ", ".join(name_of(name) for name, several in names if len(several) > 1)
+        line = f"| {place}{place and ': '}{name_of(method)}"
+        line += f", {count(len(runs), 'seed')}" if method != "base" else ""
+        head = "| model"
+        for view, (difference, interval) in zip(views, differences, strict=True):
+            means = [percent(np.mean([run[view]["metrics"][name] for run in runs])) for name in metrics]
+            line += f" | {' / '.join(means)} | {points(difference)} ({point_interval(interval)})"
+            head += f" | {VIEWS[view]}{' / '.join(map(name_of, metrics))} | above the vote"
+        lines.append(f"{line} |")
+        if method == "f2c" and not brief:
+            claims.append(f"{claim(*differences[0])}{place and f' ({place})'}")
+    sentence = f"Next to this vote, one template of F2C has {'; '.join(claims)}."
+    return markdown(f"{head} |", lines) + ("\n".join([*textwrap.wrap(sentence, 140), "", ""]) if claims else "")
 
 
-def views_of(audit: AuditResult) -> list[str]:
-    """Return the views of an audit. Open answers are not calibrated."""
-    return [view for view in ("raw", "calibrated") if view in audit]
+def difference_from(vote: np.ndarray, answers: list[np.ndarray]) -> tuple[float, tuple[float, float] | None]:
+    """Return the accuracy of one template, mean over runs, minus that of the vote, with its paired 95% interval."""
+    scores = [
+        Scores(np.where(np.stack([~right, right], axis=-1), 0.0, -np.inf), np.ones(len(right), dtype=np.int64))
+        for right in (vote, *answers)
+    ]
+    return float(np.mean(list(map(np.mean, answers))) - vote.mean()), METRICS["accuracy"].change_interval(*scores)
 
 
-def cells_of(view: str, runs: list[AuditResult], base: AuditResult) -> tuple[list[str], str]:
-    """Return the metrics, means over seeds, and the difference in accuracy from the vote, as texts."""
-    value, *interval = _difference(view, runs, base)
-    means = [percent(np.mean([run[view]["metrics"][name] for run in runs])) for name in runs[0][view]["metrics"]]
-    return means, f"{points(value)} ({point_interval(interval)})"
-
-
-def _difference(view: str, runs: list[AuditResult], base: AuditResult) -> tuple[float, float, float]:
-    """Return the accuracy of one template minus the accuracy of the base's vote, with the ends of its interval."""
-    vote, *answers = vote_of(base, views_of(base)[-1]), *(scores_of(run, view) for run in runs)
-    before, *after = (run.right.mean() for run in (vote, *answers))
-    low, high = METRICS["accuracy"].change_interval(vote, *answers) or (np.nan, np.nan)
-    return float(np.mean(after) - before), low, high
-
-
-def _claim(task: str, part: str, runs: list[AuditResult], base: AuditResult) -> str:
-    """Return where the accuracy of one template of F2C is, next to the calibrated vote."""
-    value, low, high = _difference("raw", runs, base)
-    place = ("a higher" if value > 0 else "a lower") if low > 0 or high < 0 else "no clearly different"
-    return f"{place} accuracy on {task} ({part} templates)"
-
-
-def _words(name: str) -> str:
-    return WORDS.get(name, name.replace("_", " "))
+def claim(difference: float, interval: tuple[float, float] | None) -> str:
+    """Return whether an accuracy is clearly higher or lower."""
+    is_clear = interval is not None and (interval[0] > 0 or interval[1] < 0)
+    return f"{'no clearly different' if not is_clear else 'a higher' if difference > 0 else 'a lower'} accuracy"
 
 
 def steps_table(results: Path, model: list[str], tasks: list[str]) -> str:
     """Return how often one template and the votes of a base are right, and on how many rows."""
     lines: dict[str, str] = {}
     for task in tasks:
-        (base,) = runs_of(results / model[0] / task, "base", "trained")
-        raw, calibrated = ((scores_of(base, view), vote_of(base, view)) for view in views_of(base))
-        nearest = (raw[0].predictions == calibrated[1].predictions).mean(axis=0).argmax()
+        (base,) = audits_of(results / model[0] / task, "base", "trained")
+        raw, calibrated = (answers_of(base, view) for view in VIEWS)
+        nearest = (raw.labels == calibrated.votes).mean(axis=0).argmax()
         cells = {
-            "one template, mean over templates | 1": percent(raw[0].right.mean()),
-            "the template that gives the calibrated vote most often | 1": percent(raw[0].right[:, nearest].mean()),
-            "the same, calibrated | 1": percent(calibrated[0].right[:, nearest].mean()),
+            "one template, mean over templates | 1": percent(raw.are_right.mean()),
+            "the template that gives the calibrated vote most often | 1": percent(raw.are_right[:, nearest].mean()),
+            "the same, calibrated | 1": percent(calibrated.are_right[:, nearest].mean()),
         }
         votes = {"majority vote": raw, "calibrated vote": calibrated}
-        for (name, (scores, vote)), (least, share) in product(votes.items(), SHARES.items()):
-            rows = (scores.predictions == vote.predictions).mean(axis=1) >= least
+        for (name, answers), (least, share) in product(votes.items(), SHARES.items()):
+            rows = (answers.labels == answers.votes).mean(axis=1) >= least
             on = f" on {percent(rows.mean())} % of the rows" if least else ""
-            cells[f"{name}{share} | all"] = f"{percent(vote.right[rows].mean())}{on}"
+            cells[f"{name}{share} | all"] = f"{percent(answers.votes_are_right[rows].mean())}{on}"
         lines = {name: f"{lines.get(name, f'| {name}')} | {cell}" for name, cell in cells.items()}
-    head = f"| step | passes per row | {' | '.join(map(_words, tasks))} |"
+    head = f"| step | passes per row | {' | '.join(map(name_of, tasks))} |"
     return markdown(head, [f"{line} |" for line in lines.values()])
 
 
@@ -185,8 +170,8 @@ def repeats_table(results: Path, *repeats: list[str]) -> str:
     """Return how many answers of two runs of a cell differ, and how much their metrics."""
     lines = []
     for cell, *models in repeats:
-        parts = zip(*(read_json(results / model / f"{cell}.json")["audits"].values() for model in models), strict=True)
-        pairs = [[audit["raw"] for audit in part] for part in parts]
+        audits = [read_json(results / model / f"{cell}.json")["audits"] for model in models]
+        pairs = [[audit[part]["raw"] for audit in audits] for part in audits[0]]
         answers = [["".join(view["predictions"].values()) for view in pair] for pair in pairs]
         number = sum(sum(map(str.__ne__, *texts)) for texts in answers)
         changes = [max(abs(one["metrics"][name] - two["metrics"][name]) for one, two in pairs) for name in SHOWN[:2]]

@@ -41,8 +41,8 @@ def made(tmp_path_factory):
 
 def command(patch, folder, *cells):
     words = ["run", "--model", "demo", "--name", "toy", "--work", folder / "work", "--results", folder / "results"]
-    patch.setattr(sys, "argv", [*map(str, words), "--cells", *cells])
-    run.main()
+    patch.setattr(sys, "argv", [*map(str, words), *cells])
+    run.main(standalone_mode=False)
 
 
 def read(folder, cell):
@@ -136,22 +136,26 @@ def test_a_table_has_the_mean_over_seeds_and_leaves_out_methods_without_a_result
     text = tables.with_tables(page, made / "results")
     second.unlink()
     assert tables.with_tables(page.replace("demo", "none"), made / "results") == page.replace("demo", "none")
-    lines = [[cell.strip() for cell in line.split("|")] for line in text.splitlines() if line.startswith("| demo")]
-    assert [line[3] for line in lines] == ["base", "base, calibrated", "F2C, 2 seeds", "F2C, calibrated, 2 seeds"]
+    lines = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    assert [line[0] for line in lines] == ["model", "base", "F2C, 2 seeds"]
     runs = [trained["audits"]["trained"], base["audits"]["trained"]]
-    for line, name in zip(lines[2:], ("raw", "calibrated"), strict=True):
-        values = [recomputed(audit[name], audit["gold"]) for audit in runs]
+    for view, (shown, difference) in zip(("raw", "calibrated"), (lines[2][1:3], lines[2][3:]), strict=True):
+        values = [recomputed(audit[view], audit["gold"]) for audit in runs]
         means = [100 * fmean(value[metric] for value in values) for metric in run.SHOWN]
-        shown = [float(number) for cell in line[4:7] for number in cell.split(" / ")]
-        assert shown == pytest.approx(means, abs=0.051)
-        above, low, high = (float(number.replace("−", "-")) for number in re.findall(r"[−+±]\d+\.\d", line[7]))
+        assert [float(number) for number in shown.split(" / ")] == pytest.approx(means, abs=0.051)
+        above, low, high = (float(number.replace("−", "-")) for number in re.findall(r"[−+±]\d+\.\d", difference))
         vote = accuracy(base["audits"]["trained"]["calibrated"]["vote"], runs[0]["gold"])
         assert above == pytest.approx(means[1] - 100 * vote, abs=0.051)
         assert low <= above <= high
+    low, high = re.findall(r"\((.+) to (.+)\)", lines[2][2])[0]
+    place = "a higher" if low[0] == "+" else "a lower" if high[0] == "−" else "no clearly different"
+    assert f"one template of F2C has {place} accuracy" in text
     brief = tables.with_tables(page.replace("cce | trained", "cce | trained | brief"), made / "results").splitlines()
-    (base,) = [line for line in brief if line.startswith("| base |")]
-    raw, calibrated = ([line[4].split(" / ")[:2], line[7]] for line in lines[:2])
-    assert base == f"| base | {' / '.join(raw[0])} | {raw[1]} | {' / '.join(calibrated[0])} | {calibrated[1]} |"
+    (first,) = [line for line in brief if line.startswith("| base |")]
+    raw, above, calibrated, above_calibrated = lines[1][1:]
+    raw, calibrated = (" / ".join(shown.split(" / ")[:2]) for shown in (raw, calibrated))
+    assert first == f"| base | {raw} | {above} | {calibrated} | {above_calibrated} |"
+    assert not [line for line in brief if "one template of F2C" in line]
 
 
 @pytest.mark.slow
