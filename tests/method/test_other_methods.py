@@ -1,10 +1,12 @@
 """The methods of other papers match slow loops, in value and gradient, and stay finite at extreme scores."""
 
+import math
 from dataclasses import dataclass
 from types import SimpleNamespace
 
 import pytest
 import torch
+from examples.methods import ensemble
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -160,3 +162,12 @@ def test_titles_mark_the_methods_that_use_labels_and_colours_differ():
     assert marked == {name for name, method in METHODS.items() if method.uses_labels} == set(WITH_LABELS)
     assert len({method.colour for method in METHODS.values()}) == len(METHODS)
     assert set(NAMES) == METHODS.keys() - {"f2c", "cce", "swarm"}
+
+
+def test_the_ensemble_of_the_examples_is_a_cross_entropy_to_the_mean_of_the_votes(monkeypatch):
+    monkeypatch.setattr(ensemble, "f2c_terms", lambda instance, config: {})
+    instance = made(7, (4, 3))
+    votes, rows = ([oracle.softmax(row) for row in scores.tolist()] for scores in (instance.vote_scores, instance.leaf))
+    mean = [sum(row[label] for row in votes) / 4 for label in range(3)]
+    expected = -sum(mean[label] * math.log(row[label]) for row in rows for label in range(3)) / 4
+    assert ensemble.ensemble_terms(instance, config_of())["ensemble"].item() == pytest.approx(expected, abs=1e-6)
