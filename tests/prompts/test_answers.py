@@ -218,33 +218,33 @@ def test_references_and_extracted_answers_are_expressions_without_dollars(text, 
 
 
 @pytest.fixture
-def parser():
-    """A process of this test's own."""
-    made = latex._Parser()
-    yield made
-    made.stop()
+def parsed():
+    """Parses texts in a process of this test's own."""
+    latex._parser.cache_clear()
+    yield latex.latex_key.__wrapped__
+    latex._stop(latex._parser())
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("text", ["$10^{10^{10}}$", "$(x+1)^{100000}$"])
-def test_a_hung_parser_costs_its_time_limit_and_one_answer(text, parser, monkeypatch):
+def test_a_hung_parser_costs_its_time_limit_and_one_answer(text, parsed, monkeypatch):
     monkeypatch.setattr(latex, "MAX_SECONDS", 0.5)
-    assert parser.key("$2^4$") == "16"
-    assert parser.key(text) is None
-    assert parser.key("$2^5$") == "32"
+    assert parsed("$2^4$") == "16"
+    assert parsed(text) is None
+    assert parsed("$2^5$") == "32"
 
 
 @pytest.mark.slow
-def test_a_process_that_was_killed_is_started_again(parser):
-    assert parser.key("$2^4$") == "16"
-    parser.process.kill()
-    parser.process.wait()
-    assert parser.key("$2^5$") == "32"
+def test_a_process_that_was_killed_is_started_again(parsed):
+    assert parsed("$2^4$") == "16"
+    latex._parser().kill()
+    latex._parser().wait()
+    assert parsed("$2^5$") == "32"
 
 
 @pytest.mark.slow
-def test_an_interrupt_does_not_move_a_key_to_the_next_text(parser):
-    assert parser.key("1") == "1"
+def test_an_interrupt_does_not_move_a_key_to_the_next_text(parsed):
+    assert parsed("1") == "1"
 
     def interrupt(number, frame):
         raise KeyboardInterrupt
@@ -253,17 +253,17 @@ def test_an_interrupt_does_not_move_a_key_to_the_next_text(parser):
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.2)
         with pytest.raises(KeyboardInterrupt):
-            parser.key("$(x+1)^{100000}$")
+            parsed("$(x+1)^{100000}$")
     finally:
         signal.signal(signal.SIGALRM, before)
-    assert [parser.key(text) for text in ("2", "3")] == ["2", "3"]
+    assert [parsed(text) for text in ("2", "3")] == ["2", "3"]
 
 
 @pytest.mark.slow
-def test_the_process_reads_no_module_of_the_working_folder(parser, tmp_path, monkeypatch):
+def test_the_process_reads_no_module_of_the_working_folder(parsed, tmp_path, monkeypatch):
     (tmp_path / "random.py").write_text("raise SystemExit")
     monkeypatch.chdir(tmp_path)
-    assert parser.key("4") == "4"
+    assert parsed("4") == "4"
 
 
 def test_answers_agree_by_expression_and_are_compared_with_references():
@@ -280,5 +280,6 @@ def test_without_the_library_the_kind_is_refused_in_one_line(monkeypatch):
 
 def test_a_process_that_does_not_start_is_one_line(monkeypatch):
     monkeypatch.setattr(latex.sys, "executable", "false")
+    latex._parser.cache_clear()
     with pytest.raises(InputError, match="does not start"):
-        latex._Parser().key("1")
+        latex.latex_key("does not start")

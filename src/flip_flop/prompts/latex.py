@@ -19,62 +19,38 @@ WORD = re.compile(r"(?<![\\A-Za-z{])[A-Za-z]{2,}")
 DIGITS = re.compile(r"[-+−]?[\d.,\s]+")
 
 
-class _Parser:
-    """The process. It is started for the first text, and again after its end."""
+_LOCK = threading.Lock()
 
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.process: subprocess.Popen[str] | None = None
-        atexit.register(self.stop)
 
-    def stop(self) -> None:
-        """End the process."""
-        if self.process is not None:
-            self.process.kill()
-            self.process.communicate()
-            self.process = None
-
-    def start(self) -> subprocess.Popen[str]:
-        """Start the process, and wait until it has imported its libraries."""
-        program = str(Path(__file__).with_name("latex_process.py"))
-        command = [sys.executable, "-P", program, str(MAX_SECONDS)]  # without the modules of the working folder
-        # In a session of its own, Ctrl-C does not reach it: a process that ends means an answer that cannot be read.
-        self.process = subprocess.Popen(
-            command,
-            text=True,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
+@functools.cache
+def _parser() -> subprocess.Popen[str]:
+    """Start the process, and wait until it has imported its libraries."""
+    program = str(Path(__file__).with_name("latex_process.py"))
+    # In a session of its own, Ctrl-C does not reach it: a process that ends means an answer that cannot be read.
+    process = subprocess.Popen(
+        [sys.executable, "-P", program, str(MAX_SECONDS)],  # without the modules of the working folder
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    atexit.register(process.kill)
+    if not cast(IO[str], process.stdout).readline():
+        process.communicate()
+        raise InputError(
+            "E-TASK-KEY",
+            "answers of the kind latex need math-verify, which does not start.",
+            f"{install_command('latex')}.",
         )
-        if not cast(IO[str], self.process.stdout).readline():
-            self.stop()
-            raise InputError(
-                "E-TASK-KEY",
-                "answers of the kind latex need math-verify, which does not start.",
-                f"{install_command('latex')}.",
-            )
-        return self.process
-
-    def key(self, text: str) -> str | None:
-        """Return the key of a text, None if the process ends while it reads it."""
-        with self.lock:
-            if self.process is not None and self.process.poll() is not None:
-                self.stop()
-            reply = ""
-            try:
-                process = self.process or self.start()
-                with contextlib.suppress(BrokenPipeError):
-                    cast(IO[str], process.stdin).write(json.dumps(text) + "\n")
-                    cast(IO[str], process.stdin).flush()
-                    reply = cast(IO[str], process.stdout).readline()
-            finally:
-                if not reply:  # also after an interrupt, which leaves a reply in the pipe
-                    self.stop()
-            return cast(str | None, json.loads(reply)) if reply else None
+    return process
 
 
-_parser = functools.cache(_Parser)
+def _stop(process: subprocess.Popen[str]) -> None:
+    """End the process. The next text starts another."""
+    process.kill()
+    process.communicate()
+    _parser.cache_clear()
 
 
 @functools.lru_cache(maxsize=10_000)
@@ -87,7 +63,18 @@ def latex_key(text: str) -> str | None:
     Raises:
         InputError: ``E-TASK-KEY`` if math-verify cannot be started.
     """
-    return _parser().key(text)
+    with _LOCK:
+        if _parser().poll() is not None:
+            _stop(_parser())
+        process, reply = _parser(), ""
+        try:
+            with contextlib.suppress(BrokenPipeError):
+                print(json.dumps(text), file=process.stdin, flush=True)
+                reply = cast(IO[str], process.stdout).readline()
+        finally:
+            if not reply:  # also after an interrupt, which leaves a reply in the pipe
+                _stop(process)
+    return cast(str | None, json.loads(reply)) if reply else None
 
 
 def expression_key(text: str) -> str | None:
