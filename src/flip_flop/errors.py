@@ -13,7 +13,7 @@ import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 Value = TypeVar("Value")
 log = logging.getLogger("flip_flop")  # of warnings and progress
@@ -52,7 +52,8 @@ def error_table() -> dict[str, dict[str, str]]:
 class InputError(ValueError):
     """Invalid input. The default of ``hint`` is the fix of the code in ``errors.yaml``.
 
-    The command line prints it as a line and exits with 2.
+    The command line prints it as a line and exits with 2. Processes send it to each other, pickled by the arguments of
+    its class.
 
     Example:
         >>> print(InputError("E-MODEL-KIND", "bart is an encoder-decoder model."))
@@ -63,12 +64,10 @@ class InputError(ValueError):
         self.code = code
         self.message = message
         self.hint = hint or error_table().get(code, {}).get("fix", "")
-        # Lone surrogates could not be printed.
-        super().__init__(" ".join(f"{code}: {message} {self.hint}".encode(errors="backslashreplace").decode().split()))
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Support pickling: processes send errors to each other."""
-        return type(self), (self.code, self.message, self.hint)
+    def __str__(self) -> str:
+        text = f"{self.code}: {self.message} {self.hint}"
+        return " ".join(text.encode(errors="backslashreplace").decode().split())  # lone surrogates cannot be printed
 
 
 def require_whole(name: str, value: object, least: float = -math.inf) -> int:

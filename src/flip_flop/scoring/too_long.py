@@ -6,7 +6,6 @@ import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from flip_flop.console import count, spreadsheet_cell
 from flip_flop.errors import InputError, log
@@ -40,10 +39,6 @@ class TooLongError(InputError):
         self.found, self.num_instances, self.names = tuple(too_long), num_instances, names
         hint = NONE_LEFT if count_instances(too_long) == num_instances else HINT
         super().__init__("E-TOO-LONG", f"{_summary(too_long, num_instances, names)}.", hint)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Support pickling: processes send errors to each other."""
-        return type(self), (self.found, self.num_instances, self.names)
 
 
 def refuse_or_skip(
