@@ -59,11 +59,7 @@ class EndOfPrompt(Exception):  # noqa: N818 - control flow: the prompt is comple
 
 
 class NotPrintable(Exception):  # noqa: N818 - turned into E-TPL-EMPTY or E-TPL-RENDER
-    """A printed value, or a part of it, is not a text or a number."""
-
-    def __init__(self, item: Any):
-        super().__init__(type(item).__name__)
-        self.item = item
+    """A printed value, or a part of it, is not a text or a number. The argument is that value or part."""
 
 
 class MissingNameError(UndefinedError):
@@ -317,7 +313,7 @@ def render_text(
     except EndOfPrompt:
         pass
     except NotPrintable as error:
-        raise _not_printable(error.item, fields, names_of(source), location) from None
+        raise _not_printable(error.args[0], fields, names_of(source), location) from None
     except MissingNameError as error:
         raise _missing_name(error, marked, hidden, location) from None
     except SecurityError as error:
@@ -374,10 +370,8 @@ def _with_missing(value: Any) -> Any:
         return value
     if isinstance(value, dict):
         return {key: _with_missing(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_with_missing(item) for item in value]
-    if isinstance(value, tuple):
-        return tuple(_with_missing(item) for item in value)
+    if isinstance(value, list | tuple):
+        return (tuple if isinstance(value, tuple) else list)(map(_with_missing, value))
     return MissingValue() if is_missing(value) else value
 
 
@@ -419,8 +413,7 @@ def _parts(value: Any) -> Iterator[Any]:
             continue
         seen.add(id(item))
         yield item
+        if isinstance(item, dict | list | tuple):
+            stack += item
         if isinstance(item, dict):
-            stack.extend(item.keys())
-            stack.extend(item.values())
-        elif isinstance(item, list | tuple):
-            stack.extend(item)
+            stack += item.values()
