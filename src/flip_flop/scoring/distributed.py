@@ -141,18 +141,22 @@ def sharding_arguments(shard: Shard, name: str, config: PreTrainedConfig, device
     default = torch.accelerator.current_accelerator() or torch.device("cpu")
     heads = {key: getattr(text, key, None) or degree for key in ("num_attention_heads", "num_key_value_heads")}
     uneven = [f"{count} {key.removeprefix('num_').replace('_', ' ')}" for key, count in heads.items() if count % degree]
-    why = ""
-    if Version(transformers.__version__) < Version(SHARDING_SINCE):
-        why = f"transformers {transformers.__version__} is installed, and --shard needs {SHARDING_SINCE}"
-    elif getattr(config, "quantization_config", None):
-        why = f"the weights of {name} are quantized, and --shard does not divide those"
-    elif torch.device(device).type != default.type:
-        why = f"--shard uses {default.type} on this machine, and --device is {device}"
-    elif shard == "tp" and uneven:
-        why = f"{name} has {uneven[0]}, which {degree} processes cannot divide"
-    if why:
-        hint = "Use another number of processes, or --shard fsdp." if shard == "tp" else "Leave --shard out."
-        raise InputError("E-DISTRIBUTED", f"{why}.", hint)
+    obstacles = {
+        f"transformers {transformers.__version__} is installed, and --shard needs {SHARDING_SINCE}": (
+            Version(transformers.__version__) < Version(SHARDING_SINCE)
+        ),
+        f"the weights of {name} are quantized, and --shard does not divide those": (
+            bool(getattr(config, "quantization_config", None))
+        ),
+        f"--shard uses {default.type} on this machine, and --device is {device}": (
+            torch.device(device).type != default.type
+        ),
+        f"{name} has {''.join(uneven[:1])}, which {degree} processes cannot divide": shard == "tp" and bool(uneven),
+    }
+    for obstacle, is_met in obstacles.items():
+        if is_met:
+            hint = "Use another number of processes, or --shard fsdp." if shard == "tp" else "Leave --shard out."
+            raise InputError("E-DISTRIBUTED", f"{obstacle}.", hint)
     from transformers.distributed import DistributedConfig
 
     global _computes_same_rows
