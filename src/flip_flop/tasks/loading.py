@@ -189,8 +189,6 @@ def read_task_file(path: Path, hub_mirror: Path | None = None) -> Task:
     file = validate(TaskFile, read_yaml(path), where, code="E-TASK-KEY")
     fields = {name: getattr(file, name) for name in TaskFile.model_fields}
     templates, limit = fields.pop("templates"), fields.pop("prompt_value_limit")
-    for name in ("label_names", "held_out_templates"):
-        fields[name] = tuple(fields[name])
     fields["name"] = file.name or path.stem
     fields["data"] = {
         split: _source(entry, split, path.parent, hub_mirror, file, f"{where}, data, {split}")

@@ -219,21 +219,19 @@ class Task:
         num_labels = len(self.labels) if self.labels is not None else None
         instances = []
         for index in indices:
+            label = len(self.templates) if references[index] else gold[index]  # no open answer yet: the last slot
             instance = render_instance(
                 rows.rows[index].fields,
                 self.templates,
                 id=ids[index],
-                label=gold[index],
+                label=label,
                 num_labels=num_labels,
                 label_field=self.label_field,
                 seed=seed,
                 row=rows.location(rows.rows[index]),
             )
             num_labels = num_labels or len(instance.choices[0])
-            known = references[index]
-            label = len(self.templates) if known else gold[index]  # no open answer is generated yet: the last slot
-            more: dict[str, Any] = {"label": label, "references": known, "answer": self.answer}
-            instances.append(replace(instance, chat=self.chat, **more))
+            instances.append(replace(instance, chat=self.chat, references=references[index], answer=self.answer))
         return RenderedSplit(self, split, rows, instances)
 
     def instances(
