@@ -362,11 +362,10 @@ def as_loaded(model: ModelGiven, tokenizer: PreTrainedTokenizerBase | None = Non
         return replace(loaded, adapter=getattr(model, "adapter_record", loaded.adapter))  # of an F2CTrainer
     if isinstance(model, str | os.PathLike):
         model = load_model(model)
-    if isinstance(model, LoadedModel):
-        # A trainer adds its adapter to the model.
-        adapter = AdapterRecord() if hasattr(model.model, "peft_config") else None
-        return replace(model, tokenizer=tokenizer or model.tokenizer, adapter=model.adapter or adapter)
-    return _describe(model, tokenizer)
+    loaded = model if isinstance(model, LoadedModel) else _describe(model, tokenizer)
+    # A trainer adds its adapter to the model.
+    adapter = AdapterRecord() if hasattr(loaded.model, "peft_config") else None
+    return replace(loaded, tokenizer=tokenizer or loaded.tokenizer, adapter=loaded.adapter or adapter)
 
 
 def _describe(model: nn.Module, tokenizer: PreTrainedTokenizerBase | None) -> LoadedModel:
@@ -395,7 +394,7 @@ def _describe(model: nn.Module, tokenizer: PreTrainedTokenizerBase | None) -> Lo
         is_demo=is_demo,
         **describe_weights(causal_lm, str(causal_lm.dtype).removeprefix("torch.")),
     )
-    return LoadedModel(model, tokenizer, record, AdapterRecord() if hasattr(model, "peft_config") else None)
+    return LoadedModel(model, tokenizer, record)
 
 
 def compute_in_its_dtype(model: nn.Module) -> None:

@@ -36,7 +36,7 @@ class TooLongError(InputError):
     """``E-TOO-LONG`` with the prompts that are too long among ``num_instances`` instances."""
 
     def __init__(self, too_long: Sequence[TooLong], num_instances: int, names: Sequence[str] = ()):
-        self.found, self.num_instances, self.names = tuple(too_long), num_instances, names
+        self.found, self.names = tuple(too_long), names
         hint = NONE_LEFT if count_instances(too_long) == num_instances else HINT
         super().__init__("E-TOO-LONG", f"{_summary(too_long, num_instances, names)}.", hint)
 

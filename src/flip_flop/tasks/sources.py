@@ -437,27 +437,22 @@ def draw_stratified(labels: Mapping[str, int | None], wanted: int, seed: int) ->
 
 
 def strata_of(labels: Mapping[Value, int | None], wanted: int) -> list[tuple[list[Value], int]]:
-    """Return the keys of each label, in the order of their first appearance, and how many of ``wanted`` are theirs."""
+    """Return the keys of each label, in the order of their first appearance, and how many of ``wanted`` are theirs.
+
+    The shares are by largest remainder. The smaller label wins a tie.
+
+    Example:
+        >>> strata_of({"a": 2, "b": 2, "c": 0, "d": 0, "e": 1}, 3)
+        [(['a', 'b'], 1), (['c', 'd'], 1), (['e'], 1)]
+    """
     strata: dict[int, list[Value]] = {}
     for key, label in labels.items():
         strata.setdefault(-1 if label is None else label, []).append(key)
-    quotas = label_quotas({label: len(members) for label, members in strata.items()}, wanted)
-    return [(members, quotas[label]) for label, members in strata.items()]
-
-
-def label_quotas(counts: Mapping[int, int], wanted: int) -> dict[int, int]:
-    """How many of each label are among ``wanted``, by largest remainder; the smaller label wins a tie.
-
-    Example:
-        >>> label_quotas({2: 5, 0: 3, 1: 2}, 4)
-        {2: 2, 0: 1, 1: 1}
-    """
-    total = sum(counts.values())
-    quotas = {label: wanted * count // total for label, count in counts.items()}
-    by_remainder = sorted(counts, key=lambda label: (-(wanted * counts[label] % total), label))
+    quotas = {label: wanted * len(members) // len(labels) for label, members in strata.items()}
+    by_remainder = sorted(strata, key=lambda label: (-(wanted * len(strata[label]) % len(labels)), label))
     for label in by_remainder[: wanted - sum(quotas.values())]:
         quotas[label] += 1
-    return quotas
+    return [(members, quotas[label]) for label, members in strata.items()]
 
 
 def deduplicate(
