@@ -10,10 +10,10 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, get_args, runtime_checkable
+from unittest.mock import patch
 
 import torch
 import transformers
-from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 from safetensors import SafetensorError, safe_open
 from torch import nn
 from transformers import (
@@ -230,22 +230,15 @@ class LoadedModel:
 
 @contextlib.contextmanager
 def _silent_loading() -> Iterator[None]:
-    """Silence transformers, but keep the progress bars of downloads."""
-    level, has_bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
-    were_disabled = are_progress_bars_disabled()
+    """Silence transformers, but keep the progress bars of downloads, which its own function would disable."""
+    level = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it warns of a cast at each product
-    if not were_disabled:
-        enable_progress_bars()
     try:
-        yield
+        with patch.object(transformers_logging, "_tqdm_active", False, create=True):
+            yield
     finally:
         transformers_logging.set_verbosity(level)
-        if has_bars:
-            transformers_logging.enable_progress_bar()
-            if were_disabled:
-                disable_progress_bars()
 
 
 @one_at_a_time()

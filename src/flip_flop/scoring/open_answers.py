@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -201,12 +202,8 @@ def _write(
         random = [generator(*key) if key else None for key in random_keys]
         more["logits_processor"] = LogitsProcessorList([GumbelNoise(random)])
     # A model's own settings may sample, or penalize repeated words.
-    of_model, model.generation_config = model.generation_config, settings
-    try:
-        with distributed.shared_pass(loaded.model):
-            written = model.generate(padded, attention_mask=mask, **more)[:, width:]
-    finally:
-        model.generation_config = of_model
+    with patch.object(model, "generation_config", settings), distributed.shared_pass(loaded.model):
+        written = model.generate(padded, attention_mask=mask, **more)[:, width:]
     return cast(list[list[int]], written.tolist())
 
 
@@ -236,8 +233,8 @@ def group_answers(
         gold = (matches or [len(written)])[0] if references else None
         missing = len(written) + 1 - len(distinct)
         words = (*distinct, *[""] * (missing - 1), references[0] if references and not matches else "")
-        more: dict[str, Any] = {"choices": (words,) * len(written), "label": gold}
-        rows.append(replace(instance, written=tuple(written), endings=tuple(endings), **more))
+        choices = (words,) * len(written)
+        rows.append(replace(instance, choices=choices, label=gold, written=tuple(written), endings=tuple(endings)))
         labels.append([-1 if key is None else distinct.index(key) for key in keys])
         f1 = [max((token_f1(key, reference) for reference in references), default=0.0) for key in keys]
         exact = [key in references for key in keys]
