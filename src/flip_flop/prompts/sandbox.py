@@ -62,13 +62,11 @@ class NotPrintable(Exception):  # noqa: N818 - turned into E-TPL-EMPTY or E-TPL-
     """A printed value, or a part of it, is not a text or a number. The argument is that value or part."""
 
 
-class MissingNameError(UndefinedError):
-    """An unknown name: the row has no such field, and the template does not set it."""
+class MissingNameError(Exception):
+    """An unknown name: the row has no such field, and the template does not set it.
 
-    def __init__(self, message: str | None, name: Any, owner: Any):
-        super().__init__(message)
-        self.name = name
-        self.owner = owner
+    The arguments are the name, its owner and Jinja's message.
+    """
 
 
 class StrictName(StrictUndefined):
@@ -78,7 +76,7 @@ class StrictName(StrictUndefined):
         self, hint: str | None = None, obj: Any = missing, name: Any = None, exc: Any = UndefinedError
     ) -> None:
         if exc is UndefinedError:
-            exc = functools.partial(MissingNameError, name=name, owner=obj)
+            exc = functools.partial(MissingNameError, name, obj)
         super().__init__(hint, obj, name, exc)
 
 
@@ -376,15 +374,16 @@ def _with_missing(value: Any) -> Any:
 
 
 def _missing_name(error: MissingNameError, fields: Mapping[str, Any], hidden: str | None, location: str) -> InputError:
-    if (error.owner is missing or error.owner is fields) and error.name is not None and error.name == hidden:
+    name, owner, message = error.args
+    if (owner is missing or owner is fields) and name is not None and name == hidden:
         return InputError(
             "E-TPL-LABEL-LEAK",
             f"{location}: the prompt reads the label field {hidden!r}.",
             f"Move it behind {SEPARATOR}, or leave it out.",
         )
-    known = {reference(name, fields): name for name in fields} if error.owner is missing else error.owner
-    words = nearest(str(error.name), known) if isinstance(known, Mapping) and error.name is not None else ""
-    what = f"there is no field {error.name!r}" if isinstance(error.name, str) else str(error.message).rstrip(".")
+    known = dict.fromkeys(reference(field, fields) for field in fields) if owner is missing else owner
+    words = nearest(str(name), known) if isinstance(known, Mapping) and name is not None else ""
+    what = f"there is no field {name!r}" if isinstance(name, str) else str(message).rstrip(".")
     return InputError("E-TPL-RENDER", f"{location}: {what}.", words)
 
 
