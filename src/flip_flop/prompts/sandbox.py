@@ -49,13 +49,9 @@ NO_NAMES = (
     "true",
 )
 _STATE = "\0state"  # the name of a render's state, which no template can write
-_BOUNDARY = f"\ufdd0{SEPARATOR}\ufdd1"  # between answer choices; noncharacters, which no text of a row may have
+_BOUNDARY = f"\ufdd0{SEPARATOR}\ufdd1"  # a marked separator; noncharacters, which no text of a row may have
 _NUMBERS = (numbers.Number, np.bool_)
 _DATES = (datetime.date, datetime.time, datetime.timedelta)  # printable, but like decimals not inside a list
-
-
-class EndOfPrompt(Exception):  # noqa: N818 - control flow: the prompt is complete
-    """The render has reached the separator."""
 
 
 class NotPrintable(Exception):  # noqa: N818 - turned into E-TPL-EMPTY or E-TPL-RENDER
@@ -102,8 +98,12 @@ class MissingValue:
     __int__ = __float__
 
 
-class CheckedOperands(NodeTransformer):
-    """Checks the operands of ``~`` like printed values."""
+class Separators(NodeTransformer):
+    """Marks each separator in the text of the template, and checks the operands of ``~`` like printed values."""
+
+    def visit_TemplateData(self, node: nodes.TemplateData) -> nodes.TemplateData:
+        node.data = node.data.replace(SEPARATOR, _BOUNDARY)
+        return node
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Concat:
         self.generic_visit(node)
@@ -111,29 +111,11 @@ class CheckedOperands(NodeTransformer):
         return node
 
 
-class PromptSeparator(CheckedOperands):
-    """Ends a prompt at the first separator in the text of the template, before its target is evaluated."""
-
-    def visit_Output(self, node: nodes.Output) -> Any:
-        self.generic_visit(node)
-        for index, part in enumerate(node.nodes):
-            if isinstance(part, nodes.TemplateData) and SEPARATOR in part.data:
-                prompt = nodes.TemplateData(part.data.split(SEPARATOR, 1)[0], lineno=part.lineno)
-                call = nodes.Call(nodes.EnvironmentAttribute("end_of_prompt"), [], [], None, None, lineno=part.lineno)
-                end = nodes.ExprStmt(call, lineno=part.lineno)
-                return [nodes.Output([*node.nodes[:index], prompt], lineno=node.lineno), end]
-        return node
-
-
-class ChoiceSeparators(CheckedOperands):
-    """Marks each separator between answer choices: in the text of the template, and in strings that it prints or joins.
+class ChoiceSeparators(Separators):
+    """Marks also the separators in strings that the template prints or joins.
 
     A string that is compared, searched or replaced stays as it is.
     """
-
-    def visit_TemplateData(self, node: nodes.TemplateData) -> nodes.TemplateData:
-        node.data = node.data.replace(SEPARATOR, _BOUNDARY)
-        return node
 
     def visit_Const(self, node: nodes.Const) -> nodes.Const:
         if isinstance(node.value, str):
@@ -207,11 +189,6 @@ class PromptEnvironment(ImmutableSandboxedEnvironment):
         self.filters |= {"choice": _choose, "random": _choose, "most_frequent": _most_frequent, "string": text_of}
         self.tests |= {"none": is_missing}
 
-    @staticmethod
-    def end_of_prompt() -> None:
-        """Stop the render."""
-        raise EndOfPrompt
-
 
 _ENVIRONMENT = PromptEnvironment()
 
@@ -223,7 +200,7 @@ def compile_source(source: str, is_prompt: bool, where: str) -> jinja2.Template:
     try:
         tree = _ENVIRONMENT.parse(source)
         count = _most_separators(tree) if is_prompt else 0
-        separators = PromptSeparator() if is_prompt else ChoiceSeparators()
+        separators = Separators() if is_prompt else ChoiceSeparators()
         code = _ENVIRONMENT.compile(separators.visit(tree).set_environment(_ENVIRONMENT))
     except TemplateSyntaxError as error:
         message = f"{where}, line {error.lineno}: {error.message}"
@@ -300,16 +277,13 @@ def render_text(
     pieces, length = [], 0
     try:
         marked = _with_missing(fields)
-        # Template.generate would rewrite the traceback of each EndOfPrompt.
         state = SimpleNamespace(generator=functools.cache(make_generator), value_limit=value_limit)
         values = {"row": marked, "fields": marked, **marked, _STATE: state}
         for piece in template.root_render_func(template.new_context(values)):
             pieces.append(piece)
             length += len(piece)
-            if length > MAX_OUTPUT:
+            if length > MAX_OUTPUT or (is_prompt and _BOUNDARY in piece):  # before the target is evaluated
                 break
-    except EndOfPrompt:
-        pass
     except NotPrintable as error:
         raise _not_printable(error.args[0], fields, names_of(source), location) from None
     except MissingNameError as error:
@@ -328,7 +302,8 @@ def render_text(
         )
     text = "".join(pieces)
     check_characters(text, location)
-    return [part.strip() for part in ([text] if is_prompt else text.split(_BOUNDARY))]
+    parts = text.split(_BOUNDARY)
+    return [part.strip() for part in (parts[:1] if is_prompt else parts)]
 
 
 def reference(field: str, columns: Iterable[str] = ()) -> str:
