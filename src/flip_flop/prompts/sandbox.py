@@ -8,8 +8,8 @@ in the text of the template separates; the same characters in the text of a row 
 import datetime
 import functools
 import numbers
+import statistics
 import unicodedata
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +20,7 @@ from jinja2 import nodes, pass_context
 from jinja2.exceptions import SecurityError, TemplateSyntaxError, UndefinedError
 from jinja2.filters import do_truncate
 from jinja2.runtime import Context, StrictUndefined, Undefined
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.sandbox import ImmutableSandboxedEnvironment, safe_range
 from jinja2.utils import Namespace, missing
 from jinja2.visitor import NodeTransformer
 
@@ -176,21 +176,16 @@ def _choose(context: Context, items: Any) -> Any:
 
 
 def _most_frequent(items: Iterable[Any]) -> list[Any] | None:
-    counts = Counter(items).most_common()
-    return [item for item, count in counts if count == counts[0][1]] if counts else None
+    return statistics.multimode(items) or None
 
 
-class PromptEnvironment(ImmutableSandboxedEnvironment):
-    """Jinja's defaults, as PromptSource has them, with strict names and seeded random choices."""
-
-    def __init__(self) -> None:
-        super().__init__(undefined=StrictName, finalize=_finalize, loader=jinja2.DictLoader({}), cache_size=0)
-        self.globals = {"namespace": Namespace, "range": self.globals["range"], "zip": zip, "choice": _choose}
-        self.filters |= {"choice": _choose, "random": _choose, "most_frequent": _most_frequent, "string": text_of}
-        self.tests |= {"none": is_missing}
-
-
-_ENVIRONMENT = PromptEnvironment()
+# Jinja's defaults, as PromptSource has them, with strict names and seeded random choices.
+_ENVIRONMENT = ImmutableSandboxedEnvironment(
+    undefined=StrictName, finalize=_finalize, loader=jinja2.DictLoader({}), cache_size=0
+)
+_ENVIRONMENT.globals = {"namespace": Namespace, "range": safe_range, "zip": zip, "choice": _choose}
+_ENVIRONMENT.filters |= {"choice": _choose, "random": _choose, "most_frequent": _most_frequent, "string": text_of}
+_ENVIRONMENT.tests |= {"none": is_missing}
 
 
 @functools.lru_cache(maxsize=4096)
