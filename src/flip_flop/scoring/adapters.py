@@ -61,9 +61,13 @@ def identify_adapter(adapter: Path, base: ModelRecord) -> tuple[AdapterRecord, t
     if trained is None:
         return describe_adapter(adapter, path=str(adapter)), ()
     training = trained.training or {}
-    how = {"method": training.get("method"), "uses_labels": training.get("uses_labels") or None}
-    how |= chat_of_training(trained.task, trained.scoring.get("chat_template"))
-    record = describe_adapter(adapter, path=str(adapter), **how)
+    record = describe_adapter(
+        adapter,
+        path=str(adapter),
+        method=training.get("method"),
+        uses_labels=training.get("uses_labels") or None,
+        **chat_of_training(trained.task, trained.scoring.get("chat_template")),
+    )
     files = [f"adapter/{name}" for name in (ADAPTER_CONFIG, ADAPTER_WEIGHTS)]
     if damage := find_change(adapter.resolve().parent, files):
         raise InputError("E-ADAPTER", f"{adapter}: {damage}.", "Restore it, or run its training again with --resume.")

@@ -106,10 +106,9 @@ def require_finite(
     Raises:
         InputError: ``E-NONFINITE`` with the id of the first instance that has another score.
     """
-    finite = scores.isfinite() | (token_counts == 0)
-    for instance, is_finite in zip(ids, finite.flatten(1).all(dim=1).tolist(), strict=True):
-        if not is_finite:
-            raise not_finite(f"{what} of instance {instance!r}")
+    are_finite = (scores.isfinite() | (token_counts == 0)).flatten(1).all(dim=1).tolist()
+    if not all(are_finite):
+        raise not_finite(f"{what} of instance {ids[are_finite.index(False)]!r}")
     return scores
 
 
