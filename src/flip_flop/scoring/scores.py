@@ -215,20 +215,19 @@ def score_instances(
     scores: list[np.ndarray] = []
     counts: list[np.ndarray] = []
     max_nodes = WINDOW * batch_tokens
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(evaluation_mode(model))
-        stack.enter_context(distributed.in_step(model, lambda: spare_pass(model)))
-        if backend == "packed":
-            stack.enter_context(packed_attention(model))
-        advance = stack.enter_context(track(label, len(instances), "instances", quiet=quiet))
+    with (
+        evaluation_mode(model),
+        distributed.in_step(model, lambda: spare_pass(model)),
+        packed_attention(model) if backend == "packed" else contextlib.nullcontext(),
+        track(label, len(instances), "instances", quiet=quiet) as advance,
+    ):
         # Only the tries of one window are in memory.
         fresh = (replace(instance) if "trie" not in vars(instance) else instance for instance in instances)
         for window in groups(fresh, 0, lambda nodes, added: nodes + len(added.trie), lambda nodes: nodes <= max_nodes):
             shared = shared_beginning([instance.trie for instance in window])
             sizes = pass_sizes(model, window, batch_tokens, shared)
             waiting = list(pack(sizes, batch_tokens - shared))[::-1]
-            order: list[int] = []
-            results: list[tuple[Tensor, Tensor]] = []
+            results: dict[int, tuple[Tensor, Tensor]] = {}
             while waiting:
                 indices = waiting.pop()
                 members = [window[index] for index in indices]
@@ -249,15 +248,14 @@ def score_instances(
                     continue
                 if visit is not None:
                     visit(members, states, answers)
-                order += indices
-                results.append((answers, states.token_counts))
+                results |= zip(indices, zip(answers, states.token_counts, strict=True), strict=True)
                 advance(len(indices))
             # One copy per window: while a device computes a forward pass, the CPU prepares the next one.
-            batch, batch_counts = (torch.cat(parts) for parts in zip(*results, strict=True))
-            batch = require_finite(batch.float().cpu(), batch_counts, [window[index].id for index in order])
-            place = np.argsort(order)
-            scores.append(batch.numpy()[place])
-            counts.append(batch_counts.numpy()[place])
+            in_order = [results[index] for index in range(len(window))]
+            batch, batch_counts = (torch.stack(parts) for parts in zip(*in_order, strict=True))
+            batch = require_finite(batch.float().cpu(), batch_counts, [instance.id for instance in window])
+            scores.append(batch.numpy())
+            counts.append(batch_counts.numpy())
     return Scores.of(instances, np.concatenate(scores), np.concatenate(counts))
 
 
