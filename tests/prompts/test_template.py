@@ -34,6 +34,11 @@ def test_the_prompt_ends_at_the_separator_inside_an_if():
     assert template.render({"a": False}, None)[0] == "B tail"
 
 
+def test_the_prompt_ends_where_a_macro_prints_the_separator():
+    template = Template("t", "{% macro ask() %}Good? ||| {{ x }}{% endmacro %}{{ x }} {{ ask() }} tail", "No ||| Yes")
+    assert template.render({"x": "Tea."}, None)[0] == "Tea. Good?"
+
+
 @pytest.mark.parametrize(
     "jinja",
     ["{{ label }}", "{% if label == 1 %}a{% endif %}", "{{ label + 1 }} ||| x", "{{ {'a': (1, [label])} }}"],

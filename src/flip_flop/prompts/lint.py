@@ -166,8 +166,12 @@ class _Lint:
         for short, long in combinations(sorted(choices, key=len), 2):
             if long.lower().startswith(short.lower()):
                 but = "" if long.startswith(short) else ", apart from upper and lower case"
-                message = f"the answer {short!r} is the beginning of the answer {long!r}{but}."
-                self.add("W-TPL-CHOICE-PREFIX", template.name, row.location, message)
+                self.add(
+                    "W-TPL-CHOICE-PREFIX",
+                    template.name,
+                    row.location,
+                    f"the answer {short!r} is the beginning of the answer {long!r}{but}.",
+                )
 
     def check_tokens(self, template: Template, row: LintRow, rendering: Rendering, encode: Encode) -> None:
         """Check that the model's tokens distinguish the answers."""
@@ -187,9 +191,12 @@ class _Lint:
             index = choices.index(target)
             self.targets[template.name].add(index)
             if index != gold:
-                target = f"its target is answer {index + 1}, {choices[index]!r}"
-                message = f"{target}; the gold label is number {gold + 1}."
-                self.add("E-TPL-LABELS", template.name, row.location, message)
+                self.add(
+                    "E-TPL-LABELS",
+                    template.name,
+                    row.location,
+                    f"its target is answer {index + 1}, {target!r}; the gold label is number {gold + 1}.",
+                )
 
     def check_draws(self, template: Template) -> None:
         """Check whether the text depends on the seed."""
@@ -242,8 +249,12 @@ class _Lint:
                     template.render(rows[0].fields, name, row=rows[0].location)
                 except InputError as error:
                     if error.code == "E-TPL-LABEL-LEAK":
-                        what = f"which gives away the gold label in all {len(rows):,} rows"
-                        self.add("W-TPL-LABEL-TWIN", template.name, "", f"it reads the field {name!r}, {what}.")
+                        self.add(
+                            "W-TPL-LABEL-TWIN",
+                            template.name,
+                            "",
+                            f"it reads the field {name!r}, which gives away the gold label in all {len(rows):,} rows.",
+                        )
 
     def check_duplicates(self) -> None:
         """Check whether two templates are equal, which would count twice in the vote."""
@@ -266,14 +277,22 @@ class _Lint:
         answers = {name: renderings.pop() for name, renderings in seen.items() if len(renderings) == 1}
         for name, other in _reversed_words(answers):
             if orders[name] == orders[other] and not {name, other} <= confirmed:
-                message = f"its answers {answers[name]} are in the reverse order of {other!r}, {answers[other]}."
-                self.add("W-TPL-LABEL-ORDER", name, "", message)
+                self.add(
+                    "W-TPL-LABEL-ORDER",
+                    name,
+                    "",
+                    f"its answers {answers[name]} are in the reverse order of {other!r}, {answers[other]}.",
+                )
         for other, name in combinations(answers, 2):
             is_swapped = wordings[name] == wordings[other] and orders[name] != orders[other]
             names_positions = all(_POSITIONS & {*choice.casefold().split()} for choice in answers[name])
             if is_swapped and names_positions and answers[name] == answers[other]:
-                message = f"its answers {answers[name]} are also those of {other!r}, which has another order."
-                self.add("W-TPL-LABEL-ORDER", name, "", message)
+                self.add(
+                    "W-TPL-LABEL-ORDER",
+                    name,
+                    "",
+                    f"its answers {answers[name]} are also those of {other!r}, which has another order.",
+                )
 
 
 def _reversed_words(answers: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[str, str]]:

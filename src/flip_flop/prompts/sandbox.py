@@ -198,8 +198,11 @@ def compile_source(source: str, is_prompt: bool, where: str) -> jinja2.Template:
         separators = Separators() if is_prompt else ChoiceSeparators()
         code = _ENVIRONMENT.compile(separators.visit(tree).set_environment(_ENVIRONMENT))
     except TemplateSyntaxError as error:
-        message = f"{where}, line {error.lineno}: {error.message}"
-        raise InputError("E-TPL-SYNTAX", f"{message.rstrip('.')}.", "Fix the Jinja syntax at this line.") from None
+        raise InputError(
+            "E-TPL-SYNTAX",
+            f"{where}, line {error.lineno}: {str(error.message).rstrip('.')}.",
+            "Fix the Jinja syntax at this line.",
+        ) from None
     except (ValueError, SyntaxError, RecursionError, MemoryError) as error:
         raise InputError(
             "E-TPL-SYNTAX",

@@ -55,8 +55,11 @@ class Template:
         check_characters(self.name, "a template's name")
         compile_source(self.jinja, True, self._where)
         if not isinstance(self.answer_choices, str | None):
-            kind, hint = type(self.answer_choices).__name__, "Give one text, such as 'No ||| Yes'."
-            raise InputError("E-TPL-SYNTAX", f"{self._where}: answer_choices is a {kind}.", hint)
+            raise InputError(
+                "E-TPL-SYNTAX",
+                f"{self._where}: answer_choices is a {type(self.answer_choices).__name__}.",
+                "Give one text, such as 'No ||| Yes'.",
+            )
         if self.answer_choices is not None:
             compile_source(self.answer_choices, False, f"{self._where}, answer_choices")
 

@@ -80,8 +80,15 @@ def check_model(model: nn.Module) -> None:
     causal_lm = unwrap(model)
     kind, size = type(causal_lm).__name__, causal_lm.config.get_text_config().vocab_size
     ids = torch.tensor([[0, 1, 2], [0, 1, 3]], device=causal_lm.device) % size
-    failure = f"{kind} cannot read three tokens in {causal_lm.dtype}"
-    with as_input_error("E-MODEL-KIND", failure, "Try --dtype float32.", Exception), evaluation_mode(causal_lm):
+    with (
+        as_input_error(
+            "E-MODEL-KIND",
+            f"{kind} cannot read three tokens in {causal_lm.dtype}",
+            "Try --dtype float32.",
+            Exception,
+        ),
+        evaluation_mode(causal_lm),
+    ):
         logits = at_least_float32(causal_lm(input_ids=ids, use_cache=False).logits)
     if not bool(logits.isfinite().all()):
         raise not_finite(f"{kind}: its logits")
@@ -114,7 +121,8 @@ def require_finite(
 
 def not_finite(what: str) -> InputError:
     """Return the error for numbers of a model that are not finite."""
-    hint = (
-        "Check the weights and the dtype (bfloat16 or float32 instead of float16); in training, lower --learning-rate."
+    return InputError(
+        "E-NONFINITE",
+        f"{what} are not finite.",
+        "Check the weights and the dtype (bfloat16 or float32 instead of float16); in training, lower --learning-rate.",
     )
-    return InputError("E-NONFINITE", f"{what} are not finite.", hint)

@@ -155,8 +155,11 @@ def sharding_arguments(shard: Shard, name: str, config: PreTrainedConfig, device
     }
     for obstacle, is_met in obstacles.items():
         if is_met:
-            hint = "Use another number of processes, or --shard fsdp." if shard == "tp" else "Leave --shard out."
-            raise InputError("E-DISTRIBUTED", f"{obstacle}.", hint)
+            raise InputError(
+                "E-DISTRIBUTED",
+                f"{obstacle}.",
+                "Use another number of processes, or --shard fsdp." if shard == "tp" else "Leave --shard out.",
+            )
     from transformers.distributed import DistributedConfig
 
     global _computes_same_rows

@@ -91,8 +91,12 @@ def load_pretrained(factory: Any, source: ModelSource, **arguments: Any) -> Any:
 
 def in_one_line(part: str, name: str, build: Any, *arguments: Any, **keywords: Any) -> Any:
     """Call ``build``; any exception becomes ``E-MODEL-FILE``."""
-    hint = "Give a folder with config.json, safetensors weights and a tokenizer, a GGUF file, or a name on the hub."
-    with as_input_error("E-MODEL-FILE", f"Cannot load the {part} of {name}", hint, Exception):
+    with as_input_error(
+        "E-MODEL-FILE",
+        f"Cannot load the {part} of {name}",
+        "Give a folder with config.json, safetensors weights and a tokenizer, a GGUF file, or a name on the hub.",
+        Exception,
+    ):
         return build(*arguments, **keywords)
 
 
@@ -488,17 +492,20 @@ def _file_digests(folder: Path) -> dict[str, str]:
 
 def _convert(name: str, file: Path, folder: Path) -> None:
     log.info("converting %s once, to %s", name, folder)
-    what, hint = f"{name} is damaged or not supported", "Check the file, or use the model's safetensors."
     # Next to the file, transformers would also read a config.json or an adapter.
     with tempfile.TemporaryDirectory() as alone, new_folder(folder) as fresh:
         link = Path(alone) / "model.gguf"
         link.symlink_to(file.resolve())
-        with as_input_error("E-MODEL-FILE", what, hint, Exception):
+        with as_input_error(
+            "E-MODEL-FILE",
+            f"{name} is damaged or not supported",
+            "Check the file, or use the model's safetensors.",
+            Exception,
+        ):
             header = _check_header(name, link)
-            is_tokenizer = folder.name == "tokenizer"
             loaded = (
                 AutoTokenizer.from_pretrained(alone, gguf_file=link.name)
-                if is_tokenizer
+                if folder.name == "tokenizer"
                 else _read_weights(name, link, *header)
             )
         try:

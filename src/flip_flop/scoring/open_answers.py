@@ -240,8 +240,11 @@ def group_answers(
         exact = [key in references for key in keys]
         answered.append((list(map(_number, keys)), exact, f1, list(map(len, written))))
     if num_cut:
-        hint = "Raise max_tokens of the answer, or add stop texts."
-        log.warning("W-ANSWER-CUT: %d of %d answers end at max_tokens. %s", num_cut, sum(map(len, texts)), hint)
+        log.warning(
+            "W-ANSWER-CUT: %d of %d answers end at max_tokens. Raise max_tokens of the answer, or add stop texts.",
+            num_cut,
+            sum(map(len, texts)),
+        )
     settings = {**settings, "num_cut": num_cut}
     arrays = dict(zip(("key", "exact", "token_f1", "length"), map(np.array, zip(*answered, strict=True)), strict=True))
     is_given = np.array(labels)[:, :, None] == np.arange(len(texts[0]) + 1)
@@ -292,8 +295,7 @@ def as_choices(answered: Scores, seed: int, num_samples: int = 0) -> list[Render
         raise InputError(
             "E-DATA-ROWS", "No generated answer can be read.", "Change `answer` in the task, or its prompts."
         )
-    num_skipped = len(answered) - len(rows)
-    if num_skipped:
+    if num_skipped := len(answered) - len(rows):
         log.warning("W-TRAINING: skipped %d of %d rows: none of their answers can be read.", num_skipped, len(answered))
     return rows
 

@@ -146,9 +146,8 @@ def _packed_logits(model: nn.Module, trie: TokenTrie) -> tuple[Float[Tensor, "ro
     nodes, token_row = np.unique(trie.token_node, return_inverse=True)
     ids, positions, kept = (torch.from_numpy(part.astype(np.int64)) for part in (trie.ids, trie.depth, nodes))
     positions = to_device(positions[None], unwrap(model).device)
-    hint = "Use --backend padded."
     what, unsupported = f"{type(unwrap(model)).__name__} does not take a packed row", (NotImplementedError, TypeError)
-    with packed_attention(model), as_input_error("E-MODEL-KIND", what, hint, unsupported):
+    with packed_attention(model), as_input_error("E-MODEL-KIND", what, "Use --backend padded.", unsupported):
         logits = _forward(model, ids[None], kept, position_ids=positions, packed=Layout(trie))[0]
     return logits, torch.from_numpy(token_row)
 

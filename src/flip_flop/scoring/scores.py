@@ -88,8 +88,11 @@ def score(
     """
     instances = list(instances) if isinstance(instances, Iterable) else [instances]
     if not instances or (others := [row for row in instances if not isinstance(row, RenderedInstance)]):
-        what = f"A row is of type {type(others[0]).__name__}." if instances else "There are no instances to score."
-        raise InputError("E-DATA-ROWS", what, 'Give rendered instances, such as task.instances("test").')
+        raise InputError(
+            "E-DATA-ROWS",
+            f"A row is of type {type(others[0]).__name__}." if instances else "There are no instances to score.",
+            'Give rendered instances, such as task.instances("test").',
+        )
     loaded = loaded if isinstance(loaded, LoadedModel) else as_loaded(loaded)
     encoder = loaded.encoder(options.chat_template, options.prompt_date or "")
     encoded, too_long, read = encoder.encode_all(instances)

@@ -355,10 +355,9 @@ def ask(server: Server, question: Question) -> Answer:
             code, hint = "E-ENDPOINT-ANSWER", ""
         raise UnsupportedError(code, f"{question.place}: {server}: {server.plain(error)}.", hint) from error
     except Exception as error:  # any that an invalid reply causes
-        reason = server.plain(_fault(error))
         raise InputError(
             "E-ENDPOINT-ANSWER",
-            f"{question.place}: {server} sends an invalid reply ({reason}).",
+            f"{question.place}: {server} sends an invalid reply ({server.plain(_fault(error))}).",
             "See the server's log.",
         ) from error
 

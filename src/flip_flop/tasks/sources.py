@@ -324,11 +324,11 @@ class HubSource:
     def _load_from_mirror(self, mirror: Path) -> Rows:
         path = mirror / self.repo / (self.config or "default") / f"{self.split}.parquet"
         if not path.is_file():
-            near = nearest(self.split, (file.stem for file in path.parent.glob("*.parquet")))
             raise InputError(
                 "E-DATA-FILE",
                 f"the mirror has no file {path}.",
-                near or f"Store the dataset as {MIRROR_VARIABLE}/<repo>/<config>/<split>.parquet.",
+                nearest(self.split, (file.stem for file in path.parent.glob("*.parquet")))
+                or f"Store the dataset as {MIRROR_VARIABLE}/<repo>/<config>/<split>.parquet.",
             )
         rows, unit = read_rows(path)
         provenance = {"source": self.name, "sha256": _digest(rows), "num_rows": len(rows), "mirror": str(mirror)}
