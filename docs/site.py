@@ -71,9 +71,9 @@ METHOD_DEFINITIONS = {
         *("method.algorithm.find_consensus", "method.algorithm.split_templates"),
     ],
     "others": [
-        *("method.others.bct_loss", "method.others.opct_loss", "method.others.ttrl_loss"),
-        *("method.others.cpc_grpo_loss", "method.others.swarm_l2_loss", "method.others.marginal_entropy_loss"),
-        *("method.others.gold_nll", "method.others.paft_terms", "method.others.ppcl_loss"),
+        *("method.others.bct_terms", "method.others.opct_terms", "method.others.ttrl_terms"),
+        *("method.others.cpc_grpo_terms", "method.others.swarm_l2_terms", "method.others.marginal_entropy_terms"),
+        *("method.others.gold_nll", "method.others.paft_terms", "method.others.ppcl_terms"),
     ],
 }
 

@@ -18,57 +18,36 @@ def other_rows(rows: Float[Tensor, "*shape"], template: int) -> Float[Tensor, "*
     return torch.cat([rows[:template], rows[template + 1 :]])
 
 
-def bct_loss(nll: Float[Tensor, " templates"], clean: int) -> Float[Tensor, ""]:
-    r"""BCT of one instance.
+def bct_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
+    r"""The method ``bct``: the base model's prediction under the clean template is the target of the others.
 
     .. math:: \mathcal L_{\text{BCT}}(i) = \frac{1}{V - 1} \sum_{v \ne c} \ell_{i,v}(\hat y^0_{i,c})
 
-    ``nll`` is the negative log-likelihood, under each template, of the label that the base model predicts under the
-    clean template c.
-
-    Example:
-        >>> bct_loss(torch.tensor([9.0, 0.5, 1.5]), clean=0)
-        tensor(1.)
+    c is the clean template. Without a term if the base model's answer under it cannot be read.
 
     References:
         Chua et al., "Bias-Augmented Consistency Training Reduces Biased Reasoning in Chain-of-Thought", 2024.
     """
-    return other_rows(nll, clean).mean()
-
-
-def bct_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
-    """The method ``bct``: the base model's prediction under the clean template is the target of the others."""
     label = int(instance.consensus.predictions[config.clean_template])
-    if label < 0:  # a generated answer that cannot be read
+    if label < 0:
         return {}
-    return {"bct": bct_loss(answer_nll(instance, label, config), config.clean_template)}
+    return {"bct": other_rows(answer_nll(instance, label, config), config.clean_template).mean()}
 
 
-def opct_loss(
-    log_probs: Float[Tensor, "templates labels"], target: Float[Tensor, " labels"], clean: int
-) -> Float[Tensor, ""]:
-    r"""OPCT of one instance, over the labels.
+def opct_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
+    r"""The method ``opct``: reverse divergence from the base model under the clean template, over the labels.
 
     .. math::
         \mathcal L_{\text{OPCT}}(i) = \frac{1}{V - 1} \sum_{v \ne c} \mathrm{KL}(\pi_{i,v} \,\|\, \pi^0_{i,c})
 
-    ``target`` is the base model's distribution under the clean template c, as log-probabilities without gradient.
-
-    Example:
-        >>> opct_loss(torch.tensor([[0.1, 0.9], [0.5, 0.5]]).log(), torch.tensor([0.9, 0.1]).log(), clean=0)
-        tensor(0.5108)
+    :math:`\pi^0_{i,c}` is the base model's distribution under the clean template c, without gradient.
 
     References:
         "On-Policy Consistency Training Improves LLM Safety with Minimal Capability Degradation", arXiv 2605.21834.
     """
-    return kl_divergence(other_rows(log_probs, clean), target.detach()).mean()
-
-
-def opct_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
-    """The method ``opct``: reverse divergence from the base model under the clean template."""
     log_probs, clean = label_log_probs(instance.scores()), config.clean_template
-    target = label_log_probs(to_device(instance.vote_scores[clean], log_probs.device))
-    return {"opct": opct_loss(log_probs, target, clean)}
+    target = label_log_probs(to_device(instance.vote_scores[clean].detach(), log_probs.device))
+    return {"opct": kl_divergence(other_rows(log_probs, clean), target).mean()}
 
 
 def ssd_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
@@ -88,35 +67,26 @@ def ssd_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
     return {"ssd": torch.stack(answered).mean()} if answered else {}
 
 
-def ttrl_loss(log_probs: Float[Tensor, "templates labels"], label: int) -> Float[Tensor, ""]:
-    r"""The expected reward of one instance with a consensus, negated.
+def ttrl_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
+    r"""The method ``ttrl``: the expected reward, negated. The reward of the consensus label is 1, of others 0.
 
     .. math:: \mathcal L_{\text{TTRL}}(i) = - \frac{1}{V} \sum_v \pi_{i,v,c_i^\star}
 
-    The reward of an answer is 1 if it is the consensus label, else 0. Over the labels its expectation is exact, so
-    nothing is sampled.
-
-    Example:
-        >>> ttrl_loss(torch.tensor([[0.9, 0.1], [0.5, 0.5]]).log(), label=0)
-        tensor(-0.7000)
+    Over the labels the expectation is exact, so nothing is sampled.
 
     References:
         Zuo et al., "TTRL: Test-Time Reinforcement Learning", NeurIPS, 2025.
     """
-    return -log_probs[:, label].exp().mean()
-
-
-def ttrl_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
-    """The method ``ttrl``: the probability of the consensus label, as a reward."""
-    return {"ttrl": ttrl_loss(label_log_probs(instance.scores()), int(instance.consensus.label))}
+    log_probs = label_log_probs(instance.scores())
+    return {"ttrl": -log_probs[:, int(instance.consensus.label)].exp().mean()}
 
 
 # Added to the standard deviation of the rewards, as implementations of GRPO do.
 EPSILON = 1e-4
 
 
-def cpc_grpo_loss(scores: Float[Tensor, "templates labels"]) -> Float[Tensor, ""]:
-    r"""The policy loss of one instance with cross-prompt consensus rewards.
+def cpc_grpo_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
+    r"""The method ``cpc_grpo``: labels that the other templates score highly gain probability.
 
     .. math::
         R_{v,c} = \frac{1}{V - 1} \sum_{u \ne v} \mathrm{LL}_i[u, c], \quad
@@ -126,30 +96,22 @@ def cpc_grpo_loss(scores: Float[Tensor, "templates labels"]) -> Float[Tensor, ""
     The candidates of a template are all labels, so the expectation is exact. Mean and population standard deviation
     are over the labels, :math:`\varepsilon` is 1e-4, and the advantages :math:`A` carry no gradient. Scores are finite.
 
-    Example:
-        >>> cpc_grpo_loss(torch.tensor([[0.9, 0.1], [0.5, 0.5]]).log())
-        tensor(-0.)
-
     References:
         Kim and Kang, "CPC-GRPO: Answer-Free Reinforcement Learning with Cross-Prompt Consensus Rewards", Findings of
         ACL, 2026.
     """
+    scores = instance.scores()
     fixed = at_least_float32(scores.detach())
     num_templates = len(fixed)
     others = (1 - torch.eye(num_templates, dtype=fixed.dtype, device=fixed.device)) / (num_templates - 1)
     rewards = others @ fixed
     centred = rewards - rewards.mean(dim=1, keepdim=True)
     advantages = centred / (centred.square().mean(dim=1, keepdim=True).sqrt() + EPSILON)
-    return -(label_log_probs(scores).exp() * advantages).sum(dim=1).mean()
+    return {"cpc_grpo": -(label_log_probs(scores).exp() * advantages).sum(dim=1).mean()}
 
 
-def cpc_grpo_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
-    """The method ``cpc_grpo``: labels that the other templates score highly gain probability."""
-    return {"cpc_grpo": cpc_grpo_loss(instance.scores())}
-
-
-def swarm_l2_loss(scores: Float[Tensor, "templates labels"]) -> Float[Tensor, ""]:
-    r"""Cross-entropy of one instance's templates with their mean distribution over the labels.
+def swarm_l2_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
+    r"""The method ``swarm_l2``: cross-entropy of the templates with their mean distribution over the labels.
 
     .. math::
         \mathcal L_{\text{L2}}(i) = - \frac{1}{V} \sum_v \sum_c \bar\pi_{i,c} \log \pi_{i,v,c}, \quad
@@ -157,23 +119,14 @@ def swarm_l2_loss(scores: Float[Tensor, "templates labels"]) -> Float[Tensor, ""
 
     The mean carries no gradient. Unlike in ``swarm``, the student is normalised over the labels.
 
-    Example:
-        >>> swarm_l2_loss(torch.tensor([[0.9, 0.1], [0.5, 0.5]]).log())
-        tensor(0.7288)
-
     References:
         Zhou et al., "Prompt Consistency for Zero-Shot Task Generalization", Findings of EMNLP, 2022: the authors' code,
         script ``final_3B.sh``.
     """
-    log_probs = label_log_probs(scores)
+    log_probs = label_log_probs(instance.scores())
     # Cross-entropy is linear in its target, so all pairs are the mean of all teachers.
-    teachers = swarm_teachers(len(scores), pairs="all")
-    return swarm_loss(log_probs, to_device(teachers, scores.device))
-
-
-def swarm_l2_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
-    """The method ``swarm_l2``."""
-    return {"swarm_l2": swarm_l2_loss(instance.scores())}
+    teachers = swarm_teachers(len(log_probs), pairs="all")
+    return {"swarm_l2": swarm_loss(log_probs, to_device(teachers, log_probs.device))}
 
 
 def swarm_l1_l2_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
@@ -181,8 +134,8 @@ def swarm_l1_l2_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor
     return swarm_terms(instance, config) | swarm_l2_terms(instance, config)
 
 
-def marginal_entropy_loss(log_probs: Float[Tensor, "templates labels"]) -> Float[Tensor, ""]:
-    r"""Entropy of the mean distribution of one instance's templates, in nats.
+def marginal_entropy_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
+    r"""The method ``marginal_entropy``: entropy of the mean distribution of the templates over the labels, in nats.
 
     .. math::
         \mathcal L_{\text{entropy}}(i) = - \sum_c \bar\pi_{i,c} \log \bar\pi_{i,c}, \quad
@@ -190,20 +143,11 @@ def marginal_entropy_loss(log_probs: Float[Tensor, "templates labels"]) -> Float
 
     Gradients flow through the mean. It is 0 only if all templates give one label all probability.
 
-    Example:
-        >>> marginal_entropy_loss(torch.tensor([[0.9, 0.1], [0.5, 0.5]]).log())
-        tensor(0.6109)
-
     References:
         Zhang, Levine and Finn, "MEMO: Test Time Robustness via Adaptation and Augmentation", NeurIPS, 2022.
     """
-    mean = mixture_log_probs(log_probs)
-    return -(mean.exp() * torch.where(mean.exp() > 0, mean, 0.0)).sum()
-
-
-def marginal_entropy_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
-    """The method ``marginal_entropy``."""
-    return {"marginal_entropy": marginal_entropy_loss(label_log_probs(instance.scores()))}
+    mean = mixture_log_probs(label_log_probs(instance.scores()))
+    return {"marginal_entropy": -(mean.exp() * torch.where(mean.exp() > 0, mean, 0.0)).sum()}
 
 
 def gold_nll(instance: Instance, config: Any) -> Float[Tensor, " templates"]:
@@ -254,10 +198,8 @@ def paft_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
     return {"paft": gold_nll(instance, config)[drawn_template(instance, "paft")]}
 
 
-def ppcl_loss(
-    nll: Float[Tensor, " pair"], log_probs: Float[Tensor, "pair labels"], *, beta: float
-) -> dict[str, Float[Tensor, ""]]:
-    r"""Perturbation consistency learning of one instance under two templates, as its two terms.
+def ppcl_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
+    r"""The method ``ppcl``: perturbation consistency of the clean template c and another template u at random.
 
     .. math::
         \mathcal L_{\text{PPCL}}(i) = \ell_c + \ell_u
@@ -266,24 +208,13 @@ def ppcl_loss(
     The quotient carries no gradient, so both parts are equally large for :math:`\beta = 1`. A divergence that rounding
     alone could explain counts as 0, and so does its term.
 
-    Example:
-        >>> ppcl_loss(torch.tensor([0.1, 0.7]), torch.tensor([[0.9, 0.1], [0.5, 0.5]]).log(), beta=0.5)
-        {'ppcl_nll': tensor(0.8000), 'ppcl_js': tensor(0.4000)}
-
     References:
         Qiang et al., "Prompt Perturbation Consistency Learning for Robust Language Models", Findings of EACL, 2024.
     """
-    cross_entropy = nll.sum()
-    js = jsd_loss(log_probs, weight=1.0)
+    clean, nll, scores = config.clean_template, gold_nll(instance, config), instance.scores()
+    other = drawn_template(instance, "ppcl", without=clean)
+    cross_entropy = nll[clean] + nll[other]
+    js = jsd_loss(label_log_probs(torch.stack([scores[clean], scores[other]])), weight=1.0)
     is_clear = js > 8 * torch.finfo(js.dtype).eps
     scale = torch.where(is_clear, cross_entropy / js, 0.0).detach()
-    return {"ppcl_nll": cross_entropy, "ppcl_js": beta * scale * js}
-
-
-def ppcl_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
-    """The method ``ppcl``: the clean template and another template at random."""
-    clean = config.clean_template
-    pair = [clean, drawn_template(instance, "ppcl", without=clean)]
-    log_probs = label_log_probs(torch.stack([instance.scores()[template] for template in pair]))
-    nll = gold_nll(instance, config)
-    return ppcl_loss(torch.stack([nll[template] for template in pair]), log_probs, beta=config.ppcl_beta)
+    return {"ppcl_nll": cross_entropy, "ppcl_js": config.ppcl_beta * scale * js}
