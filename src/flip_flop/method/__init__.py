@@ -18,8 +18,8 @@ if TYPE_CHECKING:
         mixture_log_probs,
     )
     from flip_flop.method.losses import cce_loss, f2c_loss, flip_loss, jsd_loss
+    from flip_flop.method.others import swarm_loss, swarm_mixture_loss, swarm_teachers
     from flip_flop.method.settings import PAPER_METHODS, TrainingProtocol, row_protocol_of
-    from flip_flop.method.swarm import swarm_loss, swarm_mixture_loss, swarm_teachers
     from flip_flop.method.table import BASE, METHODS, Method, find_method
     from flip_flop.method.types import Consensus, Instance, TemplateSplit
 
@@ -66,7 +66,7 @@ _, __getattr__, __dir__ = exports(
         ),
         "losses": ("cce_loss", "f2c_loss", "flip_loss", "jsd_loss"),
         "settings": ("PAPER_METHODS", "TrainingProtocol", "row_protocol_of"),
-        "swarm": ("swarm_loss", "swarm_mixture_loss", "swarm_teachers"),
+        "others": ("swarm_loss", "swarm_mixture_loss", "swarm_teachers"),
         "table": ("BASE", "METHODS", "Method", "find_method"),
         "types": ("Consensus", "Instance", "TemplateSplit"),
     },

@@ -98,9 +98,9 @@ _METHODS = {
         "swarm",
         "Swarm",
         "#56b4e9",
-        _lazy("swarm", "swarm_terms"),
+        _lazy("others", "swarm_terms"),
         needs_consensus=False,
-        mixes_answer_vocabularies=_lazy("swarm", "swarm_mixes_answer_vocabularies"),
+        mixes_answer_vocabularies=_lazy("others", "swarm_mixes_answer_vocabularies"),
     ),
     "cce": Method("cce", "CCE", "#e69f00", _lazy("losses", "cce_terms")),
     "f2c": Method(
@@ -128,7 +128,7 @@ _METHODS = {
         "#88ccee",
         _lazy("others", "swarm_l1_l2_terms"),
         needs_consensus=False,
-        mixes_answer_vocabularies=_lazy("swarm", "swarm_mixes_answer_vocabularies"),
+        mixes_answer_vocabularies=_lazy("others", "swarm_mixes_answer_vocabularies"),
     ),
     "marginal_entropy": Method(
         "marginal_entropy",
