@@ -92,22 +92,14 @@ class StoredInstances:
         Raises:
             InputError: ``E-RUN-BROKEN``; ``E-RUN-MISSING`` if the file has vanished.
         """
-        with reading(self._path, "readable JSON Lines of the instances in scores.npz"):
-            for index, line in enumerate(self._lines()):
+        path = self.folder / INSTANCES_FILE
+        with reading(path, "readable JSON Lines of the instances in scores.npz"), gzip.open(path) as raw:
+            file = io.BufferedReader(raw, 2**20)  # faster at reading lines
+            for index, line in enumerate(iter(lambda: file.readline(MAX_LINE), b"")):
+                if index == len(self.ids) or not line.endswith(b"\n"):
+                    raise ValueError("more lines than instances, or a line without an end")
                 if index in wanted:
                     yield index, self._read(line, self.ids[index])
-
-    @property
-    def _path(self) -> Path:
-        return self.folder / INSTANCES_FILE
-
-    def _lines(self) -> Iterator[bytes]:
-        with gzip.open(self._path) as raw:
-            file = io.BufferedReader(raw, 2**20)  # faster at reading lines
-            for number, line in enumerate(iter(lambda: file.readline(MAX_LINE), b"")):
-                if number == len(self.ids) or not line.endswith(b"\n"):
-                    raise ValueError("more lines than instances, or a line without an end")
-                yield line
 
     def _read(self, line: bytes, name: str) -> RenderedInstance:
         row = json.loads(line)
