@@ -342,10 +342,6 @@ def _kappa(sums: Float[np.ndarray, "samples features"]) -> Float[np.ndarray, " s
     return ratio(agreement - by_chance, 1 - by_chance, otherwise=np.nan)
 
 
-def _unless_nan(values: Float[np.ndarray, " instances"] | None) -> Float[np.ndarray, " instances"] | None:
-    return None if values is None or np.isnan(values).any() else values
-
-
 def _extremes(data: Any) -> tuple[np.ndarray, np.ndarray]:
     """Return an instance without agreement, whose answers are the most frequent labels, and one with full agreement.
 
@@ -364,7 +360,6 @@ AGREEMENT = mean_statistic(
     plain=lambda data: observed_agreement(data.predictions),
     bounds=(0.0, 1.0),
 )
-NO_CONSENSUS = mean_statistic(lambda data: lacks_consensus(data.predictions), bounds=(0.0, 1.0))
 FLEISS_KAPPA = SumStatistic(
     contributions=lambda data: np.column_stack(
         [
@@ -376,25 +371,9 @@ FLEISS_KAPPA = SumStatistic(
     value=_kappa,
     extremes=_extremes,
 )
-POSIX = mean_statistic(lambda data: _unless_nan(instance_posix(data.scores)))
-
-UNMAPPED = mean_statistic(
-    lambda data: (data.predictions < 0).mean(axis=1) if data.is_generated or data.predictions.min() < 0 else None,
-    bounds=(0.0, 1.0),
-)
-DISTINCT = mean_statistic(
-    lambda data: (vote_counts(data.predictions, data.num_labels) > 0).sum(axis=1) if data.answered else None
-)
 ANSWERED = {
     name: mean_statistic(
         lambda data, name=name: data.answered[name].mean(axis=1) if data.answered else None, bounds=bounds
     )
     for name, bounds in {"token_f1": (0.0, 1.0), "length": None}.items()
-}
-FACTORS = ("wording", "order")
-FLIP_RATE = {
-    factor: mean_statistic(
-        lambda data, factor=factor: factor_flips(data.predictions, data.factors, factor), bounds=(0.0, 1.0)
-    )
-    for factor in FACTORS
 }

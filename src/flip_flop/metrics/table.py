@@ -14,18 +14,23 @@ from flip_flop.errors import InputError, Value, reason_of
 from flip_flop.metrics.agreement import (
     AGREEMENT,
     ANSWERED,
-    DISTINCT,
     FLEISS_KAPPA,
-    FLIP_RATE,
-    NO_CONSENSUS,
-    POSIX,
-    UNMAPPED,
     constant_templates,
+    factor_flips,
+    instance_posix,
     is_collapsed,
     label_shares,
     label_shares_per_template,
+    lacks_consensus,
+    vote_counts,
 )
-from flip_flop.metrics.bootstrap import Statistic, SumStatistic, bootstrap_interval, paired_bootstrap_interval
+from flip_flop.metrics.bootstrap import (
+    Statistic,
+    SumStatistic,
+    bootstrap_interval,
+    mean_statistic,
+    paired_bootstrap_interval,
+)
 from flip_flop.metrics.certainty import calibration_error_per_template
 from flip_flop.metrics.data import Scores, read_only
 from flip_flop.metrics.f1 import ACCURACY, COHEN_KAPPA, MEAN_F1, Average, accuracy_per_template, f1_per_template
@@ -165,6 +170,10 @@ def _spread(name: str, title: str, spread: Callable[[np.ndarray], np.floating], 
     return _of_labels(name, title, statistic, label, meaning, higher_is_better=False, has_interval=False)
 
 
+def _unless_nan(values: Float[np.ndarray, " instances"] | None) -> Float[np.ndarray, " instances"] | None:
+    return None if values is None or np.isnan(values).any() else values
+
+
 _voted = attrgetter("voted")
 _macro = partial(replace, average="macro")
 _METRICS = {
@@ -188,7 +197,7 @@ _METRICS = {
         Metric(
             "no_consensus_share",
             "no consensus",
-            NO_CONSENSUS,
+            mean_statistic(lambda data: lacks_consensus(data.predictions), bounds=(0.0, 1.0)),
             "No majority",
             "Instances on which no label has more than half of the templates.",
             higher_is_better=False,
@@ -205,7 +214,7 @@ _METRICS = {
         Metric(
             "posix",
             "POSIX",
-            POSIX,
+            mean_statistic(lambda data: _unless_nan(instance_posix(data.scores))),
             "POSIX",
             "How far an answer's log-probability moves, in nats, when another template asks.",
             higher_is_better=False,
@@ -235,12 +244,14 @@ _METRICS = {
             Metric(
                 f"{factor}_flips",
                 f"flips by {factor}",
-                statistic,
+                mean_statistic(
+                    lambda data, factor=factor: factor_flips(data.predictions, data.factors, factor), bounds=(0.0, 1.0)
+                ),
                 f"Flips by {factor}",
                 f"How likely two templates that differ only in the {factor} give different labels.",
                 higher_is_better=False,
             )
-            for factor, statistic in FLIP_RATE.items()
+            for factor in ("wording", "order")
         ),
         _of_labels(
             "cohen_kappa",
@@ -267,7 +278,12 @@ _METRICS = {
         Metric(
             "unmapped_share",
             "unreadable",
-            UNMAPPED,
+            mean_statistic(
+                lambda data: (
+                    (data.predictions < 0).mean(axis=1) if data.is_generated or data.predictions.min() < 0 else None
+                ),
+                bounds=(0.0, 1.0),
+            ),
             "Unreadable",
             "Generated answers that are no label, or cannot be read. They agree with nothing.",
             higher_is_better=False,
@@ -275,7 +291,9 @@ _METRICS = {
         Metric(
             "distinct_answers",
             "distinct",
-            DISTINCT,
+            mean_statistic(
+                lambda data: (vote_counts(data.predictions, data.num_labels) > 0).sum(axis=1) if data.answered else None
+            ),
             "Distinct answers",
             "Open answers: different readable answers to an instance.",
             higher_is_better=False,
