@@ -8,6 +8,7 @@ import numbers
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from flip_flop.errors import InputError
 from flip_flop.evaluation.audit import resolve, score_calibrated
 from flip_flop.evaluation.run_directory import check_target
 from flip_flop.files import utf8, write_bytes
-from flip_flop.metrics import CalibrationChoice, calibrated, label_probs, majority_vote, predicted, vote_counts
+from flip_flop.metrics import CalibrationChoice, calibrated, label_probs, vote_share
 from flip_flop.prompts import RenderedInstance
 from flip_flop.scoring import DEFAULT_SCORING, ModelGiven, Scorer, ScoringOptions, words
 from flip_flop.tasks import Data, Rows, Source, as_source
@@ -53,26 +54,24 @@ def predict(
         raise InputError("E-CONFIG", f"abstain_below is {abstain_below!r}.", "Use a share from 0 to 1, such as 0.8.")
     scorer, split = resolve(model, data, need_labels=False)
     scored = score_calibrated(scorer, split, scoring, calibrate, label_prior, label="predict", quiet=quiet)
-    offsets = None if scored.calibration is None else scored.calibration["offsets"]
-    scores = scored.scores if offsets is None else calibrated(scored.scores, offsets)
-    labels, names = split.task.label_values(scores.shape[-1]), split.task.templates.names
-    probs = None if scored.answered or scoring.by == "generation" else label_probs(scores).round(6).tolist()
-    predictions = predicted(scores)
-    counts = vote_counts(predictions, len(labels))
-    shares = (counts.max(axis=1) / len(names)).tolist()
+    if scored.calibration is not None:
+        scored = replace(scored, scores=calibrated(scored.scores, scored.calibration["offsets"]))
+    labels, names = split.task.label_values(scored.num_labels), split.task.templates.names
+    probs = None if scored.answered or scoring.by == "generation" else label_probs(scored.scores).round(6).tolist()
+    shares = vote_share(scored).tolist()
     labels_of = [*labels, None]  # index -1: the answer does not match a label
     answered = {
         identifier: {
             "id": identifier,
             "vote": labels_of[vote] if shares[row] >= abstain_below else None,
             "confidence": shares[row],
-            "consensus": bool(2 * counts[row].max() > len(names)),
+            "consensus": 2 * shares[row] > 1,
             "templates": {
                 name: {"label": labels_of[label], "probs": probs[row][column] if probs and label >= 0 else None}
-                for column, (name, label) in enumerate(zip(names, predictions[row].tolist(), strict=True))
+                for column, (name, label) in enumerate(zip(names, scored.predictions[row].tolist(), strict=True))
             },
         }
-        for row, (identifier, vote) in enumerate(zip(scored.ids, majority_vote(scores), strict=True))
+        for row, (identifier, vote) in enumerate(zip(scored.ids, scored.votes, strict=True))
     }
     for instance in scored.instances if scored.answered else ():
         _add_texts(answered[instance.id], instance)
