@@ -1,6 +1,5 @@
 """Scores of the model in training, with and without its adapter, and pseudo-labels: the votes of the base model."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,7 +12,7 @@ from jaxtyping import Float, Int
 from peft import PeftModel
 from torch import Tensor
 
-from flip_flop.errors import InputError, log
+from flip_flop.errors import InputError, first_repeated, log
 from flip_flop.files import generator, read_arrays, sha256_json, write_arrays
 from flip_flop.method import find_consensus, find_method, split_templates
 from flip_flop.metrics import (
@@ -222,11 +221,11 @@ def check_frozen_votes(instances: Sequence[EncodedInstance], config: F2CConfig, 
     Raises:
         InputError: ``E-DATA-ROWS`` for two rows with one id, ``E-CALIBRATION`` if inputs without content are missing.
     """
-    identifier, count = Counter(instance.id for instance in instances).most_common(1)[0] if instances else ("", 0)
-    if count > 1:
+    repeated = first_repeated(instance.id for instance in instances)
+    if repeated is not None:
         raise InputError(
             "E-DATA-ROWS",
-            f"Two rows have the id {identifier!r}, but frozen votes are stored by id.",
+            f"Two rows have the id {repeated!r}, but frozen votes are stored by id.",
             "Give each row its own id.",
         )
     if config.vote_calibration == "contextual" and not has_content_free:
