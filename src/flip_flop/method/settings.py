@@ -13,8 +13,6 @@ Space = Literal["vocab", "labels"]
 DivergenceSpace = Literal["vocab", "labels", "both"]
 JsdForm = Literal["mean", "symmetric"]
 FlipDirection = Literal["forward", "reverse"]
-SwarmPairs = Literal["derangement", "all", "mixture"]
-CcSizeBound = Literal["templates", "group"]
 
 
 def row_protocol_of(protocol: TrainingProtocol) -> Protocol:

@@ -21,21 +21,16 @@ from flip_flop.errors import InputError, nearest
 from flip_flop.method import find_method
 from flip_flop.method.settings import (
     Aggregation,
-    CcSizeBound,
     DivergenceSpace,
     FlipDirection,
     JsdForm,
     Reduction,
     Space,
-    SwarmPairs,
     TrainingProtocol,
 )
 from flip_flop.metrics.calibration import Calibration
 from flip_flop.scoring.options import Backend, ChatTemplate, TooLongPolicy
 
-Votes = Literal["online", "frozen"]
-VoteCalibration = Literal["none", Calibration]
-VotePass = Literal["shared", "separate"]
 SelectBy = Literal["auto", "macro_f1", "mean_f1", "vote_agreement", "last"]
 # Optimizer steps without max_steps and num_train_epochs, as in the authors' release.
 MAX_STEPS = 150
@@ -218,7 +213,7 @@ class TrainingSettings:
     jsd_weight: float = _by_protocol("beta_jsd, Eq. 8.", "at least 0", paper=0.05, release=0.05, recommended=1.0)
     unanimous_margin: float = _setting(1.4, "tau_unanimous in nats, Algorithm 1 line 6.", "a number")
     max_cc_size: int = _setting(3, "k_max >= 2, Algorithm 1 line 10.", "at least 2")
-    cc_size_bound: CcSizeBound = _by_protocol(
+    cc_size_bound: Literal["templates", "group"] = _by_protocol(
         "Algorithm 1 line 10: k is less than the number of templates, or of majority voters.",
         paper="templates",
         release="group",
@@ -257,20 +252,20 @@ class TrainingSettings:
     divide_by_labels: bool = _by_protocol(
         "Divide the terms of f2c and cce by the number of labels.", paper=False, release=True
     )
-    votes: Votes = _by_protocol(
+    votes: Literal["online", "frozen"] = _by_protocol(
         "Source of pseudo-labels: online (current model) or frozen (base model).",
         paper="online",
         release="online",
         recommended="frozen",
     )
-    vote_calibration: VoteCalibration = _by_protocol(
+    vote_calibration: Literal["none", Calibration] = _by_protocol(
         "Correct the label bias of each template in the pseudo-labels.",
         paper="none",
         release="none",
         recommended="batch",
     )
     label_prior: list[float] | None = _setting(None, "vote_calibration: the true label frequencies; by default equal.")
-    vote_pass: VotePass = _by_protocol(
+    vote_pass: Literal["shared", "separate"] = _by_protocol(
         "votes online: from the forward pass of the loss, or from a separate one without dropout.",
         paper="shared",
         release="separate",
@@ -278,7 +273,7 @@ class TrainingSettings:
     num_samples: int = _setting(
         0, "Open answers: sampled answers per training prompt, next to the greedy one.", "at least 0"
     )
-    swarm_pairs: SwarmPairs = _by_protocol(
+    swarm_pairs: Literal["derangement", "all", "mixture"] = _by_protocol(
         "Teachers of each template: one at random, all, or the mixture of all.", paper="derangement", release="mixture"
     )
     swarm_space: Space = _by_protocol(
