@@ -12,7 +12,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-from transformers.trainer import TRAINER_STATE_NAME, TRAINING_ARGS_NAME
+from transformers.trainer import TRAINER_STATE_NAME
 
 from flip_flop import files
 from flip_flop.errors import InputError, log
@@ -266,8 +266,6 @@ class Checkpoints(TrainerCallback):
         wait_for_all()
         if rank() == 0:
             folder = Path(args.output_dir)
-            checkpoint = folder / f"checkpoint-{state.global_step}"
-            (checkpoint / TRAINING_ARGS_NAME).unlink(missing_ok=True)  # an unused pickle
-            write_manifest(checkpoint)
+            write_manifest(folder / f"checkpoint-{state.global_step}")
             rotate(folder, self.keep)
         wait_for_all()
