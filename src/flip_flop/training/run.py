@@ -212,9 +212,9 @@ def _finish(
     table = None if trainer.args.vote_calibration == "none" else _calibration_scores(trainer)
     state = sharded_state(trainer.adapted)
     if rank() == 0:
-        record = describe(trainer, change, survey)
-        trainer.record = replace(record, allowed_changes=tuple(allowed_changes), **this_process(started))
-        _save(trainer, trainer.record, table, state, out)
+        process = this_process(started)
+        record = replace(describe(trainer, change, survey), allowed_changes=tuple(allowed_changes), **process)
+        _save(trainer, record, table, state, out)
     wait_for_all()
     return TrainingRun(out, out / "adapter")
 

@@ -98,7 +98,6 @@ class F2CTrainer(Trainer):
     """
 
     args: F2CConfig
-    record: RunRecord | None = None  # of the run that this trainer is part of
     task_record = TaskRecord(name="rows", labels=(), digest="", split="train", templates=())  # without a task
     open_validation: Sequence[RenderedInstance] = ()  # rows that ask for open answers
     unanswered: Sequence[TooLong] = ()  # their prompts that leave no room for an answer
@@ -662,7 +661,7 @@ class F2CTrainer(Trainer):
         # Scoring needs all processes, but maybe one of them calls this.
         change = change_on_validation(self) if distributed.world_size() == 1 else None
         metadata |= {"language": language, "license": license, "tags": tags, "model_name": model_name}
-        self._write_card(Path(self.args.output_dir or ""), self.record or describe(self, change), **metadata)
+        self._write_card(Path(self.args.output_dir or ""), describe(self, change), **metadata)
 
     def _write_card(self, folder: Path, record: RunRecord, **metadata: Any) -> None:
         if distributed.rank() == 0:
