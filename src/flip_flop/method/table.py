@@ -93,8 +93,8 @@ def _lazy(module: str, name: str) -> Callable[..., Any]:
 # What every method is compared with: the model before training. Okabe and Ito's colours, which differ for every kind of
 # colour vision, then Tol's; the base has none.
 BASE = Method("base", "Base", "#8c8c8c")
-_METHODS = {
-    "swarm": Method(
+_METHODS = (
+    Method(
         "swarm",
         "Swarm",
         "#56b4e9",
@@ -102,27 +102,21 @@ _METHODS = {
         needs_consensus=False,
         mixes_answer_vocabularies=_lazy("others", "swarm_mixes_answer_vocabularies"),
     ),
-    "cce": Method("cce", "CCE", "#e69f00", _lazy("losses", "cce_terms")),
-    "f2c": Method(
+    Method("cce", "CCE", "#e69f00", _lazy("losses", "cce_terms")),
+    Method(
         "f2c",
         "F2C",
         "#009e73",
         _lazy("losses", "f2c_terms"),
         mixes_answer_vocabularies=_lazy("losses", "mixes_answer_vocabularies"),
     ),
-    "bct": Method(
-        "bct", "BCT", "#0072b2", _lazy("others", "bct_terms"), needs_consensus=False, needs_frozen_votes=True
-    ),
-    "opct": Method(
-        "opct", "OPCT", "#d55e00", _lazy("others", "opct_terms"), needs_consensus=False, needs_frozen_votes=True
-    ),
-    "ssd": Method(
-        "ssd", "SSD", "#117733", _lazy("others", "ssd_terms"), needs_consensus=False, needs_frozen_votes=True
-    ),
-    "ttrl": Method("ttrl", "TTRL", "#882255", _lazy("others", "ttrl_terms")),
-    "cpc_grpo": Method("cpc_grpo", "CPC-GRPO", "#aa4499", _lazy("others", "cpc_grpo_terms"), needs_consensus=False),
-    "swarm_l2": Method("swarm_l2", "Swarm L2", "#332288", _lazy("others", "swarm_l2_terms"), needs_consensus=False),
-    "swarm_l1_l2": Method(
+    Method("bct", "BCT", "#0072b2", _lazy("others", "bct_terms"), needs_consensus=False, needs_frozen_votes=True),
+    Method("opct", "OPCT", "#d55e00", _lazy("others", "opct_terms"), needs_consensus=False, needs_frozen_votes=True),
+    Method("ssd", "SSD", "#117733", _lazy("others", "ssd_terms"), needs_consensus=False, needs_frozen_votes=True),
+    Method("ttrl", "TTRL", "#882255", _lazy("others", "ttrl_terms")),
+    Method("cpc_grpo", "CPC-GRPO", "#aa4499", _lazy("others", "cpc_grpo_terms"), needs_consensus=False),
+    Method("swarm_l2", "Swarm L2", "#332288", _lazy("others", "swarm_l2_terms"), needs_consensus=False),
+    Method(
         "swarm_l1_l2",
         "Swarm L1 + L2",
         "#88ccee",
@@ -130,14 +124,14 @@ _METHODS = {
         needs_consensus=False,
         mixes_answer_vocabularies=_lazy("others", "swarm_mixes_answer_vocabularies"),
     ),
-    "marginal_entropy": Method(
+    Method(
         "marginal_entropy",
         "Marginal entropy",
         "#999933",
         _lazy("others", "marginal_entropy_terms"),
         needs_consensus=False,
     ),
-    "supervised": Method(
+    Method(
         "supervised",
         "Supervised (labels)",
         "#000000",
@@ -145,14 +139,10 @@ _METHODS = {
         needs_consensus=False,
         uses_labels=True,
     ),
-    "paft": Method(
-        "paft", "PAFT (labels)", "#661100", _lazy("others", "paft_terms"), needs_consensus=False, uses_labels=True
-    ),
-    "ppcl": Method(
-        "ppcl", "PPCL (labels)", "#44aa99", _lazy("others", "ppcl_terms"), needs_consensus=False, uses_labels=True
-    ),
-}
-METHODS = PluginTable("flip_flop.methods", _METHODS)
+    Method("paft", "PAFT (labels)", "#661100", _lazy("others", "paft_terms"), needs_consensus=False, uses_labels=True),
+    Method("ppcl", "PPCL (labels)", "#44aa99", _lazy("others", "ppcl_terms"), needs_consensus=False, uses_labels=True),
+)
+METHODS = PluginTable("flip_flop.methods", {method.name: method for method in _METHODS})
 
 
 def find_method(method: object) -> Method:
