@@ -287,8 +287,28 @@ class Audit:
 
     @cached_property
     def abstention_advice(self) -> str:
-        """A sentence on the accuracy of the most confident votes, or an empty text for fewer than 50 gold labels."""
-        return abstention_advice(self)
+        """A sentence on the accuracy of the most confident votes.
+
+        It is empty for fewer than 50 gold labels, or if no template is clearly above chance.
+        """
+        voting, flips = self.voting, self.interval("order_flips")
+        *thresholds, overall = [row for row in coverage_rows(voting) if row["by"] == "vote share"]
+        works = self.decision.template is not None or answers_by_position(flips)
+        if len(voting.data.labelled) < MIN_LABELLED or not thresholds or self.data.answered or not works:
+            return ""
+        point = min(thresholds, key=lambda row: abs(row["coverage"] - NEAR))
+        scale = 10 ** max(2, len(str(len(self.template_names))))  # its steps are smaller than those of vote shares
+        share = math.floor(scale * point["threshold"] + 1e-9) / scale
+        calibration = calibrate_options(self) if voting is not self else ""
+        options = f"{calibration} --abstain-below {share:g}".strip()
+        kind = "calibrated " if "offsets" in voting.metrics else ""
+        part, after, before = map(percent, (1 - point["coverage"], point["accuracy"], overall["accuracy"]))
+        change = f"accuracy of the {kind}vote {after} instead of {before}."
+        data = voting.data.labelled
+        keeps, right = vote_share(data) >= point["threshold"], data.voted.right[:, 0]
+        if bootstrap_interval(_GAIN, keeps, right)[0] > 0:
+            return f"Abstain on {part} % (predict {options}): {change}"
+        return f"Abstaining on {part} % does not clearly help: {change}"
 
     @property
     def low_mass(self) -> str:
@@ -433,31 +453,6 @@ def coverage_rows(run: Audit) -> list[dict[str, Any]]:
         for by, measure in measures.items()
         for threshold, coverage, risk in risk_coverage(measure(data), ~data.voted.right[:, 0]).tolist()
     ]
-
-
-def abstention_advice(run: Audit) -> str:
-    """Return a sentence on the accuracy of the most confident votes.
-
-    It is empty for fewer than 50 gold labels, or if no template is clearly above chance.
-    """
-    voting, flips = run.voting, run.interval("order_flips")
-    *thresholds, overall = [row for row in coverage_rows(voting) if row["by"] == "vote share"]
-    works = run.decision.template is not None or answers_by_position(flips)
-    if len(voting.data.labelled) < MIN_LABELLED or not thresholds or run.data.answered or not works:
-        return ""
-    point = min(thresholds, key=lambda row: abs(row["coverage"] - NEAR))
-    scale = 10 ** max(2, len(str(len(run.template_names))))  # its steps are smaller than those of vote shares
-    share = math.floor(scale * point["threshold"] + 1e-9) / scale
-    calibration = calibrate_options(run) if voting is not run else ""
-    options = f"{calibration} --abstain-below {share:g}".strip()
-    kind = "calibrated " if "offsets" in voting.metrics else ""
-    part, after, before = map(percent, (1 - point["coverage"], point["accuracy"], overall["accuracy"]))
-    change = f"accuracy of the {kind}vote {after} instead of {before}."
-    data = voting.data.labelled
-    keeps, right = vote_share(data) >= point["threshold"], data.voted.right[:, 0]
-    if bootstrap_interval(_GAIN, keeps, right)[0] > 0:
-        return f"Abstain on {part} % (predict {options}): {change}"
-    return f"Abstaining on {part} % does not clearly help: {change}"
 
 
 # The accuracy of the votes above the threshold, minus the accuracy of all.
