@@ -145,8 +145,11 @@ def audit(
     result = Audit(record, metrics, scores, names)
     if result.low_mass:
         has_chat_template = scorer.is_instruct or bool(scores.settings.get("chat_template"))
-        hint = remedy(result, has_chat_template, "use the model's words as labels")
-        log.warning("W-LABEL-MASS: %s. %s", result.low_mass, hint)
+        log.warning(
+            "W-LABEL-MASS: %s. %s",
+            result.low_mass,
+            remedy(result, has_chat_template, "use the model's words as labels"),
+        )
     return result
 
 
@@ -194,8 +197,11 @@ def score_calibrated(
     names = data.task.templates.names
     scores = scorer.checked_scores(log_findings(data).instances, scoring, names=names, label=label, quiet=quiet)
     if scorer.is_instruct and not scores.settings.get("chat_template") and scoring.chat_template != "off":
-        hint = "Use --chat-template on, or for a served model its --tokenizer."
-        log.warning("W-CHAT: %s is an instruct model, asked without its chat template. %s", scorer.record.name, hint)
+        log.warning(
+            "W-CHAT: %s is an instruct model, asked without its chat template. Use --chat-template on, or for a served "
+            "model its --tokenizer.",
+            scorer.record.name,
+        )
     if calibrate == "none" or scores.answered:
         return scores
     if calibrate != "auto" and not np.isfinite(scores.scores).all():

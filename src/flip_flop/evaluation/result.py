@@ -369,8 +369,9 @@ def check_out(out: Path, *, overwrite: bool = False) -> None:
         with contextlib.suppress(InputError):
             is_audit = bool(RunRecord.read(out, "audit", check_files=False))
         if not (overwrite and is_audit):
-            hint = "Give another --out, or add --overwrite." if is_audit else "Give another --out."
-            raise InputError("E-OUT-USED", f"{out} is not empty.", hint)
+            raise InputError(
+                "E-OUT-USED", f"{out} is not empty.", f"Give another --out{', or add --overwrite' * is_audit}."
+            )
 
 
 def template_rows(run: Audit) -> list[dict[str, Any]]:

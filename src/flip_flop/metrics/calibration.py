@@ -193,8 +193,12 @@ def find_offsets(
     if method == "contextual":
         return batch_offsets(content_free(), prior)  # Zhao et al., "Calibrate Before Use", ICML 2021
     if len(scores) < MIN_INSTANCES:
-        message = "W-CALIBRATION-ROWS: %s calibration reads %d instances; below %d its offsets are mostly chance."
-        log.warning(message, method, len(scores), MIN_INSTANCES)
+        log.warning(
+            "W-CALIBRATION-ROWS: %s calibration reads %d instances; below %d its offsets are mostly chance.",
+            method,
+            len(scores),
+            MIN_INSTANCES,
+        )
     if method == "batch":
         return batch_offsets(scores, prior)
     if prior is None:

@@ -111,10 +111,13 @@ def check_optimizer(optimizer: Any, adapted: nn.Module) -> None:
 
 def _with_adapter(model: nn.Module, args: F2CConfig, peft_config: PeftConfig | None) -> PeftModel:
     config = peft_config or _lora(unwrap(model), args)
-    what = f"PEFT cannot put the adapter on {type(model).__name__}"
-    hint = "Use --shard fsdp." if sharding_of(model) == "tp" else "Give another peft_config."
     with (
-        as_input_error("E-ADAPTER", what, hint, (ValueError, UserWarning, AttributeError)),
+        as_input_error(
+            "E-ADAPTER",
+            f"PEFT cannot put the adapter on {type(model).__name__}",
+            "Use --shard fsdp." if sharding_of(model) == "tp" else "Give another peft_config.",
+            (ValueError, UserWarning, AttributeError),
+        ),
         drawn_for(torch.device("cpu"), args.seed, "lora"),
         warnings.catch_warnings(),
     ):
@@ -158,8 +161,9 @@ def _checkpoint_activations(adapted: PeftModel, kwargs: Any) -> None:
     model = unwrap(adapted)
     # Renamed in transformers 5.
     enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
-    hint = "Correct activation_checkpointing_kwargs, or leave activation_checkpointing out."
-    with setting_errors("activation checkpointing", hint):
+    with setting_errors(
+        "activation checkpointing", "Correct activation_checkpointing_kwargs, or leave activation_checkpointing out."
+    ):
         options = dict(kwargs or {})
         of_layers = {name: options.pop(name) for name in ("every_n_layers", "offload") if name in options}
         checkpoint(torch.neg, torch.ones(1, requires_grad=True), **{"use_reentrant": False, **options})
@@ -178,10 +182,14 @@ def _try_step(adapted: PeftModel) -> None:
     was_training = adapted.training
     adapted.train()
     devices = [parameter.device for parameter in adapted.parameters() if parameter.is_cuda][:1]
-    what = f"{type(unwrap(adapted)).__name__} cannot be trained with this adapter"
-    hint = "Try --dtype float32, or give another peft_config."
+    failure = as_input_error(
+        "E-ADAPTER",
+        f"{type(unwrap(adapted)).__name__} cannot be trained with this adapter",
+        "Try --dtype float32, or give another peft_config.",
+        Exception,
+    )
     try:
-        with as_input_error("E-ADAPTER", what, hint, Exception), torch.random.fork_rng(devices=devices):  # of dropout
+        with failure, torch.random.fork_rng(devices=devices):  # of dropout
             ids = torch.zeros(1, 3, dtype=torch.long, device=next(adapted.parameters()).device)
             adapted(input_ids=ids, use_cache=False).logits.float().sum().backward()
             _check_gradients(adapted)

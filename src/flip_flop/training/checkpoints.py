@@ -168,8 +168,11 @@ def check_plan(out: Path, plan: dict[str, Any], *, resume: bool) -> list[str]:
     digests = before["digests"]
     inputs = [name for name in INPUTS if digests.get(name, plan["digests"][name]) != plan["digests"][name]]
     if inputs and rank() == 0:
-        listed = ", ".join(INPUTS[name] for name in inputs)
-        log.warning("W-RESUME-CHANGED: %s is resumed, but these have changed since its start: %s.", out, listed)
+        log.warning(
+            "W-RESUME-CHANGED: %s is resumed, but these have changed since its start: %s.",
+            out,
+            ", ".join(INPUTS[name] for name in inputs),
+        )
     return [name for name in INPUTS if name in inputs or name in before.get("allowed_changes", ())]
 
 

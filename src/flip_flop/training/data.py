@@ -177,11 +177,11 @@ def _with_few_labels(
     for row, instance in zip(few.rows.rows, few.instances, strict=True):
         place = few.rows.location(row)
         if instance.texts not in known:
-            hint = "Label rows of the split train; rows of the split test cannot be used."
             raise InputError(
                 "E-DATA-ROWS",
                 f"{place} is not a row of the training data.",
-                hint if limit is None else f"Leave --limit out. {hint}",
+                f"{'' if limit is None else 'Leave --limit out. '}Label rows of the split train; rows of the split "
+                "test cannot be used.",
             )
         first, label = labelled.setdefault(instance.texts, (row, instance.label))
         if label != instance.label:
@@ -287,9 +287,10 @@ def require_data(instances: Sequence[EncodedInstance], args: F2CConfig) -> None:
     # A right answer that no template has written is an empty choice, without tokens.
     golds = [instance.answers[0][instance.label].tokens for instance in instances if instance.label is not None]
     if args.uses_labels and not any(golds):
-        reader = method.name if method.uses_labels else "supervised_weight"
         fault = "no generated answer is right" if golds else f"none of the {len(instances)} training instances has one"
-        raise InputError("E-NO-GOLD", f"{reader} uses gold labels, but {fault}.")
+        raise InputError(
+            "E-NO-GOLD", f"{method.name if method.uses_labels else 'supervised_weight'} uses gold labels, but {fault}."
+        )
 
 
 def collate(batch: Sequence[EncodedInstance]) -> dict[str, list[EncodedInstance]]:

@@ -308,8 +308,12 @@ def _push(trainer: F2CTrainer, adapter: Path, base: str) -> None:
                 repo_id=name, folder_path=sent, commit_message="flip-flop train", revision=trainer.args.hub_revision
             )
     except Exception as error:  # its transports raise many kinds
-        reason = " ".join(str(error).split())[:200]
-        log.warning("W-PUSH: %s could not be sent to %s: %s. Send it with `hf upload`.", adapter, name, reason)
+        log.warning(
+            "W-PUSH: %s could not be sent to %s: %s. Send it with `hf upload`.",
+            adapter,
+            name,
+            " ".join(str(error).split())[:200],
+        )
 
 
 # ---- callbacks ----

@@ -295,11 +295,15 @@ def reason_against_answers(change: Mapping[str, Any]) -> str | None:
         return "W-WORSE: after training, the answers to validation rows agree less."
     length, right = numbers["answer_length"], numbers.get("accuracy")
     if length["after"] > MAX_LENGTH_RATIO * length["before"] > 0:
-        characters = f"{length['before']:.0f} to {length['after']:.0f} characters"
-        return f"W-WORSE: after training, the answers to validation rows grow from {characters}."
+        return (
+            "W-WORSE: after training, the answers to validation rows grow from "
+            f"{length['before']:.0f} to {length['after']:.0f} characters."
+        )
     if right and right["interval"] and right["interval"][1] < 0:
         return "W-WORSE: after training, the answers to validation rows are less often right."
     if change["base_answer_share"] < MIN_BASE_ANSWERS:
-        share = percent(change["base_answer_share"])
-        return f"W-WORSE: only {share} % of the answers after training are answers of the base under any template."
+        return (
+            f"W-WORSE: only {percent(change['base_answer_share'])} % of the answers after training are answers of the "
+            "base under any template."
+        )
     return None

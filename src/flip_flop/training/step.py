@@ -123,10 +123,10 @@ def loss_terms(method: Method, instance: TrainingInstance, config: Any) -> dict[
         if method.is_built_in:
             raise
         frame = traceback.extract_tb(error.__traceback__)[:2][-1]
-        message = f"method {method.name!r} fails for instance {instance.id!r}, {frame.filename} line {frame.lineno}"
         raise InputError(
             "E-CONFIG",
-            f"{message}: {reason_of(error)}.",
+            f"method {method.name!r} fails for instance {instance.id!r}, {frame.filename} line {frame.lineno}: "
+            f"{reason_of(error)}.",
             "Correct its loss. F2CTrainer in Python shows the whole traceback.",
         ) from error
     if not isinstance(terms, dict) or not all(isinstance(term, Tensor) and term.dim() == 0 for term in terms.values()):

@@ -246,8 +246,10 @@ def warn_of_templates(instances: Sequence[RenderedInstance], config: F2CConfig) 
             "Use --divergence-space labels (swarm: --swarm-space labels), or watch own_label_mass."
         )
     if instances and len(instances[0].prompts) == 2:
-        effect = "these instances get no loss" if method.needs_consensus else "both count equally"
-        log.warning("W-TRAINING: two templates cannot break a tie: if they disagree, %s. Add a third template.", effect)
+        log.warning(
+            "W-TRAINING: two templates cannot break a tie: if they disagree, %s. Add a third template.",
+            "these instances get no loss" if method.needs_consensus else "both count equally",
+        )
 
 
 def initial_vote_stats(
