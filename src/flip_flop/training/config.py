@@ -117,8 +117,11 @@ class F2CConfig(TrainingSettings, TrainingArguments):
 
     def _check_calibration(self) -> None:
         method, calibrates = find_method(self.method), self.vote_calibration != "none"
-        is_frozen = self.votes == "frozen" or not method.needs_frozen_votes
-        self._require("votes", is_frozen, f"frozen for method {method.name}, which imitates the base model")
+        self._require(
+            "votes",
+            self.votes == "frozen" or not method.needs_frozen_votes,
+            f"frozen for method {method.name}, which imitates the base model",
+        )
         self._require(
             "supervised_weight",
             not (self.supervised_weight and method.uses_labels),
@@ -128,8 +131,11 @@ class F2CConfig(TrainingSettings, TrainingArguments):
         if self.label_prior is not None:
             self.label_prior = list(check_prior(self.label_prior))
             self._require("vote_calibration", calibrates, "batch, contextual or prior with label_prior")
-        needs_prior = self.vote_calibration == "prior" and self.label_prior is None
-        self._require("label_prior", not needs_prior, "one share per label, with sum 1, for vote_calibration prior")
+        self._require(
+            "label_prior",
+            self.vote_calibration != "prior" or self.label_prior is not None,
+            "one share per label, with sum 1, for vote_calibration prior",
+        )
 
     def _resolve_schedule(self) -> None:
         """Fill in the number of steps, and the steps of evaluations and checkpoints."""
@@ -161,8 +167,11 @@ class F2CConfig(TrainingSettings, TrainingArguments):
 
     def _check_supported(self) -> None:
         """Refuse weights of the flip term in the wrong order, and features that have no effect or break a training."""
-        is_ordered = self.flip_weight_min <= self.flip_weight_max
-        self._require("flip_weight_min", is_ordered, f"at most flip_weight_max, {self.flip_weight_max}")
+        self._require(
+            "flip_weight_min",
+            self.flip_weight_min <= self.flip_weight_max,
+            f"at most flip_weight_max, {self.flip_weight_max}",
+        )
         if self.load_best_model_at_end and self.metric_for_best_model in SELECTED:
             self.metric_for_best_model, self.greater_is_better = "selection", True
         given: Any = getattr(self.accelerator_config, "__dict__", self.accelerator_config)
@@ -173,8 +182,11 @@ class F2CConfig(TrainingSettings, TrainingArguments):
             self.lr_scheduler_type not in ("reduce_lr_on_plateau", "greedy"),
             "a function of the step, such as cosine, linear or constant",
         )
-        liger = not self.use_liger_kernel or is_liger_kernel_available()
-        self._require("use_liger_kernel", liger, "false if liger-kernel is not installed")
+        self._require(
+            "use_liger_kernel",
+            not self.use_liger_kernel or is_liger_kernel_available(),
+            "false if liger-kernel is not installed",
+        )
         for reason, settings in UNSUPPORTED.items():
             for name in settings.split():
                 is_unset = getattr(self, name, None) in (None, False, [], getattr(F2CConfig, name, None))
