@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 from flip_flop import exports
 
 if TYPE_CHECKING:
-    from flip_flop.method.algorithm import find_consensus, label_log_probs, split_templates
+    from flip_flop.method.algorithm import (
+        Consensus,
+        Instance,
+        TemplateSplit,
+        find_consensus,
+        label_log_probs,
+        split_templates,
+    )
     from flip_flop.method.divergences import (
         Distributions,
         aggregate_answer_log_probs,
@@ -21,7 +28,6 @@ if TYPE_CHECKING:
     from flip_flop.method.others import swarm_loss, swarm_mixture_loss, swarm_teachers
     from flip_flop.method.settings import PAPER_METHODS, TrainingProtocol, row_protocol_of
     from flip_flop.method.table import BASE, METHODS, Method, find_method
-    from flip_flop.method.types import Consensus, Instance, TemplateSplit
 
 __all__ = [
     "BASE",
@@ -55,7 +61,10 @@ __all__ = [
 _, __getattr__, __dir__ = exports(
     __name__,
     {
-        "algorithm": ("find_consensus", "label_log_probs", "split_templates"),
+        "algorithm": (
+            *("Consensus", "Instance", "TemplateSplit"),
+            *("find_consensus", "label_log_probs", "split_templates"),
+        ),
         "divergences": (
             "Distributions",
             "aggregate_answer_log_probs",
@@ -68,6 +77,5 @@ _, __getattr__, __dir__ = exports(
         "settings": ("PAPER_METHODS", "TrainingProtocol", "row_protocol_of"),
         "others": ("swarm_loss", "swarm_mixture_loss", "swarm_teachers"),
         "table": ("BASE", "METHODS", "Method", "find_method"),
-        "types": ("Consensus", "Instance", "TemplateSplit"),
     },
 )

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from flip_flop.method.algorithm import label_log_probs
+from flip_flop.method.algorithm import Instance, TemplateSplit, label_log_probs
 from flip_flop.method.divergences import (
     Distributions,
     answer_distributions,
@@ -21,7 +21,6 @@ from flip_flop.method.divergences import (
     symmetric_kl,
 )
 from flip_flop.method.settings import FlipDirection, JsdForm
-from flip_flop.method.types import Instance, TemplateSplit
 
 
 def cce_loss(consensus_nll: Float[Tensor, " templates"], *, weight: float) -> Float[Tensor, ""]:

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from flip_flop.method.algorithm import label_log_probs
+from flip_flop.method.algorithm import DrawsPermutations, Instance, label_log_probs
 from flip_flop.method.divergences import (
     Distributions,
     answer_distributions,
@@ -23,7 +23,6 @@ from flip_flop.method.divergences import (
     to_device,
 )
 from flip_flop.method.losses import answer_nll, cce_loss, jsd_loss
-from flip_flop.method.types import DrawsPermutations, Instance
 
 
 def swarm_teachers(

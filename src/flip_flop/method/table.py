@@ -14,7 +14,7 @@ from flip_flop.plugins import PluginTable, import_object
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from flip_flop.method.types import Instance
+    from flip_flop.method.algorithm import Instance
 
 
 @dataclass(frozen=True)
