@@ -189,9 +189,7 @@ def paired_bootstrap_interval(
     return _ends(changes, changes, confidence)
 
 
-def simultaneous_width(
-    statistic: SumStatistic, data: Any, *, confidence: float = 0.95, resamples: int = RESAMPLES, seed: int = 0
-) -> float:
+def simultaneous_width(statistic: SumStatistic, data: Any, *, confidence: float = 0.95) -> float:
     r"""Compute the half-width of simultaneous intervals of all differences between the columns of a statistic.
 
     .. math:: Q_{1-\alpha}\left[ \max_{u,v} \left| (T_{b,u} - T_u) - (T_{b,v} - T_v) \right| \right]
@@ -205,24 +203,20 @@ def simultaneous_width(
         statistic: Its ``value`` has a column per number to compare.
         data: The instances, see :func:`bootstrap_interval`.
         confidence: The share of audits in which all intervals contain their differences.
-        resamples: The number of resamples.
-        seed: The seed.
     """
-    low, high, *_ = _resampled(statistic, [data], confidence, resamples, seed)
-    values = np.where(generator(seed, "bootstrap columns", len(data)).integers(2, size=low.shape), high, low)
+    low, high, *_ = _resampled(statistic, [data], confidence)
+    values = np.where(generator(0, "bootstrap columns", len(data)).integers(2, size=low.shape), high, low)
     return float(np.quantile(np.ptp(values - values.mean(axis=0), axis=1), confidence))
 
 
-def column_intervals(
-    statistic: SumStatistic, data: Any, *, confidence: float = 0.95, resamples: int = RESAMPLES, seed: int = 0
-) -> list[tuple[float, float]]:
-    """Compute the interval of :func:`bootstrap_interval` for each column of a statistic's value."""
-    low, high, *_ = _resampled(statistic, [data], confidence, resamples, seed)
-    return [_ends(*column, confidence) for column in zip(low.T, high.T, strict=True)]
+def column_intervals(statistic: SumStatistic, data: Any) -> list[tuple[float, float]]:
+    """Compute the 95% interval of :func:`bootstrap_interval` for each column of a statistic's value."""
+    low, high, *_ = _resampled(statistic, [data], 0.95)
+    return [_ends(*column, 0.95) for column in zip(low.T, high.T, strict=True)]
 
 
 def _resampled(
-    statistic: Statistic, data: Sequence[Any], confidence: float, resamples: int, seed: int
+    statistic: Statistic, data: Sequence[Any], confidence: float, resamples: int = RESAMPLES, seed: int = 0
 ) -> Float[np.ndarray, "4 resamples ..."]:
     """Compute the values of all resamples with the instances that :func:`_with_instance` adds."""
     num_instances = _num_instances(data)
