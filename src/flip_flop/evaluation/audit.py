@@ -113,7 +113,7 @@ def audit(
     )
     names = tuple(split.task.templates.names)
     design = record.task.design(names)
-    scores = replace(scores, average=record.task.f1, **design)
+    scores = replace(scores, average=record.task.f1, instances=scores.instances or split.instances, **design)
     metrics = summarise(
         scores.scores, scores.gold, names, f1=scores.average, seed=seed, answered=scores.answered, **design
     )
@@ -137,7 +137,6 @@ def audit(
             **vote_changes(scores.scores, after),
             **summarise(after, scores.gold, names, f1=scores.average, seed=seed, **design),
         }
-    scores = replace(scores, instances=scores.instances or split.instances)
     if scoring.by == "generation" or scores.answered:
         metrics["unparsed_per_template"] = frequent_unparsed(scores, names)
     if scoring.by == "generation" and not scores.answered:

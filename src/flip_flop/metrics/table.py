@@ -175,7 +175,6 @@ def _unless_nan(values: Float[np.ndarray, " instances"] | None) -> Float[np.ndar
 
 
 _voted = attrgetter("voted")
-_macro = partial(replace, average="macro")
 _METRICS = {
     metric.name: metric
     for metric in (
@@ -183,7 +182,11 @@ _METRICS = {
         _of_labels("mean_f1", "mean F1", MEAN_F1, "Mean F1", "F1 of one template, averaged over templates."),
         _spread("f1_std", "sigma_F1", np.std, "σ of F1", "The population standard deviation of F1 over templates."),
         _of_labels(
-            "macro_f1", "macro F1", MEAN_F1.of(_macro), "Macro-F1", "F1 averaged over all labels, then over templates."
+            "macro_f1",
+            "macro F1",
+            MEAN_F1.of(partial(replace, average="macro")),
+            "Macro-F1",
+            "F1 averaged over all labels, then over templates.",
         ),
         _against_gold("accuracy", "accuracy", ACCURACY, "Accuracy", "Right answers, averaged over templates."),
         _of_labels("vote_f1", "vote F1", MEAN_F1.of(_voted), "Vote F1", "F1 of the templates' majority vote."),
