@@ -6,7 +6,7 @@ import json
 import math
 import shutil
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -233,11 +233,11 @@ def rotate(folder: Path, keep: int | None) -> None:
             shutil.rmtree(checkpoint)
 
 
+@dataclass(eq=False)
 class Checkpoints(TrainerCallback):
     """Completes each checkpoint with its manifest, deletes old ones, and finds the best one on resume."""
 
-    def __init__(self, keep: int | None):
-        self.keep = keep
+    keep: int | None
 
     def on_train_begin(self, args, state: TrainerState, control, **kwargs) -> None:
         """On resume, find the best checkpoint by its step, because the folder may have been moved.

@@ -319,11 +319,11 @@ def _push(trainer: F2CTrainer, adapter: Path, base: str) -> None:
 # ---- callbacks ----
 
 
+@dataclass(eq=False)
 class LogFile(TrainerCallback):
     """Writes ``log.jsonl``, one line per log event (docs/reference/log_keys.md)."""
 
-    def __init__(self, path: Path):
-        self.path = path
+    path: Path
 
     def on_train_begin(self, args, state: TrainerState, control, **kwargs) -> None:
         """Remove the lines that a killed run wrote after its last checkpoint."""

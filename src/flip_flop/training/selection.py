@@ -224,6 +224,7 @@ class StopOnCollapse(TrainerCallback):
             control.should_training_stop, control.should_save = True, True
 
 
+@dataclass(eq=False)
 class StopEarly(TrainerCallback):
     """Ends training when the unsupervised validation loss has stopped falling, as the authors' release does.
 
@@ -231,9 +232,8 @@ class StopEarly(TrainerCallback):
     ``start`` are not counted. Only logged values decide, so a resumed run stops at the same step.
     """
 
-    def __init__(self, patience: int, start: int):
-        self.patience = patience
-        self.start = start
+    patience: int
+    start: int
 
     def on_evaluate(self, args, state: TrainerState, control: TrainerControl, **kwargs) -> None:
         """End the training if it is due."""
