@@ -244,3 +244,5 @@ def test_a_loss_without_a_gradient_is_one_warning(tmp_path, caplog):
     caplog.clear()
     make_own(tmp_path, lambda instance: {"x": instance.nll(0).mean()}, max_steps=2).train()
     assert "has not changed" not in caplog.text
+    make_own(tmp_path, lambda instance: {"x": instance.nll(0).mean()}, max_steps=1, warmup_steps=0.1).train()
+    assert caplog.text.count("W-TRAINING: the adapter has not changed") == 1

@@ -57,6 +57,8 @@ def criterion_for(by, num_rows):
         ({}, [0, None], "vote_agreement"),
         ({}, None, "last"),
         *(({"select_by": name}, [0, None, None], name) for name in ("mean_f1", "macro_f1", "vote_agreement")),
+        ({"select_by": "last", "stop_on_collapse": True}, [0, 1], "macro_f1"),
+        ({"select_by": "last"}, [None, 0], "vote_agreement"),
     ],
 )
 def test_auto_uses_labels_if_most_rows_have_one(changes, labels, by):
@@ -255,12 +257,41 @@ def test_collapsed_model_of_the_papers_protocol_is_withheld_and_kept_on_request(
     assert line["vote_share_0"] + line["vote_share_1"] == pytest.approx(1)
 
 
-def evaluations(*values):
+@pytest.mark.slow
+@pytest.mark.parametrize("changes", [{"select_by": "last"}, {"load_best_model_at_end": False}])
+def test_the_last_checkpoint_is_withheld_too_if_it_is_worse_than_the_base(out, caplog, monkeypatch, changes):
+    values = {"selection": 0.45, "base_selection": 0.52, "vote_drift": 0.0, "collapsed": 0.0}
+    monkeypatch.setattr(CheckpointCriterion, "judge", lambda *_: values)
+    changes |= {"learning_rate": 1e-4, "max_steps": 4}
+    assert run_away(out, **changes).withheld
+    (line,) = reasons(caplog)
+    assert "W-WORSE: the selected checkpoint's macro_f1 on validation is 45.0, the base model's 52.0." in line
+    run_away(out, resume=True, keep_worse=True, **changes)
+    training = record_of(out)["training"]
+    assert (training["selected_by"], training["selected_checkpoint"]) == ("last", None)
+    assert (training["selected_value"], training["base_value"]) == (0.45, 0.52)
+    card = (out / "adapter" / "README.md").read_text()
+    assert "of the validation split. The last checkpoint was used." in card
+    assert "selected the checkpoint" not in card
+    assert "**It scores below its base model on validation**" in card
+
+
+def evaluations(*values, base=0.5):
     """The log of evaluations at steps 0, 4, 8, ..., from the criterion's value and whether it has collapsed."""
     return [
-        {"step": 4 * number, "eval_selection": value, "eval_collapsed": collapsed, "eval_base_selection": 0.5}
+        {"step": 4 * number, "eval_selection": value, "eval_collapsed": collapsed, "eval_base_selection": base}
         for number, (value, collapsed) in enumerate(values)
     ]
+
+
+def test_a_checkpoint_is_compared_with_the_base_on_the_rows_of_its_evaluation():
+    """A resumed run may have other validation labels from step 4 on."""
+    log = [*evaluations((0.5, 0)), *evaluations((0.5, 0), (0.6, 0), base=0.7)[1:]]
+    state = TrainerState(log_history=log, global_step=4)
+    guard, criterion = StopOnCollapse(settings(), lambda: None), CheckpointCriterion("macro_f1", 0.2)
+    assert re.match("W-WORSE: .* is 60.0, the base model's 70.0", reason_to_withhold(state, guard, criterion, GOLD, 2))
+    state.global_step = 6  # the last step was not evaluated
+    assert reason_to_withhold(state, guard, criterion, GOLD, 2) is None
 
 
 GOLD = np.repeat([0, 1], 20)  # the macro-F1 of constant predictions is 1/3

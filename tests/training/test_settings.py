@@ -149,6 +149,10 @@ def test_settings_are_resolved(values, expected):
             r"save_steps is 500\. It must be eval_steps, 50",
         ),
         (
+            {"eval_strategy": "steps", "eval_steps": 4, "save_strategy": "steps", "save_steps": 2},
+            r"save_steps is 2\. It must be eval_steps, 4",
+        ),
+        (
             {"eval_strategy": "epoch", "save_strategy": "no"},
             "save_strategy is 'no'. It must be epoch, as eval_strategy is, or with select_by: last",
         ),
@@ -266,6 +270,9 @@ def test_pickled_settings_have_no_token():
         (194, {}, "at most 21.4 passes", ""),  # CB: a pass has 7 steps, the last of 2 instances
         (40, {}, "at most 75 passes", "every training instance is seen 75 times"),
         (40, {"num_train_epochs": 2, "gradient_accumulation_steps": 2}, "at most 2 passes", ""),
+        # The library rounds half of the two steps of a pass up to one of 32 instances.
+        (45, {"num_train_epochs": 0.5}, "at most 0.711 passes", "13 of the 45 training instances are never seen"),
+        (45, {"num_train_epochs": 0.7}, "at most 1 passes over 45 training instances, in 2 steps", ""),
     ],
 )
 def test_number_of_passes_is_logged_before_training(caplog, count, changes, line, warned):

@@ -19,7 +19,7 @@ from flip_flop.record import ModelRecord, RunRecord, TaskRecord
 from flip_flop.scoring.distributed import world_size
 from flip_flop.training.checkpoints import recorded_settings
 from flip_flop.training.config import SELECTED
-from flip_flop.training.selection import base_value
+from flip_flop.training.selection import selected_evaluation
 
 if TYPE_CHECKING:
     from flip_flop.training.trainer import F2CTrainer  # which imports this module
@@ -41,7 +41,6 @@ SELECTED_BY = {
     "mean_f1": "by mean F1, which reads labels",
     "macro_f1": "by macro-F1, which reads labels",
     "vote_agreement": "by agreement with the base model's votes, without labels",
-    "last": "the last one was used",
 }
 # The hub's names of metrics.
 _METRIC_TYPES = {"observed_agreement": "observed_agreement", "mean_f1": "f1"}
@@ -51,6 +50,8 @@ _FILES = re.compile(r"\.(csv|tsv|jsonl?|parquet)$", re.IGNORECASE)
 def training_record(trainer: "F2CTrainer", change: dict[str, Any] | None, survey: Any = None) -> dict[str, Any]:
     """Return the ``training`` of ``run.json``: settings, steps, selection, first votes, and ``validation``."""
     best, metric = trainer.state.best_model_checkpoint, trainer.args.metric_for_best_model
+    criterion = trainer.criterion.by if trainer.args.load_best_model_at_end else "last"
+    evaluation = selected_evaluation(trainer.state) if metric in SELECTED else {}
     states = trainer.optimizer.state.values() if trainer.optimizer is not None else ()
     return recorded_settings(trainer.args) | {
         "uses_labels": trainer.args.uses_labels,
@@ -66,10 +67,10 @@ def training_record(trainer: "F2CTrainer", change: dict[str, Any] | None, survey
             for value in state.values()
             if isinstance(value, Tensor) and value.dim() > 0  # without step counts
         ),
-        "selected_by": trainer.criterion.by if metric in SELECTED else metric,
+        "selected_by": criterion if metric in SELECTED else metric,
         "selected_checkpoint": None if best is None else Path(best).name,
-        "selected_value": trainer.state.best_metric,
-        "base_value": base_value(trainer.state.log_history) if metric in SELECTED else None,
+        "selected_value": evaluation.get("eval_selection", trainer.state.best_metric),
+        "base_value": evaluation.get("eval_base_selection"),
         "survey": survey,
         "votes_digest": trainer.model_scores.first_votes.digest if trainer.is_frozen else None,
         "validation": change,
@@ -187,6 +188,7 @@ def model_card(
         changes=[(METRICS[name], values) for name, values in changes.items() if METRICS[name].in_percent],
         is_open=task.answer is not None,
         selected_by=SELECTED_BY.get(by := str(training.get("selected_by", "last")), f"by {by}"),
+        uses_last=by == "last",
         source=_source(str(task.data.get("source", "rows in memory"))),
         seen=math.prod(training.get(name) or 0 for name in sizes),
         settings=(*SETTINGS, *OF_METHOD.get(str(record.name), ()), *supervised),

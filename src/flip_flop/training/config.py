@@ -102,9 +102,6 @@ class F2CConfig(TrainingSettings, TrainingArguments):
                 raise InputError(
                     "E-CONFIG", f"report_to is {name!r}, which is not installed.", f"{install_command(name)}."
                 )
-        if self.load_best_model_at_end and self.save_strategy == "steps":
-            # The best state of an evaluation without a checkpoint would be lost.
-            self._require("save_steps", self.save_steps == self.eval_steps, f"eval_steps, {self.eval_steps}")
 
     def _resolve_protocol(self) -> None:
         """Fill in the settings that ``protocol`` decides."""
@@ -159,6 +156,11 @@ class F2CConfig(TrainingSettings, TrainingArguments):
         if self.select_by == "last" or self.eval_strategy == "no":
             self.load_best_model_at_end = False
         if self.load_best_model_at_end:
+            # The best state of an evaluation without a checkpoint would be lost.
+            if self.save_strategy == "steps" and self.save_steps != self.eval_steps:
+                raise InputError(
+                    "E-CONFIG", f"save_steps is {self.save_steps:g}.", f"It must be eval_steps, {self.eval_steps:g}."
+                )
             self._require(
                 "save_strategy",
                 self.save_strategy == self.eval_strategy,

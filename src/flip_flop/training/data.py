@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Int64
 from torch.utils.data import Dataset, Sampler
 
+from flip_flop.console import count
 from flip_flop.errors import InputError, log, require_whole
 from flip_flop.files import generator, sha256_json
 from flip_flop.method import find_method
@@ -345,21 +346,23 @@ class KeyedSampler(Sampler[int | None]):
 def log_passes(num_instances: int, config: F2CConfig) -> None:
     """Log the number of passes over the instances, and warn if it is unusual."""
     step = instances_per_step(config)
-    if config.max_steps > 0:
-        in_a_pass = math.ceil(num_instances / step)  # steps; the last may have fewer instances
-        is_whole = config.max_steps >= in_a_pass
-        passes = config.max_steps / in_a_pass if is_whole else config.max_steps * step / num_instances
-        counted = f"{config.max_steps} steps of {step} instances"
-        all_seen = f"--max-steps {in_a_pass}"
-    else:
-        passes, counted, all_seen = config.num_train_epochs, f"steps of {step} instances", "--num-train-epochs 1"
-    log.info("at most %.3g passes over %d training instances, in %s", passes, num_instances, counted)
+    in_a_pass = math.ceil(num_instances / step)  # steps; the last may have fewer instances
+    has_steps = config.max_steps > 0
+    steps = config.max_steps if has_steps else math.ceil(config.num_train_epochs * in_a_pass)
+    passes = steps / in_a_pass if steps >= in_a_pass else steps * step / num_instances
+    log.info(
+        "at most %.3g passes over %d training instances, in %s of %s",
+        passes,
+        num_instances,
+        count(steps, "step"),
+        count(step, "instance"),
+    )
     if passes < 1:
         log.warning(
             "W-TRAINING: %d of the %d training instances are never seen. To use all of them, set %s.",
-            round(num_instances * (1 - passes)),
+            num_instances - steps * step,
             num_instances,
-            all_seen,
+            f"--max-steps {in_a_pass}" if has_steps else "--num-train-epochs 1",
         )
     elif passes > MANY_PASSES:
         log.warning(

@@ -67,7 +67,7 @@ def vote_agreement(
 
 @dataclass
 class CheckpointCriterion:
-    """The value by which a checkpoint is selected; higher is better.
+    """The value by which a checkpoint is selected, or the last one compared with the base model; higher is better.
 
     Constant predictions cannot win by ``macro_f1``, the mean over templates, or by ``vote_agreement`` with the base
     model's calibrated majority votes on the validation split, which needs no labels. By ``mean_f1``, the paper's
@@ -80,8 +80,8 @@ class CheckpointCriterion:
     @classmethod
     def of(cls, config: F2CConfig, gold: Sequence[int | None] | None) -> "CheckpointCriterion":
         """Resolve ``select_by`` for validation rows with these labels: ``auto`` uses labels if most rows have one."""
-        by = config.select_by
-        if gold is None or by == "last" or config.eval_strategy == "no":
+        by = "auto" if config.select_by == "last" else config.select_by
+        if gold is None or config.eval_strategy == "no":
             return cls("last", config.max_share_drift)
         labelled = sum(label is not None for label in gold)
         if by in ("mean_f1", "macro_f1") and not labelled:
@@ -119,8 +119,8 @@ class CheckpointCriterion:
         Drifted predictions that do not exceed constant ones have collapsed too.
 
         Returns:
-            ``vote_agreement``, ``vote_drift`` (label drift of the majority votes) and ``collapsed`` (0 or 1). Also
-            ``selection`` and ``base_selection``, the values of the criterion, unless the last checkpoint is used.
+            ``vote_agreement``, ``vote_drift`` (label drift of the majority votes) and ``collapsed`` (0 or 1);
+            ``selection`` and ``base_selection``, the values of the criterion.
         """
         num_labels, votes = scores.shape[-1], majority_vote(base.scores)
 
@@ -136,8 +136,6 @@ class CheckpointCriterion:
         worse, constant = value < before[self.measure], value <= self.constant_value(gold, num_labels)
         collapsed = ((drifted or one_label) and worse) or (drifted and constant)
         judged = {"vote_agreement": after["vote_agreement"], "vote_drift": drift, "collapsed": float(collapsed)}
-        if self.by == "last":
-            return judged
         return judged | {"selection": after[self.by], "base_selection": before[self.by]}
 
 
@@ -248,9 +246,11 @@ class StopEarly(TrainerCallback):
         return 0 < self.patience <= sum(step > max(lowest, self.start) for step in losses)
 
 
-def base_value(log_history: Sequence[dict[str, Any]]) -> float | None:
-    """Return the base model's value of the criterion."""
-    return next((entry["eval_base_selection"] for entry in log_history if "eval_base_selection" in entry), None)
+def selected_evaluation(state: TrainerState) -> dict[str, Any]:
+    """Return the log entry of the selected checkpoint's evaluation, an empty one without an evaluation at its step."""
+    step = state.best_global_step or state.global_step
+    evaluations = (entry for entry in reversed(state.log_history) if "eval_selection" in entry)
+    return next((entry for entry in evaluations if entry["step"] == step), {})
 
 
 def reason_to_withhold(
@@ -261,13 +261,13 @@ def reason_to_withhold(
     num_labels: int,
 ) -> str | None:
     """Return the reason against saving the selected checkpoint; ``None`` if it may be saved."""
-    step, base = state.best_global_step or state.global_step, base_value(state.log_history)
+    step, evaluation = state.best_global_step or state.global_step, selected_evaluation(state)
     if guard.has_collapsed(state, last=step):
         return f"W-COLLAPSE: the predictions of the selected checkpoint, of step {step}, have collapsed. {guard.hint}"
-    if base is None or gold is None:
+    if not evaluation or gold is None:
         return None
-    selected = [e["eval_selection"] for e in state.log_history if "eval_selection" in e and e["step"] <= step][-1]
-    rivals = {"the base model's": base}
+    selected = evaluation["eval_selection"]
+    rivals = {"the base model's": evaluation["eval_base_selection"]}
     if criterion.by == criterion.measure:
         rivals["that of constant predictions"] = criterion.constant_value(gold, num_labels)
     rival, stopped = max(rivals, key=rivals.__getitem__), guard.is_due(state)

@@ -104,7 +104,7 @@ class F2CTrainer(Trainer):
     evaluation_seconds: float = 0.0
     _task: Task | None = None  # which renders rows
     _has_gradient: bool = False  # in this step, of an instance with a loss
-    _has_learned: bool | None = None  # whether a step had a gradient, after the first one
+    _has_learned: bool | None = None  # whether a step had a gradient and a learning rate, after the first one
 
     def __init__(  # noqa: PLR0913  those of transformers' trainer
         self,
@@ -422,7 +422,10 @@ class F2CTrainer(Trainer):
         check_backend(self.adapted, self.train_instances.instances, self.backend)
         output = super().train(resume_from_checkpoint, *args, **kwargs)
         if self._has_learned is False:
-            log.warning("W-TRAINING: the adapter has not changed: the loss of no instance had a gradient.")
+            log.warning(
+                "W-TRAINING: the adapter has not changed: no step had a learning rate above 0 and a loss with a gradient. "
+                "The learning rate of the first step of a warm-up is 0 (--warmup-steps)."
+            )
         return output._replace(training_loss=output.metrics["train_loss"])
 
     # ---- determinism ----
@@ -457,7 +460,9 @@ class F2CTrainer(Trainer):
             is_sharded = distributed.sharding_of(self.adapted) is not None
             if is_sharded and not distributed.any_rank(self._has_gradient, self.args.device):
                 self.adapted.zero_grad(set_to_none=True)  # as in one process, where the optimizer skips such a step
-            self._has_learned, self._has_gradient = self._has_learned or self._has_gradient, False
+            groups = self.optimizer.param_groups if self.optimizer else ()
+            learns = self._has_gradient and any(group["lr"] > 0 for group in groups)
+            self._has_learned, self._has_gradient = self._has_learned or learns, False
             distributed.sum_gradients(parameters)
         # transformers logs the mean over the processes, but the step's loss is the sum.
         return sum((loss for loss, _ in results), torch.zeros((), device=self.args.device)) * distributed.num_parts()
