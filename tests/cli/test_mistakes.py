@@ -201,7 +201,17 @@ MISTAKES = {
         ["openai:http://h/v1#x is a served model: ", " audit or predict"],
     ),
     "generation by a local model": (
-        None, (*AUDIT, "--by", "generation"), "E-ENDPOINT", ["--by generation applies only to served"],
+        None, (*AUDIT, "--by", "generation"), "E-ENDPOINT", ["--by applies only to served"],
+    ),
+    "requests to a local model": (
+        None, (*AUDIT, "--concurrency", "3"), "E-ENDPOINT", ["--concurrency applies only to served"],
+    ),
+    "API of a local model": (None, (*AUDIT, "--api", "echo"), "E-ENDPOINT", ["--api applies only to served"]),
+    "passes of a served model": (
+        None, (*served("h/v1#x"), "--batch-tokens", "7"), "E-ENDPOINT", ["--batch-tokens applies only to local"],
+    ),
+    "API of generated answers": (
+        None, (*served("h/v1#x"), "--by", "generation", "--api", "echo"), "E-ENDPOINT", ["--api echo has no effect"],
     ),
     "report of no run": (None, ("report", "runs", "--out", "out.html"), "E-RUN-MISSING", ["runs"]),
     "report of a foreign folder": (None, ("report", ".", "--out", "out.html"), "E-RUN-MISSING", ["run.json"]),

@@ -1,7 +1,7 @@
 """The options of the command line as fields of dataclasses, and the objects that they describe."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from types import NoneType, UnionType
@@ -103,6 +103,13 @@ def _click_type(kind: Any, minimum: int | None) -> dict[str, Any]:
     return {"type": kind if kind in (int, float) else str}
 
 
+def _require_defaults(options: Any, names: Collection[str], use: str) -> None:
+    """Refuse options without effect (``E-ENDPOINT``)."""
+    for item in fields(options):
+        if item.name in names and getattr(options, item.name) != item.default:
+            raise InputError("E-ENDPOINT", f"--{item.name.replace('_', '-')} applies only {use}.", "Remove it.")
+
+
 @dataclass(frozen=True, kw_only=True)
 class BaseModelOptions:
     """A model without an adapter."""
@@ -157,10 +164,9 @@ class ModelOptions(BaseModelOptions):
 
         if is_endpoint(self.model):
             endpoint_of(self.model)
-            local = (item for item in fields(self) if item.name not in ("model", "tokenizer"))
-            if other := next((item.name for item in local if getattr(self, item.name) != item.default), None):
-                flag = f"--{other.replace('_', '-')}"
-                raise InputError("E-ENDPOINT", f"{flag} applies only to local models, but {self.model} is served.")
+            use = f"to local models, but {self.model} is served"
+            _require_defaults(self, {item.name for item in fields(self)} - {"model", "tokenizer"}, use)
+            _require_defaults(how, {"backend", "batch_tokens"}, use)
             if self.tokenizer is not None:
                 check_model_name(self.tokenizer)
             return
@@ -173,13 +179,9 @@ class ModelOptions(BaseModelOptions):
                 "Remove one of them.",
             )
         super().check()
-        if how.by == "generation" or self.tokenizer is not None:
-            flag = "--by generation" if self.tokenizer is None else "--tokenizer"
-            raise InputError(
-                "E-ENDPOINT",
-                f"{flag} applies only to served models, but {self.model} is local.",
-                "Remove it: it is for a served model without log-probabilities.",
-            )
+        use = f"to served models, but {self.model} is local"
+        _require_defaults(self, {"tokenizer"}, use)
+        _require_defaults(how, {"by", "api", "concurrency"}, use)
 
     def scorer(self, *, quiet: bool = False) -> "scoring.Scorer":
         """Return the scorer of a local or served model. Each process of a launcher loads the model."""

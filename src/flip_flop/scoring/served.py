@@ -158,6 +158,8 @@ class EndpointScorer(Scorer):
         plain = encoder is not None or options.chat_template != "on"
         chat = encoder is None and options.chat_template != "off"
         if options.by == "generation":
+            if options.api != "auto":
+                raise InputError("E-ENDPOINT", f"--api {options.api} has no effect on generated answers.", "Remove it.")
             return [("generation", in_chat) for in_chat, is_possible in ((False, plain), (True, chat)) if is_possible]
         apis = [(name, False) for name in ("echo", "grammar") if plain]
         apis += [(name, True) for name in ("grammar", "prompt_logprobs", "top_logprobs") if chat]

@@ -423,8 +423,8 @@ class F2CTrainer(Trainer):
         output = super().train(resume_from_checkpoint, *args, **kwargs)
         if self._has_learned is False:
             log.warning(
-                "W-TRAINING: the adapter has not changed: no step had a learning rate above 0 and a loss with a gradient. "
-                "The learning rate of the first step of a warm-up is 0 (--warmup-steps)."
+                "W-TRAINING: the adapter has not changed: no step had a learning rate above 0 and a gradient. "
+                "The first step of a warm-up has the learning rate 0 (--warmup-steps)."
             )
         return output._replace(training_loss=output.metrics["train_loss"])
 
