@@ -109,7 +109,11 @@ def crashed(tmp_path_factory):
 
     values = iter([0.1, 0.9, 0.7])  # at steps 0, 2 and 4
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(CheckpointCriterion, "judge", lambda *_: {"selection": next(values), "vote_drift": 0.0})
+        patch.setattr(
+            CheckpointCriterion,
+            "judge",
+            lambda *_: {"selection": next(values), "base_selection": 0.0, "vote_drift": 0.0},
+        )
         interrupt(out, patch, 5)
     return out
 

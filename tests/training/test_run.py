@@ -98,7 +98,11 @@ def test_moved_run_still_saves_the_best_checkpoint(tmp_path, monkeypatch):
     values = iter([0.1, 0.9, 0.2])  # before the first step, after the first epoch, after the second
 
     with monkeypatch.context() as patch:
-        patch.setattr(CheckpointCriterion, "judge", lambda *_: {"selection": next(values), "vote_drift": 0.0})
+        patch.setattr(
+            CheckpointCriterion,
+            "judge",
+            lambda *_: {"selection": next(values), "base_selection": 0.0, "vote_drift": 0.0},
+        )
         patch.setattr(run_module, "describe", lambda *_: pytest.fail("killed here"))
         with pytest.raises(pytest.fail.Exception):
             run(out)
