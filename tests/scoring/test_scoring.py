@@ -286,6 +286,15 @@ def test_rounding_of_bfloat16_is_accepted(tmp_path):
     assert next(model.model.parameters()).dtype == torch.bfloat16
 
 
+@pytest.mark.parametrize("backend", ["packed", "padded"])
+def test_autocast_around_an_audit_changes_no_score(backend):
+    loaded, rows = load_model("demo"), load_task("demo").instances("test", limit=3)
+    expected = score(loaded, rows, ScoringOptions(backend=backend)).scores
+    with torch.autocast("cpu", torch.bfloat16):
+        assert np.array_equal(score(loaded, rows, ScoringOptions(backend=backend)).scores, expected)
+        assert torch.is_autocast_enabled("cpu")
+
+
 def test_score_takes_a_name_and_any_instances():
     rows = load_task("demo").instances("test", limit=3)
     expected = audit("demo", load_task("demo"), limit=3, quiet=True)

@@ -3,7 +3,7 @@
 import json
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import cast
 
@@ -38,11 +38,15 @@ def one_at_a_time() -> Iterator[None]:
 
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Switch to evaluation mode, without dropout, and restore the mode of each module afterwards."""
+    """Switch to evaluation mode, without dropout and autocast, and restore the mode of each module afterwards."""
     in_training = [module for module in model.modules() if module.training]
+    devices = {parameter.device.type for parameter in model.parameters()} - {"meta"}
     model.eval()
     try:
-        yield
+        with ExitStack() as stack:
+            for device in devices:
+                stack.enter_context(torch.autocast(device, enabled=False))
+            yield
     finally:
         for module in in_training:
             module.training = True
