@@ -158,7 +158,7 @@ def test_dry_run_estimates_and_writes_nothing(served, flip_flop, tmp_path):
 
 
 @pytest.mark.slow
-def test_interrupted_audit_continues_with_stored_answers(served, task):
+def test_interrupted_audit_continues_with_stored_answers(served, task, capsys):
     server, name = served
     server.dies_after = 17
     refused(
@@ -170,11 +170,13 @@ def test_interrupted_audit_continues_with_stored_answers(served, task):
         scoring=ScoringOptions(concurrency=1),
     )
     server.dies_after = None
-    assert audit(name, task, quiet=True).record.scoring["num_asked"] == 43
+    assert audit(name, task, quiet=True).record.scoring["num_asked"] == 43 + 10  # ten stored answers again
     assert len({request["prompt"] for request in server.requests}) == 60
     num_requests = len(server.requests)
-    audit(name, task, quiet=True)
-    assert len(server.requests) - num_requests == 10  # stored answers that are requested again
+    again = audit(name, task).record.scoring
+    assert len(server.requests) - num_requests == again["num_asked"] == 10
+    assert f"10 answers asked, {again['tokens_read']} tokens read, 10 written; 60 kept" in capsys.readouterr().err
+    assert again["tokens_read"] > 10
     model = server.model
     server.model = lambda ids: type("Output", (), {"logits": model(ids).logits * 1.5})
     refused(r"E-ENDPOINT-ANSWER: .*Remove .*\.jsonl", audit, name, make_task(make_rows(6)), quiet=True)

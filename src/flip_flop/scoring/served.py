@@ -198,6 +198,7 @@ class EndpointScorer(Scorer):
         missing = [question for key, question in by_key.items() if key not in stored]
         again = [by_key[key] for key in sorted(stored)[:CHECKED]]  # keys are digests, so this is a random sample
         answers, num_changed, num_allowed = dict(stored), 0, len(again) // 5  # a few may change by rounding
+        asked: list[Answer] = []
         with (
             track(label, len(by_key), "answers", quiet=quiet) as advance,
             ThreadPool(concurrency) as pool,
@@ -208,6 +209,7 @@ class EndpointScorer(Scorer):
                 for question, answer in itertools.chain.from_iterable(
                     self._ask_all(group, pool) for group in (again, missing[:1], missing[1:])
                 ):
+                    asked.append(answer)
                     if question.key not in stored:
                         answers[question.key] = answer
                         write_answer(self.store, question.key, answer)
@@ -231,12 +233,11 @@ class EndpointScorer(Scorer):
                 f"{self.server} does not answer as before: its weights have changed.",
                 f"Remove {self.store} to ask all again.",
             )
-        new = [answers[question.key] for question in missing]
-        read, written = (sum(answer[name] for answer in new) for name in ("read", "written"))
+        read, written = (sum(answer[name] for answer in asked) for name in ("read", "written"))
         if not quiet:
             tokens = f"{count(read, 'token')} read, {written:,} written"
-            echo(f"{count(len(new), 'answer')} asked, {tokens}; {len(stored):,} kept", err=True)
-        totals = {"num_asked": len(new), "tokens_read": read, "tokens_written": written}
+            echo(f"{count(len(asked), 'answer')} asked, {tokens}; {len(stored):,} kept", err=True)
+        totals = {"num_asked": len(asked), "tokens_read": read, "tokens_written": written}
         return [answers[question.key] for question in questions], totals
 
     def _ask_all(self, questions: Sequence[Question], pool: ThreadPool) -> Iterator[tuple[Question, Answer]]:
