@@ -100,7 +100,8 @@ FAULTS = [
         )
     ),
     (changed(lambda reply: reply.pop("usage")), ECHO, None, "E-ENDPOINT-LOGPROBS: .*: no usage"),
-    (changed(with_log_prob(None)), ECHO, None, "E-ENDPOINT-LOGPROBS: Instance .*--by generation"),
+    (changed(with_log_prob(None)), ECHO, None,
+     "E-ENDPOINT-LOGPROBS: Instance .*: tiny at http.* sends no log-probability of some of the .* --by generation"),
     *(
         (changed(change), scoring, None, ANSWER)
         for scoring in (ScoringOptions(), GENERATION)
@@ -208,16 +209,23 @@ def test_server_that_asks_for_short_waits_is_asked_for_about_a_minute(served, mo
     assert 40 < sum(waits) < 60
 
 
-def test_invalid_reply_keeps_the_stored_answers(served):
+@pytest.mark.parametrize(
+    ("status", "value", "words"),
+    [
+        (200, 5, "ANSWER: .*less than or equal to.* 12 of 24 answers are stored. Run the command again to continue.$"),
+        (200, None, "LOGPROBS: .*tokens. Add --by generation to use generated answers.$"),  # as the next time
+        (400, 5, "ANSWER: .* answers 400: .* See the server's log.$"),
+    ],
+)
+def test_invalid_reply_keeps_the_stored_answers(served, status, value, words):
     server, name = served
     audit(name, make_task(make_rows(1)), quiet=True, scoring=ECHO)
     number = iter(range(100))
-    of_text = changed(with_log_prob(5))["changes"]
-    server.changes = lambda content: of_text(content) if next(number) >= 10 else content
-    refused(
-        "E-ENDPOINT-ANSWER: .*less than or equal to.* 12 of 24 answers are stored. Run the command again to continue.",
-        audit, name, FEW, quiet=True, scoring=ECHO,
-    )  # fmt: skip
+    of_text = changed(with_log_prob(value))["changes"]
+    server.sends = lambda handler, content: handler.reply(
+        *((content, 200) if next(number) < 10 else (of_text(content).encode(), status))
+    )
+    refused(f"E-ENDPOINT-{words}", audit, name, FEW, quiet=True, scoring=ECHO)
 
 
 def like_gpt_5(asked):

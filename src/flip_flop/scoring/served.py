@@ -224,6 +224,8 @@ class EndpointScorer(Scorer):
                 kept = f"{len(answers):,} of {len(by_key):,} answers are stored. Run the command again to continue."
                 if isinstance(error, InputError):
                     hint = kept if isinstance(error, UnreachableError) else f"{error.hint} {kept}"
+                    if isinstance(error, UnsupportedError) or error.code == "E-ENDPOINT-LOGPROBS":
+                        hint = error.hint  # the same command fails again
                     raise InputError(error.code, error.message, hint) from error
                 echo(f"\n{kept}", err=True)
                 raise

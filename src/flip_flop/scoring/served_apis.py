@@ -390,7 +390,7 @@ def ask_echo(server: Server, question: Question) -> Answer:
         end = number - written
         return shown.tokens[:end], shown.token_logprobs[:end], read
 
-    return _score(read, question)
+    return _score(server, read, question)
 
 
 def ask_prompt_logprobs(server: Server, question: Question) -> Answer:
@@ -402,7 +402,7 @@ def ask_prompt_logprobs(server: Server, question: Question) -> Answer:
     def read(answer: str) -> Tokens:
         return _chat_tokens(server, question.prompt, answer) if answer else _chat_context(server, question.prompt)
 
-    return _score(read, question, always_compare=True)
+    return _score(server, read, question, always_compare=True)
 
 
 @functools.lru_cache(maxsize=256)  # all answers of a prompt have the same context
@@ -424,7 +424,9 @@ def _chat_tokens(server: Server, prompt: str, answer: str) -> Tokens:
     return ["", *texts], [None, *log_probs], reply.counts[0]
 
 
-def _score(read: Callable[[str], Tokens], question: Question, *, always_compare: bool = False) -> Answer:
+def _score(
+    server: Server, read: Callable[[str], Tokens], question: Question, *, always_compare: bool = False
+) -> Answer:
     """Compute the mean log-probability of the answer's tokens, which are the last ones that ``read`` returns.
 
     If no tokens are exactly the answer, a request for the prompt follows. The first token that differs is the cut.
@@ -444,7 +446,7 @@ def _score(read: Callable[[str], Tokens], question: Question, *, always_compare:
         if always_compare and after.startswith(before) and after != before + answer and after.endswith(answer):
             raise MissingError(f"the chat template writes {after[:40]!r} for the answer")
         _check_end(context[cut:], tokens[cut:], answer)
-    return _answer(log_probs[len(tokens) - number :], merged, used, 1)
+    return _answer(server, log_probs[len(tokens) - number :], merged, used, 1)
 
 
 def ask_grammar(server: Server, question: Question) -> Answer:
@@ -470,7 +472,7 @@ def ask_grammar(server: Server, question: Question) -> Answer:
     is_spelt = text.endswith(plain(answer)) and plain(prompt + answer).endswith(text)
     if not cut or not is_same or not (is_spelt or UNK in text or not text.isascii()):
         raise ValueError("other tokens than the answer's")
-    return _answer([token.logprob for token in shown], cut < len(context), *reply.counts)
+    return _answer(server, [token.logprob for token in shown], cut < len(context), *reply.counts)
 
 
 def _tokenized(server: Server, text: str) -> list[tuple[int, str]]:
@@ -528,9 +530,10 @@ def _check_end(context: Sequence[str], tokens: Sequence[str], answer: str) -> No
         raise ValueError("the tokens are not those of prompt and answer")
 
 
-def _answer(log_probs: Sequence[Any], merged: bool, read: int, written: int) -> Answer:
+def _answer(server: Server, log_probs: Sequence[Any], merged: bool, read: int, written: int) -> Answer:
     if not log_probs or None in log_probs:
-        raise InputError("E-ENDPOINT-LOGPROBS", "the server has none for the answer's tokens.", WITHOUT_PROBABILITIES)
+        missing = f"{server} sends no log-probability of some of the answer's tokens."
+        raise InputError("E-ENDPOINT-LOGPROBS", missing, WITHOUT_PROBABILITIES)
     score = float(np.minimum(np.array(log_probs, dtype=np.float64), 0.0).mean())
     return {"score": score, "tokens": len(log_probs), "merged": merged, "read": read, "written": written}
 
