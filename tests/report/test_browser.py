@@ -9,8 +9,10 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from flip_flop.console import percent
 from flip_flop.metrics import f1_per_template
 from flip_flop.report import load_run, write_report
 from tests.report.made_runs import HOSTILE, open_run, wide_run
@@ -177,6 +179,23 @@ def test_counts_bars_and_template_names_list_their_instances(browser, page, answ
         browser.run("document.querySelector('dialog .close').click()")
     browser.run("document.querySelectorAll('.strips tbody tr')[7].querySelector('td:last-of-type button').click()")
     assert found(browser) == int((answers[3][:, 7] != gold).sum())
+
+
+def test_without_gold_labels_numbers_list_rows_by_their_majority(browser, hostile, tmp_path):
+    browser.open(write_report(hostile, tmp_path / "report.html"))
+    for number, run in enumerate(map(load_run, hostile)):
+        counts = (run.predictions[:, :, None] == np.arange(3)).sum(axis=1)
+        has_majority = counts.max(axis=1) > 2
+        assert not has_majority.all()
+        disagrees = (run.predictions != counts.argmax(axis=1)[:, None]) & has_majority[:, None]
+        shown = []
+        for row in range(5):
+            cell = f"document.querySelectorAll('.strips tbody tr')[{row}].cells[{2 + number}]"
+            browser.run(f"{cell}.querySelector('button').click()")
+            shown.append(found(browser))
+            assert percent(1 - shown[-1] / has_majority.sum()) == browser.run(f"{cell}.textContent")
+            browser.run("document.querySelector('dialog .close').click()")
+        assert sorted(shown) == sorted(disagrees.sum(axis=0).tolist())
 
 
 def test_markup_in_names_stays_text(browser, hostile, tmp_path):
