@@ -168,13 +168,16 @@ def test_counts_bars_and_template_names_list_their_instances(browser, page, answ
     browser.run(f"{bars}.querySelectorAll('button')[1].click()")
     assert found(browser) == int((answers[2][:, 0] == 1).sum())
     browser.run("document.querySelector('dialog .close').click()")
-    cells = "[...document.querySelectorAll('.metrics')[0].rows[4].cells]"
+    cells = "[...document.querySelectorAll('.metrics tr:nth-child(4) td')]"
     wrong = {
         "Agreement Pₒ": (answers[3] != answers[3][:, :1]).any(axis=1),
-        "Accuracy": (answers[3] != gold[:, None]).any(axis=1),
+        **dict.fromkeys(("Accuracy", "ECE", "Cohen's κ"), (answers[3] != gold[:, None]).any(axis=1)),
+        "Vote κ": np.where(answers[3].mean(axis=1) == 0.5, 0, answers[3].mean(axis=1).round()) != gold,
     }
+    for title in ("No majority", "POSIX", "Ensemble F1"):
+        assert browser.run(f"{cells}.find((cell) => cell.dataset.title === '{title}').querySelector('button')") is None
     for title, expected in wrong.items():
-        browser.run(f"{cells}.find((cell) => cell.dataset.title === '{title}').querySelector('button').click()")
+        browser.run(f"{cells}.find((cell) => cell.dataset.title === \"{title}\").querySelector('button').click()")
         assert found(browser) == int(expected.sum())
         browser.run("document.querySelector('dialog .close').click()")
     browser.run("document.querySelectorAll('.strips tbody tr')[7].querySelector('td:last-of-type button').click()")
@@ -187,6 +190,9 @@ def test_without_gold_labels_numbers_list_rows_by_their_majority(browser, hostil
         counts = (run.predictions[:, :, None] == np.arange(3)).sum(axis=1)
         has_majority = counts.max(axis=1) > 2
         assert not has_majority.all()
+        browser.run(f"document.querySelectorAll('[data-title=\"No majority\"] button')[{number}].click()")
+        assert found(browser) == (~has_majority).sum()
+        browser.run("document.querySelector('dialog .close').click()")
         disagrees = (run.predictions != counts.argmax(axis=1)[:, None]) & has_majority[:, None]
         shown = []
         for row in range(5):

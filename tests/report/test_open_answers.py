@@ -1,5 +1,7 @@
 """Reports and comparisons of open answers, which each run numbers in its own order."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -112,6 +114,9 @@ def test_the_page_shows_texts_and_keys_and_no_section_of_labels(rows, runs, tmp_
     (_, prompt, written), *_ = held["prompts"][3][0]
     assert prompt == f"{held['templates'][0]}: question 3"
     assert written == [["base", rows[0][3][order[0]]], ["f2c", rows[1][3][order[0]]]]
+    for title, is_link in {"Accuracy": True, "Unreadable": False, "Distinct answers": False}.items():
+        assert f'<td data-title="{title}"' in text
+        assert bool(re.search(f'<td data-title="{title}"[^>]*><b data-show', text)) == is_link
     assert "Agreement Pₒ is " in Page(write_report(runs[:1], tmp_path / "one.html").read_text()).text
     groups = report_groups([load_run(run) for run in runs])
     assert "Token" in render_latex(groups)

@@ -277,7 +277,7 @@
 
   document.querySelectorAll("[data-show]").forEach(upgrade);
   for (const each of document.querySelectorAll(".all")) {
-    each.append(make("span", "quiet", " Select a number, a bar or a template name to list its rows."));
+    each.append(make("span", "quiet", " Select an underlined number, a bar or a template name to list its rows."));
   }
   for (const table of document.querySelectorAll("main table")) {
     [...table.querySelectorAll("button.show:not(.over)")].forEach((button, at) => { button.tabIndex = at ? -1 : 0; });
