@@ -127,7 +127,7 @@ class AuditComparison:
         instances, templates, _ = self.base.scores.shape
         task, kind = self.base.record.task, "held-out template" if self.held_out else "template"
         parts = [task.name, task.split, count(templates, kind), count(instances, "instance")]
-        return ", ".join(visible(part, one_line=True) for part in parts)
+        return visible(", ".join(parts), one_line=True)
 
     @property
     def compares_models(self) -> bool:
@@ -217,7 +217,7 @@ class AuditComparison:
         free, size = self.untrained_form, len(self.base.template_names)
         words = {"observed_agreement": "agreement", quality(free): self.quality_title}
         metrics = [(name, title) for name, title in words.items() if self.base.value(name) is not None]
-        sentences = []
+        sentences = [self.verdict] if self.verdict else []
         for run in self.trained:
             changes = [(name, title, self.difference(name, run)) for name, title in metrics]
             numbers = [
@@ -230,8 +230,9 @@ class AuditComparison:
         if not self.is_calibrated_alike and any(run.calibrated for run in (self.base, *self.trained)):
             sentences.append("The runs are not calibrated in the same way, so they are compared without calibration.")
         if self.trained and free is not self.base and size > 1 and not self.base.record.adapter:
-            agreement = percent(free.value("observed_agreement"))
-            sentences.append(f"Without training, {free.name} has agreement {agreement}.")
+            sentences.append(
+                f"Without training, {free.name} has agreement {percent(free.value('observed_agreement'))}."
+            )
         if self.verdict and size > 1:
             vote = percent(METRICS[quality(free)].value(free.data.labelled.voted))
             differences = [(run.name, difference_from_vote(free, run)) for run in self.trained_forms]
@@ -242,11 +243,11 @@ class AuditComparison:
             )
         untrained = [run.name for run in self.runs if not run.record.adapter]
         if self.base.record.adapter and untrained and not self.compares_models:
-            text = f"The baseline, {self.base.name}, is trained. To compare with {untrained[0]}, give it first."
-            sentences.append(text)
+            sentences.append(
+                f"The baseline, {self.base.name}, is trained. To compare with {untrained[0]}, give it first."
+            )
         sentences += [f"{run.name} has collapsed." for run in self.runs if run.is_collapsed]
-        shown = [visible(sentence, one_line=True) for sentence in sentences]
-        return [*filter(None, [self.verdict]), *shown]
+        return [visible(sentence, one_line=True) for sentence in sentences]
 
     @property
     def paired_metrics(self) -> list[str]:

@@ -264,13 +264,14 @@ def _pack(
             "ids": _names(group.base.instance_ids[index] for index in place),
             "gold": labels.gold[positions].tolist(),
             "answers": [values[positions][:, order].ravel().tolist() for values in labels.predictions],
-            "margins": [_per_mille(form, positions, order) for form in forms],
+            "margins": [
+                np.rint(1000 * margins(form.scores[positions])[:, order]).astype(int).ravel().tolist() for form in forms
+            ],
             "votes": [votes[positions].tolist() for votes in labels.votes],
             "standing": [states(form)[positions].tolist() for form in forms],
         }
         if group.is_open:  # several answers can be right
-            right = [run.data.right[positions][:, order].ravel().astype(int).tolist() for run in forms]
-            answers["right"] = right
+            answers["right"] = [run.data.right[positions][:, order].ravel().astype(int).tolist() for run in forms]
         yield f'{_json(answers)[:-1]},"prompts":['
         names = ["the model"] if len(group.runs) == 1 else _names(run.name for run in group.runs)
         texts_of_runs = zip_longest(*(_read(run, place) for run in group.runs))  # a run may lack the last prompts
@@ -320,11 +321,6 @@ def _read(run: Audit, wanted: Collection[int]) -> Iterator[tuple[int, RenderedIn
     if isinstance(run.instances, StoredInstances):
         return run.instances.chosen(wanted)
     return ((index, instance) for index, instance in enumerate(run.instances) if index in wanted)
-
-
-def _per_mille(run: Audit, positions: Int[np.ndarray, " instances"], order: list[int]) -> list[int]:
-    leads = margins(run.scores[positions])[:, order]
-    return np.rint(1000 * leads).astype(int).ravel().tolist()
 
 
 def _names(texts: Iterable[str]) -> list[str]:

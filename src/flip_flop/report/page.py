@@ -47,9 +47,8 @@ def write_report(
     Raises:
         InputError: A run is missing or broken, or no two of several runs can be compared.
     """
-    groups = report_groups(as_audits(runs))
     out = Path(out)
-    write_text(out, render_page(groups, title=title, note=note, everything=everything))
+    write_text(out, render_page(report_groups(as_audits(runs)), title=title, note=note, everything=everything))
     return out
 
 
@@ -60,7 +59,6 @@ def render_page(
     size = None if everything else PAGE_SIZE // len(groups)
     runs = [run for group in groups for run in group.runs]
     script = _part("instances.js")
-    texts = [(group, text) for group in groups for text in group.base.record.task.templates]
     return (
         _environment()
         .get_template("page.html.jinja")
@@ -74,7 +72,10 @@ def render_page(
             runs=runs,
             templates=list(
                 {
-                    (text.name, text.digest): text for group, text in texts if text.name in group.base.template_names
+                    (text.name, text.digest): text
+                    for group in groups
+                    for text in group.base.record.task.templates
+                    if text.name in group.base.template_names
                 }.values()
             ),
         )

@@ -228,12 +228,17 @@ class Headline:
 def headlines(group: AuditComparison) -> list[Headline]:
     """The headline metrics of the group."""
     base, after = group.base, group.after
-    lines, names = [], HEADLINE_OPEN if group.is_open else HEADLINE
-    for name in names if base.has_gold else HEADLINE_WITHOUT_GOLD:
-        change = group.difference(name, after) if group.is_comparison else None
-        before = base.value(name) if group.is_comparison else None
-        lines.append(Headline(METRICS[name], after.value(name), after.interval(name), before, change))
-    return lines
+    names = HEADLINE_OPEN if group.is_open else HEADLINE
+    return [
+        Headline(
+            METRICS[name],
+            after.value(name),
+            after.interval(name),
+            before=base.value(name) if group.is_comparison else None,
+            change=group.difference(name, after) if group.is_comparison else None,
+        )
+        for name in (names if base.has_gold else HEADLINE_WITHOUT_GOLD)
+    ]
 
 
 def caveats(group: AuditComparison) -> list[str]:

@@ -138,7 +138,8 @@ Blocks = Mapping[str, Sequence[Audit]]  # runs by the heading of their table
 class Table:
     """A table with its notes, and its numbers in long form for CSV, as unrounded fractions.
 
-    ``name`` is the name of its files. An empty row is a rule. ``is_wide`` spans both columns of a page.
+    ``name`` is the name of its files. Columns of text come first. An empty row is a rule. ``is_wide`` spans both
+    columns of a page.
     """
 
     name: str
@@ -152,8 +153,7 @@ class Table:
     def text(self) -> str:
         """Render aligned text for a terminal."""
         lines = [self._headings(), *([cell.text for cell in row] for row in self.rows if row)]
-        texts = itertools.takewhile(lambda column: column.is_text, self.columns)
-        grid = align_columns(lines, num_left=len(list(texts)), rule=True)
+        grid = align_columns(lines, num_left=sum(column.is_text for column in self.columns), rule=True)
         return "\n".join([self.title, grid, *(f"- {visible(note, one_line=True)}" for note in self.notes)])
 
     def markdown(self) -> str:
@@ -251,9 +251,8 @@ def render_markdown(blocks: Blocks) -> str:
 
 
 def _audit_table(heading: str, runs: Sequence[Audit]) -> Table:
-    is_open = any(run.data.answered for run in runs)
-    added = {name: METRICS[name].label for name in _added_metrics(runs)}
-    titles = (_OPEN_COLUMNS if is_open else _TEXT_COLUMNS) | added
+    titles = dict(_OPEN_COLUMNS if any(run.data.answered for run in runs) else _TEXT_COLUMNS)
+    titles |= {name: METRICS[name].label for name in _added_metrics(runs)}
     if any(run.constant_templates for run in runs):
         titles["constant_templates"] = "constant"
     columns = [Column(title, is_text=name == "run") for name, title in titles.items()]
@@ -342,8 +341,10 @@ def metric_table(group: "AuditComparison", columns: Sequence[str] | None = None)
             {"value": cell_text(run, name), "best": run in best[name], **_parts(group, run, name)} for name in columns
         ]
         rows.append({"run": run, "cells": cells})
-    heads = [{"name": name, "label": labels[name][0], "meaning": labels[name][1]} for name in columns]
-    return {"columns": heads, "rows": rows}
+    return {
+        "columns": [{"name": name, "label": labels[name][0], "meaning": labels[name][1]} for name in columns],
+        "rows": rows,
+    }
 
 
 def _main_columns(group: "AuditComparison") -> list[str]:
