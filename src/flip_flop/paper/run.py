@@ -55,10 +55,10 @@ def split_batch_across_ranks(config: F2CConfig, processes: int) -> None:
 
 
 def run_unit(plan: Plan, folder: StudyFolder, unit: Unit) -> int:
-    """Run the cells of a unit that are not done, and return the exit code: 0, 1 if a cell failed, 143 if stopped.
+    """Run the cells of a unit that are not done, and return the exit code: 0, or 1 if a cell failed.
 
     Raises:
-        SystemExit: A signal stopped an audit.
+        SystemExit: A signal stopped a training run (143) or an audit.
     """
     with _exit_on_signal():
         together = [cell for cell in unit.cells if _by_all_processes(plan, cell)]
@@ -69,8 +69,8 @@ def run_unit(plan: Plan, folder: StudyFolder, unit: Unit) -> int:
         if is_first_process():
             return _run_cells(plan, folder, unit)
         for cell in together:
-            if not all_gather(False)[0] and not _compute(plan, folder, unit, cell):
-                return STOPPED
+            if not all_gather(False)[0]:
+                _compute(plan, folder, unit, cell)
         return DONE
 
 
@@ -102,8 +102,7 @@ def _run_cells(plan: Plan, folder: StudyFolder, unit: Unit) -> int:
             continue
         started, reason = time.monotonic(), ""
         try:
-            if not _compute(plan, folder, unit, cell):
-                return STOPPED
+            _compute(plan, folder, unit, cell)
             folder.finish(cell, unit.training if cell.kind == "audit" else None)
         except InputError as error:
             echo(error, err=True)
@@ -124,12 +123,11 @@ def _run_cells(plan: Plan, folder: StudyFolder, unit: Unit) -> int:
     return FAILED if failures else DONE
 
 
-def _compute(plan: Plan, folder: StudyFolder, unit: Unit, cell: Cell) -> bool:
-    """Train or audit. Return whether the work has ended, not been stopped."""
+def _compute(plan: Plan, folder: StudyFolder, unit: Unit, cell: Cell) -> None:
     if cell.kind == "train":
-        return _train(plan, folder, cell)
-    _audit(plan, folder, unit, cell)
-    return True
+        _train(plan, folder, cell)
+    else:
+        _audit(plan, folder, unit, cell)
 
 
 def _open(plan: Plan, cell: Cell) -> Task:
@@ -159,15 +157,16 @@ def _load(plan: Plan, adapter: Path | None = None) -> LoadedModel:
     return loaded.keep_answers()
 
 
-def _train(plan: Plan, folder: StudyFolder, cell: Cell) -> bool:
-    """Train, or continue from the last checkpoint. Return whether the training has ended, not been stopped."""
+def _train(plan: Plan, folder: StudyFolder, cell: Cell) -> None:
+    """Train, or continue from the last checkpoint. A stopped run ends this process, as a stopped audit does."""
     task, out, study = _open(plan, cell), folder.run(cell), plan.study
     config = make_config(dict(cell.settings) | {"use_cpu": not plan.setup.on_gpu}, cell.label)
     split_batch_across_ranks(config, 1 if study.shard == "tp" else num_processes())
     if is_first_process():
         (out / CELL).unlink(missing_ok=True)  # written when the run is complete
     data = load_training_data(task, config, limit=study.limit, eval_limit=study.eval_limit)
-    return train(_load(plan), data, config, out, resume=True, keep_worse=True).stopped_by is None
+    if train(_load(plan), data, config, out, resume=True, keep_worse=True).stopped_by is not None:
+        raise SystemExit(STOPPED)
 
 
 def _audit(plan: Plan, folder: StudyFolder, unit: Unit, cell: Cell) -> None:
