@@ -131,10 +131,11 @@ def judged_columns(rows: Rows) -> tuple[str, ...]:
     matches = [match for match in map(_ANSWER_NAME.fullmatch, rows.columns()) if match]
     answers = [match.string for match in sorted(matches, key=lambda match: (match[2] or "").lower())]
     if question is None or not 1 <= len(answers) <= 2:
-        what = "no column of questions" if question is None else f"{len(answers)} columns of answers"
         raise InputError(
             "E-INIT",
-            f"{rows.source}: {what} by name.",
+            f"{rows.source}: no column of questions by name."
+            if question is None
+            else f"{rows.source}: {len(answers)} columns of answers by name.",
             "Give --text QUESTION --text ANSWER, and for pairs another --text ANSWER.",
         )
     return question, *answers
@@ -262,8 +263,13 @@ def _text_columns(rows: Rows, names: Sequence[str], ask: Ask) -> tuple[str, ...]
         shown = candidates or worded
         return (ask("Which column holds the text?", alone or shown[0], shown),)
     if alone is None:
-        found = f"the text may be in {_listed(candidates)}" if candidates else "no column holds texts"
-        raise InputError("E-INIT", f"{rows.source}: {found}.", "Give --text COLUMN; twice for a pair.")
+        raise InputError(
+            "E-INIT",
+            f"{rows.source}: the text may be in {_listed(candidates)}."
+            if candidates
+            else f"{rows.source}: no column holds texts.",
+            "Give --text COLUMN; twice for a pair.",
+        )
     return (alone,)
 
 

@@ -69,11 +69,6 @@ class Draft:
     findings: tuple[Finding, ...] = field(repr=False)
     answer: AnswerFormat | None = None
 
-    @property
-    def is_scale(self) -> bool:
-        """Whether the labels are the grades of a judge."""
-        return self.kind == "judge" and len(self.labels) > 2 and are_grades(self.labels)
-
     def text(self, out: Path) -> str:
         """Return the text of the task file ``out``. Its paths are relative to its folder."""
         source = f"path: {_scalar(Path(os.path.relpath(self.source, out.parent)).as_posix())}"
@@ -109,6 +104,7 @@ class Draft:
             hint = "# To train, name a file of other rows, which need no labels: train: more.csv"
             lines += [hint, "data:", f"  test: {{{source}}}"]
         no_label = "# No column of labels: there is agreement, but no F1."
+        is_scale = self.kind == "judge" and len(self.labels) > 2 and are_grades(self.labels)
         answer, hint = [], "# Each has an answer for every label, in the labels' order. Three or more can out-vote one."
         if self.answer:
             no_label = "# No column of right answers: there is agreement, but no accuracy."
@@ -121,7 +117,7 @@ class Draft:
             *answer,
             *(f"id_field: {_scalar(name)}" for name in self.columns.ids),
             *([f"labels: [{', '.join(map(_label, self.labels))}]"] if self.labels else []),
-            *(["scale: true    # the labels are grades in order"] if self.is_scale else []),
+            *(["scale: true    # the labels are grades in order"] if is_scale else []),
             *([f"label_names: [{names}]    # what reports call them"] if self.words != self.labels else []),
             hint,
             "templates:",
@@ -165,8 +161,11 @@ def draft_task(
         InputError: ``E-INIT``, or the first error of lint.
     """
     if len(texts) > 2 and (kind != "judge" or len(texts) > 3):
-        most = "a question and one or two answers" if kind == "judge" else "one or two"
-        raise InputError("E-INIT", f"--text names {len(texts)} columns.", f"Give {most}.")
+        raise InputError(
+            "E-INIT",
+            f"--text names {len(texts)} columns.",
+            "Give a question and one or two answers." if kind == "judge" else "Give one or two.",
+        )
     if prompt and (texts or kind or question):
         raise InputError(
             "E-INIT", "--prompt has the text and the question.", "Leave --text, --kind and --question out."
@@ -194,8 +193,10 @@ def draft_task(
     is_pair = len(columns.texts) > 1 and (of_a_pair or has_question or is_known_pair)
     word = "" if is_pair or question else _word(columns.label)
     if kind == "sentiment" and not know_sentiment(words):
-        shown = ", ".join(map(repr, words))
-        log.warning("W-INIT: the labels %s are not words of a sentiment. Use --kind topic for topics.", shown)
+        log.warning(
+            "W-INIT: the labels %s are not words of a sentiment. Use --kind topic for topics.",
+            ", ".join(map(repr, words)),
+        )
     if kind is None and (columns.label or "").lower() in SENTIMENT_NAMES and len(words) == 2:
         kind = "sentiment"
     if kind is None:
@@ -303,10 +304,10 @@ def _refuse_no_verdicts(rows: Rows, columns: Columns) -> None:
     values, is_usual = columns.values, (columns.label or "").strip().lower() in LABEL_NAMES
     are_texts = len(values) == sum(values.values()) or not is_usual
     if len(values) > MAX_LABELS or (are_texts and not all(map(str.isdecimal, values))):
-        shown = ", ".join(map(repr, list(values)[:3]))
         raise InputError(
             "E-INIT",
-            f"{rows.source}: {columns.label!r} holds {shown}, which are perhaps no verdicts.",
+            f"{rows.source}: {columns.label!r} holds {', '.join(map(repr, list(values)[:3]))}, which are perhaps no "
+            "verdicts.",
             "Give --label COLUMN, or --label none.",
         )
 

@@ -4,7 +4,7 @@ import functools
 import re
 import string
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -35,13 +35,13 @@ class Phrasings:
     kind: str
     phrasings: tuple[dict[str, Any], ...]
     needs: str = ""
-    roles: dict[str, list[str]] | None = None
+    roles: dict[str, list[str]] = field(default_factory=dict)
     language: str = "English"
     question: str = ""
 
     def order(self, words: Sequence[str], *, by_place: bool) -> tuple[int, ...] | None:
         """Return the label of each role, by words or ``by_place``; None if the labels do not fit."""
-        roles = list((self.roles or {}).values())
+        roles = list(self.roles.values())
         if len(words) != len(roles):
             return None
         found = [[index for index, word in enumerate(words) if word.strip().lower() in known] for known in roles]
@@ -87,7 +87,7 @@ def guess_kind(words: Sequence[str], *, is_pair: bool, has_options: bool, has_qu
 def know_sentiment(words: Sequence[str]) -> bool:
     """Return whether a label is a number or has a known word of a sentiment, such as ``very positive``."""
     entries = (phrasings for phrasings in library() if phrasings.kind == "sentiment")
-    known = {word for entry in entries for words in (entry.roles or {}).values() for word in words}
+    known = {word for entry in entries for words in entry.roles.values() for word in words}
     return any(word.lstrip("-").isdigit() or known & {*_words(word)} for word in words)
 
 
@@ -130,12 +130,12 @@ def choose_phrasings(
     knowing = [entry for entry in possible if entry.order(words, by_place=False)]
     language = max(knowing, key=lambda entry: entry.shared_words(texts), default=possible[0]).language
     for phrasings in [entry for entry in knowing if entry.language == language] or possible:
-        if phrasings.roles is None:
+        if not phrasings.roles:
             return phrasings, tuple(range(len(words)))
         order = phrasings.order(words, by_place=by_place or are_numbers)
         if order is not None:
             return phrasings, order
-    roles = " or ".join(dict.fromkeys(", ".join(entry.roles or ()) for entry in possible))
+    roles = " or ".join(dict.fromkeys(", ".join(entry.roles) for entry in possible))
     raise InputError(
         "E-INIT",
         f"the labels {', '.join(map(repr, words))} are not {roles}.",

@@ -140,8 +140,7 @@ def _with_intervals(statistics: Mapping[str, Statistic], num_formats: int, seed:
         value = float(statistic(rows))
         found[name] = None if np.isnan(value) else value
         is_valid = not np.isnan(value) and num_formats >= MIN_FORMATS
-        given = bootstrap_interval(statistic, rows, resamples=RESAMPLES, seed=seed) if is_valid else None
-        intervals[name] = given and list(given)
+        intervals[name] = [*bootstrap_interval(statistic, rows, resamples=RESAMPLES, seed=seed)] if is_valid else None
     return {**found, "intervals": intervals}
 
 
