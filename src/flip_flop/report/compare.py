@@ -187,8 +187,9 @@ class AuditComparison:
     @cached_property
     def advised(self) -> "AuditComparison":
         """The runs in the forms that their decisions name: raw, or calibrated."""
-        forms = (run.calibrated if run.decision.is_calibrated else run for run in self.runs)
-        return AuditComparison(tuple(form or run for form, run in zip(forms, self.runs, strict=True)))
+        return AuditComparison(
+            tuple((run.calibrated if run.decision.is_calibrated else None) or run for run in self.runs)
+        )
 
     @cached_property
     def row_forms(self) -> list[Audit]:
@@ -323,8 +324,10 @@ def as_audits(runs: Audit | str | PathLike[str] | Iterable[Audit | str | PathLik
     """Return a list of audits, with run directories loaded."""
     given = [*runs] if isinstance(runs, Iterable) and not isinstance(runs, str) else [runs]
     if not all(isinstance(run, Audit | str | PathLike) for run in given):
-        kinds = ", ".join(type(run).__name__ for run in given)
-        raise TypeError(f"Give audits or run directories, as in compare(before, after), and not {kinds}.")
+        raise TypeError(
+            "Give audits or run directories, as in compare(before, after), and not "
+            f"{', '.join(type(run).__name__ for run in given)}."
+        )
     return [run if isinstance(run, Audit) else load_run(run) for run in given]
 
 

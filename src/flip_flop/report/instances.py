@@ -121,8 +121,8 @@ def find_changes(base: Audit, after: Audit | None) -> list[Change]:
     return changes
 
 
-def select_examples(changes: Sequence[Change], limit: int = MAX_EXAMPLES) -> dict[Kind, list[Change]]:
-    """A few changes of every kind: one of each in turn, most changed first, up to the limit.
+def select_examples(changes: Sequence[Change]) -> dict[Kind, list[Change]]:
+    """A few changes of every kind: one of each in turn, most changed first, up to :data:`MAX_EXAMPLES`.
 
     The choice is deterministic, and changes for the worse get as many examples as changes for the better.
     """
@@ -131,7 +131,7 @@ def select_examples(changes: Sequence[Change], limit: int = MAX_EXAMPLES) -> dic
         by_kind.setdefault(change.kind, []).append(change)
     order = sorted(by_kind, key=lambda kind: (("better", "worse", "other").index(kind.tone), -len(by_kind[kind])))
     in_turn = sorted((rank, index) for index, kind in enumerate(order) for rank in range(len(by_kind[kind])))
-    counts = Counter(order[index] for _, index in in_turn[:limit])
+    counts = Counter(order[index] for _, index in in_turn[:MAX_EXAMPLES])
     return {kind: by_kind[kind][: counts[kind]] for kind in order if counts[kind]}
 
 
@@ -209,7 +209,7 @@ class Embedded:
         return " ".join((prompt[start : len(prompt) - end].strip() or prompt).split())[:400]
 
 
-def embed(group: AuditComparison, order: list[int], printed: Collection[int], size: int | None = PAGE_SIZE) -> Embedded:
+def embed(group: AuditComparison, order: list[int], printed: Collection[int], size: int | None) -> Embedded:
     """Compress a group's instances into at most ``size`` characters, or all of them if ``size`` is None.
 
     Instances with changed answers come first, then those with the smallest margins. The page prints those at the
