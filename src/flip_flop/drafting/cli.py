@@ -108,8 +108,10 @@ def _show(draft: Draft, out: Path) -> None:
         echo(f"  {finding.code} {finding.template}: {finding.message}")
     if len(draft.templates) < NUM_TEMPLATES:
         echo("The prompt has no more formats. For paraphrases, use `flip-flop templates vary --paraphraser MODEL`.")
-    task = shlex.quote(str(out))
-    echo(f"next: flip-flop audit --model demo --task {task} --out out/before    # demo is a toy: name your own model")
+    echo(
+        f"next: flip-flop audit --model demo --task {shlex.quote(str(out))} --out out/before"
+        "    # demo is a toy: name your own model"
+    )
 
 
 def _ask(question: str, proposed: str, choices: Sequence[str]) -> str:
@@ -140,7 +142,7 @@ class VaryOptions(TemplateOptions):
     overwrite: bool = option(False, help="Replace a task file that is there already.")
 
 
-@click.command("vary", short_help="Add formats and paraphrases of templates to a task file.")
+@click.command("vary")
 @click.argument("task", type=click.Path(path_type=Path))
 @options(VaryOptions, DataOptions)
 def vary_command(vary: VaryOptions, data: DataOptions, task: Path) -> None:
