@@ -52,7 +52,7 @@ MAY_CHANGE_ON_RESUME = (
     *("use_cpu", "debug"),
 )
 MAY_CHANGE_PREFIXES = (
-    *("log_", "logging_dir", "hub_", "push_to", "trackio", "dataloader_num", "dataloader_p", "include_", "resume"),
+    *("log", "hub_", "push_to", "trackio", "dataloader_num", "dataloader_p", "include_", "resume"),
     *("gradient_checkpointing", "activation_checkpointing"),
 )
 
