@@ -31,7 +31,7 @@ from flip_flop.prompts import MAX_OUTPUT, Chat, RenderedInstance, begins_reasoni
 from flip_flop.scoring.causal_lm import as_input_error, one_at_a_time, unwrap
 from flip_flop.scoring.options import ChatTemplate
 from flip_flop.scoring.too_long import TooLong, refuse_or_skip
-from flip_flop.scoring.trie import TokenTrie, build_trie, num_common
+from flip_flop.scoring.trie import TokenTrie, build_trie
 
 CHUNK = 64  # instances per call of the tokenizer
 # Names of the greatest number of tokens in configurations: the usual one, MPT's, Whisper's.
@@ -89,6 +89,12 @@ class EncodedInstance:
 def longest_text(answers: Iterable[EncodedAnswer]) -> int:
     """Return the number of tokens of the longest context with its answer."""
     return max(len(answer.context) + len(answer.tokens) for answer in answers)
+
+
+def num_common(one: Sequence[Any], other: Sequence[Any]) -> int:
+    """Return the number of equal items at the beginning of both sequences."""
+    differing = (place for place, (item, match) in enumerate(zip(one, other, strict=False)) if item != match)
+    return next(differing, min(len(one), len(other)))
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from flip_flop.errors import InputError
 from flip_flop.files import sha256_json
 from flip_flop.hub import endpoint_of
-from flip_flop.scoring.trie import num_common
+from flip_flop.scoring.encode import num_common
 
 # Retries begin after 0.5 s, 1 s, 2 s, ... up to 8 s. They span about a minute, in which a server can restart.
 LONGEST_WAIT = 8

@@ -5,17 +5,16 @@ templates share their first words. The state of a causal model at a token depend
 distinct beginning is computed once. It is one *node* of the trie.
 """
 
-import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
 
 import numpy as np
 from jaxtyping import Int
 from numpy import ndarray
 
 STORED = np.int32  # the tries of a training set stay in memory
+TOKEN = np.dtype(">u4")
 
 # Prompt and answer of one label under one template, in tokens.
 Pair = tuple[Sequence[int], Sequence[int]]
@@ -59,26 +58,30 @@ def build_trie(answers: Sequence[Sequence[Pair]]) -> TokenTrie:
             none if the instance lacks its label. The last token of an answer is only a target, without a node.
     """
     pairs = [pair for template in answers for pair in template]
-    reads = [(*prompt, *answer[:-1]) for prompt, answer in pairs]
-    ids: list[int] = []
+    prompts = {id(prompt): prompt for prompt, _ in pairs}  # labels share theirs
+    # Bytes in the order of the tokens are sorted and compared faster.
+    packed = {key: np.array(prompt, TOKEN).tobytes() for key, prompt in prompts.items()}
+    reads = [packed[id(prompt)] + np.array(answer[:-1], TOKEN).tobytes() for prompt, answer in pairs]
+    ids: list[bytes] = []
     depth: list[int] = []
     leave: list[int] = []
-    paths: dict[tuple[int, ...], list[int]] = {}
-    before, path = tuple[int, ...](), list[int]()
+    paths: dict[bytes, list[int]] = {}
+    before, path = b"", list[int]()
     # In sorted order, the longest shared beginning with any earlier sequence is that with the preceding sequence.
     for read in sorted(set(reads)):
-        common, start = num_common(before, read), len(ids)
+        common, start = _common_prefix(before, read), len(depth)
         for node in path[common:]:
             leave[node] = start
-        ids += read[common:]
-        depth += range(common, len(read))
-        leave += [0] * (len(read) - common)
-        before, path = read, [*path[:common], *range(start, len(ids))]
+        new = range(start, start + len(read) // TOKEN.itemsize - common)
+        ids.append(read[common * TOKEN.itemsize :])
+        depth += range(common, common + len(new))
+        leave += [0] * len(new)
+        before, path = read, [*path[:common], *new]
         paths[read] = path
     for node in path:
-        leave[node] = len(ids)
+        leave[node] = len(depth)
     return TokenTrie(
-        ids=np.array(ids, dtype=STORED),
+        ids=np.frombuffer(b"".join(ids), TOKEN).astype(STORED),
         depth=np.array(depth, dtype=STORED),
         leave=np.array(leave, dtype=STORED),
         token_node=np.array(
@@ -128,6 +131,8 @@ def shared_beginning(tries: Sequence[TokenTrie]) -> int:
     return int(np.append((ids == ids[0]).all(axis=0), False).argmin())
 
 
-def num_common(one: Sequence[Any], other: Sequence[Any]) -> int:
-    """Return the number of equal items at the beginning of both sequences."""
-    return [*map(operator.eq, one, other), False].index(False)
+def _common_prefix(a: bytes, b: bytes) -> int:
+    """Return the number of tokens with which both begin."""
+    size = min(len(a), len(b))
+    differing = int.from_bytes(a[:size], "big") ^ int.from_bytes(b[:size], "big")
+    return (8 * size - differing.bit_length()) // (8 * TOKEN.itemsize)
