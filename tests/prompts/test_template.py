@@ -39,6 +39,11 @@ def test_the_prompt_ends_where_a_macro_prints_the_separator():
     assert template.render({"x": "Tea."}, None)[0] == "Tea. Good?"
 
 
+def test_a_filter_that_changes_a_separator_is_refused():
+    template = Template("t", "{% set t %}{{ x }} ||| A{% endset %}{{ t | replace('|', '!') }}", "No ||| Yes")
+    refused("E-TPL-RENDER: template 't', .*a filter changes a separator", template.render, {"x": "Tea."}, None)
+
+
 @pytest.mark.parametrize(
     "jinja",
     ["{{ label }}", "{% if label == 1 %}a{% endif %}", "{{ label + 1 }} ||| x", "{{ {'a': (1, [label])} }}"],

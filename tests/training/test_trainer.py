@@ -245,6 +245,12 @@ def assert_mass_is_logged(trainer, encoded):
     assert trainer.statistics.means()["own_label_mass"] == pytest.approx(table.own_label_mass.mean(), rel=rounding)
 
 
+def test_rows_can_be_evaluated_if_no_evaluation_is_due(tmp_path):
+    rows = datasets.Dataset.from_list(training_rows(count=6))
+    trainer = make_trainer(tmp_path, rows, eval_rows=training_rows(count=5), eval_strategy="no", select_by="mean_f1")
+    assert trainer.evaluate()["eval_selection"] == trainer.evaluate()["eval_base_selection"]
+
+
 def test_rows_can_be_a_dataset_and_the_tokenizer_needs_no_pad_token(tmp_path):
     assert byte_bpe().pad_token is None
     trainer = make_trainer(tmp_path, datasets.Dataset.from_list(training_rows(count=4)), num_train_epochs=1)

@@ -50,6 +50,7 @@ def _stop(process: subprocess.Popen[str]) -> None:
     """End the process. The next text starts another."""
     process.kill()
     process.communicate()
+    atexit.unregister(process.kill)
     _parser.cache_clear()
 
 

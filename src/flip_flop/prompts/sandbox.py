@@ -280,7 +280,8 @@ def render_text(
         for piece in template.root_render_func(template.new_context(values)):
             pieces.append(piece)
             length += len(piece)
-            if length > MAX_OUTPUT or (is_prompt and _BOUNDARY in piece):  # before the target is evaluated
+            # Before the target is evaluated, except in a macro or a block.
+            if length > MAX_OUTPUT or (is_prompt and _BOUNDARY in piece):
                 break
     except NotPrintable as error:
         raise _not_printable(error.args[0], fields, names_of(source), location) from None
@@ -301,6 +302,8 @@ def render_text(
     text = "".join(pieces)
     check_characters(text, location)
     parts = text.split(_BOUNDARY)
+    if {_BOUNDARY[0], _BOUNDARY[-1]} & {*"".join(parts)}:
+        raise InputError("E-TPL-RENDER", f"{location}: a filter changes a separator.", "Apply it to other text only.")
     return [part.strip() for part in (parts[:1] if is_prompt else parts)]
 
 

@@ -44,7 +44,7 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
     model.eval()
     try:
         with ExitStack() as stack:
-            for device in devices:
+            for device in filter(torch.is_autocast_enabled, devices):
                 stack.enter_context(torch.autocast(device, enabled=False))
             yield
     finally:

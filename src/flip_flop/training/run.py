@@ -146,7 +146,7 @@ def train(
         damage = all_gather(find_damage(out))[0]  # all have read the folder, before rank 0 writes
         if (out / RUN_FILE).exists():
             if damage is None:
-                log.info("%s is complete already%s", out, ", with the former inputs" * bool(plan["allowed_changes"]))
+                log.info("%s is complete already", out)
                 return TrainingRun(out, out / "adapter")
             log.info("%s: the run ends again, from its last checkpoint", out / damage)
         started = time.monotonic()

@@ -80,8 +80,8 @@ class CheckpointCriterion:
     @classmethod
     def of(cls, config: F2CConfig, gold: Sequence[int | None] | None) -> "CheckpointCriterion":
         """Resolve ``select_by`` for validation rows with these labels: ``auto`` uses labels if most rows have one."""
-        by = "auto" if config.select_by == "last" else config.select_by
-        if gold is None or config.eval_strategy == "no":
+        by = "auto" if config.select_by == "last" or config.eval_strategy == "no" else config.select_by
+        if gold is None:
             return cls("last", config.max_share_drift)
         labelled = sum(label is not None for label in gold)
         if by in ("mean_f1", "macro_f1") and not labelled:

@@ -296,7 +296,8 @@ class TrainingSettings:
     select_by: SelectBy = _setting(
         "auto",
         "Criterion of the best checkpoint: macro_f1, mean_f1 (the paper), vote_agreement with the base (no labels) or "
-        "last. auto: macro_f1 (mean_f1 if stop_on_collapse is false), or without labels vote_agreement.",
+        "last. auto: macro_f1 (mean_f1 if stop_on_collapse is false), or without labels vote_agreement. "
+        "The last one is compared with the base by the criterion of auto.",
     )
     max_share_drift: float = _setting(
         0.2,
