@@ -119,8 +119,10 @@ class RunOptions:
                     f"Give --processes-per-unit {self.gpus}.",
                 )
             return []
-        torchrun = Path(sys.executable).parent / "torchrun"
-        return [str(torchrun), "--standalone", "--nproc-per-node", str(self.processes_per_unit)]
+        return [
+            str(Path(sys.executable).parent / "torchrun"),
+            *("--standalone", "--nproc-per-node", str(self.processes_per_unit)),
+        ]
 
 
 out_option = click.option(
@@ -148,7 +150,7 @@ def _setting(text: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
-@click.group("study", short_help="The paper's studies as grids: plan, run, status, tables.")
+@click.group("study")
 def study_command() -> None:
     """Run the paper's studies, or your studies, as grids of training runs and audits.
 
@@ -225,10 +227,11 @@ def run_command(grid: GridOptions, how: RunOptions, name: str, out: Path, quiet:
         echo(f"{study.name}: {len(plan.units)} units, {len(plan.units) - len(commands)} of them done", err=True)
     if how.executor == "slurm" and commands:
         numbers = submit(folder, plan, commands, tables, job_options, how.max_jobs)
-        if numbers:
-            echo(f"submitted to Slurm: {', '.join(numbers)}; the last job writes the tables")
-        else:
-            echo("All units that are not done are in Slurm's queue already.")
+        echo(
+            f"submitted to Slurm: {', '.join(numbers)}; the last job writes the tables"
+            if numbers
+            else "All units that are not done are in Slurm's queue already."
+        )
         return 0
     devices = worker_devices(setup.device, how.jobs, how.processes_per_unit or 1)
     return _run_here(folder, plan, commands, devices, quiet)
@@ -341,7 +344,7 @@ def _write_outputs(folder: StudyFolder, plan: Plan, quiet: bool) -> None:
 # ---- datasets and templates ----
 
 
-@click.group("tasks", short_help="The paper's datasets by name: list, show, check.")
+@click.group("tasks")
 def tasks_command() -> None:
     """The paper's datasets: their names, sources and sizes."""
 
@@ -415,14 +418,15 @@ def check_command(data: DataOptions, tasks: Sequence[str], protocol: str | None)
 
 
 def _open(data: DataOptions, name: str, protocol: str) -> CatalogData:
-    request = TaskRequest(
-        name=name,
-        hub_mirror=data.hub_mirror,
-        story_cloze_dir=data.story_cloze_dir,
-        splits=protocol,
-        value_limit=VALUE_LIMITS[protocol],
+    return catalog_data(
+        TaskRequest(
+            name=name,
+            hub_mirror=data.hub_mirror,
+            story_cloze_dir=data.story_cloze_dir,
+            splits=protocol,
+            value_limit=VALUE_LIMITS[protocol],
+        )
     )
-    return catalog_data(request)
 
 
 def _cells(entry: CatalogEntry, comparison: Comparison | None, splits: str) -> list[str]:
@@ -460,7 +464,7 @@ def _details(data: CatalogData) -> str:
     return "\n".join(lines)
 
 
-@click.command("fetch", short_help="Put PromptSource's templates into the user's cache.")
+@click.command("fetch")
 def fetch_command() -> None:
     """Put PromptSource's templates into the user's cache, once.
 

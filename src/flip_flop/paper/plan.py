@@ -154,9 +154,7 @@ def make_plan(study: Study, setup: Setup) -> Plan:
     identity = identify_model(setup)
     setup = replace(setup, revision=identity.get("revision"))  # the cells load the commit that the digests name
     plan = Plan(study, setup, identity, ())
-    tasks: dict[str, Task] = {}
-    for reference in dict.fromkeys(place.task for place in grid):
-        tasks[reference] = _open(reference, study, setup)
+    tasks = {reference: _open(reference, study, setup) for reference in dict.fromkeys(place.task for place in grid)}
     if (twice := first_repeated(task.name for task in tasks.values())) is not None:
         both = " and ".join(reference for reference, task in tasks.items() if task.name == twice)
         raise InputError("E-STUDY", f"{both} are both named {twice!r}.", "Give one of them another name.")
@@ -262,19 +260,18 @@ def scoring_settings(study: Study, task: str, model: str) -> dict[str, Any]:
         InputError: ``E-CONFIG``.
     """
     settings = study.settings_of(BASE.name, task, model)
-    names = [name for name in settings if name in SCORING or name not in training.F2CConfig.__dataclass_fields__]
-    config = training_config({name: settings[name] for name in names})
+    others = training.F2CConfig.__dataclass_fields__.keys() - SCORING
+    config = training_config({name: value for name, value in settings.items() if name not in others})
     return {name: getattr(config, name) for name in SCORING}
 
 
 def cell_key(plan: Plan, cell: Cell, task: Task) -> str:
     """Compute the digest of everything that decides a cell's result. Names of studies and paths do not."""
     is_training = cell.kind == "train"
-    splits = ["train", *({"validation"} & set(task.data))] if is_training else [plan.study.split]
-    data = {split: dict(task.rows(split).provenance) for split in splits}
-    for provenance in data.values():
-        for name in LOCATIONS:
-            provenance.pop(name, None)
+    data = {}
+    for split in ["train", *({"validation"} & set(task.data))] if is_training else [plan.study.split]:
+        provenance = task.rows(split).provenance
+        data[split] = {name: value for name, value in provenance.items() if name not in LOCATIONS}
     settings = _deciding(cell.settings) if is_training else dict(cell.settings)
     if settings["backend"] == "auto":
         settings["backend"] = "packed"  # the default's name in earlier versions, with the same results

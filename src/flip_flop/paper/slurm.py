@@ -57,16 +57,18 @@ SET_BY_SCRIPT = ("array", "signal", "output", "requeue")
 
 def export_commands(out: Path, plan: Plan, commands: Sequence[str], tables: Sequence[str]) -> None:
     """Write the commands of the units into a file, and after them the command ``tables`` as a comment."""
-    text = EXPORT.format(
-        study=plan.study.name,
-        total=len(plan.units),
-        open=len(commands),
-        dtype=plan.setup.dtype,
-        file=shlex.quote(out.name),
-        commands="\n".join(commands),
-        tables=shlex.join(tables),
+    write_text(
+        out,
+        EXPORT.format(
+            study=plan.study.name,
+            total=len(plan.units),
+            open=len(commands),
+            dtype=plan.setup.dtype,
+            file=shlex.quote(out.name),
+            commands="\n".join(commands),
+            tables=shlex.join(tables),
+        ),
     )
-    write_text(out, text)
 
 
 def sbatch_options(

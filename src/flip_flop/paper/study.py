@@ -173,8 +173,11 @@ class Study(_Block):
         ):
             require_known(names, self.tasks, key)
         if self.cross and (self.template_subsets or self.audit_held_out):
-            other = "template_subsets" if self.template_subsets else "audit_held_out"
-            raise InputError("E-STUDY", f"it has cross and {other}.", "Make two studies of it.")
+            raise InputError(
+                "E-STUDY",
+                f"it has cross and {'template_subsets' if self.template_subsets else 'audit_held_out'}.",
+                "Make two studies of it.",
+            )
         for name, variant in self.variants.items():
             if name in (BASE.name, *METHODS):
                 raise InputError("E-STUDY", f"variants: {name!r} is a method.", "Give another name.")

@@ -134,11 +134,14 @@ def make_rows(
         first, *others = (head(next(iter(found.values()))) for head in heads)
         if rows and first != last and others:
             rows.append([])
-        shown = TableCell() if first == last else first
-        last = first
         rows.append(
-            [shown, *others, *(write(found[value]) if value in found else TableCell() for value, write in cells)]
+            [
+                TableCell() if first == last else first,
+                *others,
+                *(write(found[value]) if value in found else TableCell() for value, write in cells),
+            ]
         )
+        last = first
     return rows
 
 

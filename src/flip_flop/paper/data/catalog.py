@@ -196,8 +196,8 @@ def catalog_data(request: TaskRequest) -> CatalogData:
     divided = divide(
         train, test, labels[0], entry.policy, duplicates=duplicates, splits=request.splits, seed=request.seed
     )
-    data = record_templates(divided, folder, entry.templates)
-    return CatalogData(entry, request.splits, train, test, duplicates, replace(task, data=data))
+    task = replace(task, data=record_templates(divided, folder, entry.templates))
+    return CatalogData(entry, request.splits, train, test, duplicates, task)
 
 
 def check_rows(
@@ -219,17 +219,19 @@ def check_rows(
     if (cached := _read(path, candidates, value_limit)) is not None:
         return cached
     total = len(train) + len(test)
-    all_rows = (row.fields for row in (*train.rows, *test.rows))
     with track(f"{name}: templates that render", total, "rows") as advance:
         templates = filter_templates(
-            candidates, all_rows, label_field=label_field, num_labels=num_labels, advance=advance
+            candidates,
+            (row.fields for row in (*train.rows, *test.rows)),
+            label_field=label_field,
+            num_labels=num_labels,
+            advance=advance,
         )
         templates = replace(templates, kept=replace(templates.kept, value_limit=value_limit))
     with track(f"{name}: duplicate rows", total * len(templates.kept), "renderings") as advance:
         duplicates = find_duplicates(train, test, templates.kept, label_field, advance=advance)
-    content = {"kept": templates.kept.names, "dropped": templates.dropped, "duplicates": asdict(duplicates)}
     try:
-        write_json(path, content)
+        write_json(path, {"kept": templates.kept.names, "dropped": templates.dropped, "duplicates": asdict(duplicates)})
     except OSError as error:
         log.info("%s: the check of all rows is not cached: %s", name, error.strerror)
     return templates, duplicates
@@ -245,8 +247,7 @@ def _read(
     try:
         content = json.loads(path.read_bytes())
         kept = TemplateSet(tuple(templates[name] for name in content["kept"]), value_limit)
-        dropped = tuple((name, reason) for name, reason in content["dropped"])
-        return TemplateFilter(kept, dropped), Duplicates(
+        return TemplateFilter(kept, tuple((name, reason) for name, reason in content["dropped"])), Duplicates(
             **{key: tuple(indices) for key, indices in content["duplicates"].items()}
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):

@@ -4,6 +4,7 @@ The project ships no text of PromptSource (Apache-2.0). The user's pip downloads
 Only the YAML files matter.
 """
 
+import contextlib
 import os
 import re
 import shutil
@@ -163,8 +164,12 @@ def read_promptsource(folder: Path, name: str) -> list[SourceTemplate]:
             the cache.
     """
     path, manifest = folder / name / FILE_NAME, folder / MANIFEST_NAME
-    known = dict.fromkeys(promptsource_names(folder))
-    look_up(name, known, "E-TASK-UNKNOWN", "PromptSource has no templates for")
+    look_up(
+        name,
+        dict.fromkeys(promptsource_names(folder)),
+        "E-TASK-UNKNOWN",
+        "PromptSource has no templates for",
+    )
     # The text is enough, and an invalid manifest has no digest.
     if manifest.is_file() and f'"{name}": "{sha256_file(path)}"' not in manifest.read_text(errors="replace"):
         raise InputError("E-TPL-FETCH", f"{path} has changed since it was downloaded.", f"Run `{FETCH_COMMAND}` again.")
@@ -346,8 +351,6 @@ def _num_answers(templates: Sequence[Template], rows: Sequence[Mapping[str, Any]
     sizes: Counter[int] = Counter()
     for row in rows[:200]:
         for template in templates:
-            try:
+            with contextlib.suppress(InputError):
                 sizes[len(template.render(row, None)[1])] += 1
-            except InputError:
-                continue
     return sizes.most_common(1)[0][0] if sizes else None

@@ -214,8 +214,7 @@ def draw_as_released(
         policy: The maxima of train and test.
     """
     generator = np.random.RandomState(RELEASE_SEED)
-    strata = strata_of(pool, wanted)
-    held_out = {index for members, quota in strata for index in _choice(generator, members, quota)}
+    held_out = {index for members, quota in strata_of(pool, wanted) for index in _choice(generator, members, quota)}
     rest = [index for index in pool if index not in held_out]
     return {
         "train": _choice(generator, rest, min(policy.max_train, len(rest))),
