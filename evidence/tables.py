@@ -70,7 +70,7 @@ def with_tables(page: str, results: Path = RESULTS) -> str:
 
 
 def markdown(head: str, lines: list[str]) -> str:
-    """Return a table with its head, or nothing without lines."""
+    """Return a table with its head; an empty text without lines."""
     return "\n".join(("", head, "|---" * (head.count("|") - 1) + "|", *lines, "", "")) if lines else ""
 
 
@@ -130,7 +130,7 @@ def results_table(
 
 
 def difference_from(vote: np.ndarray, answers: list[np.ndarray]) -> tuple[float, tuple[float, float] | None]:
-    """Return the accuracy of one template, mean over runs, minus that of the vote, with its paired 95% interval."""
+    """Return the accuracy of one template, mean over runs, minus the vote's, with the paired 95% interval."""
     scores = [
         Scores(np.where(np.stack([~right, right], axis=-1), 0.0, -np.inf), np.ones(len(right), dtype=np.int64))
         for right in (vote, *answers)

@@ -135,8 +135,13 @@ class CheckpointCriterion:
         drifted, one_label = drift > self.max_share_drift, is_collapsed(scores.argmax(axis=-1), num_labels, labels)
         worse, constant = value < before[self.measure], value <= self.constant_value(gold, num_labels)
         collapsed = ((drifted or one_label) and worse) or (drifted and constant)
-        judged = {"vote_agreement": after["vote_agreement"], "vote_drift": drift, "collapsed": float(collapsed)}
-        return judged | {"selection": after[self.by], "base_selection": before[self.by]}
+        return {
+            "vote_agreement": after["vote_agreement"],
+            "vote_drift": drift,
+            "collapsed": float(collapsed),
+            "selection": after[self.by],
+            "base_selection": before[self.by],
+        }
 
 
 def drift_beyond_chance(vote_counts: Int[np.ndarray, " labels"], first: VoteTable) -> float:
