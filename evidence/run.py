@@ -2,9 +2,10 @@
 
 Usage: python -m evidence.run --model FOLDER --name NAME --work FOLDER movie_reviews/base-0 rte/f2c-0 ...
 
-A cell is TASK/METHOD-SEED. Cells with a file are skipped. An interrupted cell continues: the folder of work has its
-checkpoints and its audits. The files have no texts. They have gold labels and predictions as digits, from which every
-metric can be computed again. `python -m evidence.prepare` writes the rows of movie reviews and AG News.
+A cell is TASK/METHOD-SEED, or TASK/METHOD_from_OTHER-SEED for the audit of a model that was trained on another task.
+Cells with a file are skipped. An interrupted cell continues: the folder of work has its checkpoints and its audits. The
+files have no texts. They have gold labels and predictions as digits, from which every metric can be computed again.
+`python -m evidence.prepare` writes the rows of movie reviews and AG News.
 """
 
 import subprocess
@@ -75,19 +76,29 @@ def run_cell(cell: str, model: str, name: str, work: Path, results: Path, hub_mi
         SystemExit: A signal stopped the training run.
     """
     task_name, method, seed = cell.replace("-", "/").split("/")
-    file, work = results / name / f"{cell}.json", work / name / cell
+    file = results / name / f"{cell}.json"
     if file.exists():
         return file
-    task = load_task(FILES.get(task_name, task_name), templates="all", hub_mirror=hub_mirror)
-    trained = None if method == "base" else _train(model, task, method, int(seed), work / "train")
+    task = _task(task_name, hub_mirror)
+    # The cells that audit one training run share it.
+    objective, _, source = method.partition("_from_")
+    train_out = work / name / (source or task_name) / f"{objective}-{seed}" / "train"
+    trained, adapter = None, None
+    if method != "base":
+        trained = _train(model, _task(source, hub_mirror) if source else task, objective, int(seed), train_out)
+        adapter = train_out / "adapter"
     audits = {}
     for part, names in (("trained", task.training_templates.names), ("held_out", task.held_out_templates)):
         if names:
-            run = _audit(model, task.with_templates(names), trained and work / "train" / "adapter", work / part)
+            run = _audit(model, task.with_templates(names), adapter, work / name / cell / part)
             audits[part] = numbers(run)
     result = {"model": name, "task": task_name, "method": method, "seed": int(seed), **_provenance(run)}
-    write_json(file, {**result, "training": trained and _course(trained, work / "train"), "audits": audits})
+    write_json(file, {**result, "training": trained and _course(trained, train_out), "audits": audits})
     return file
+
+
+def _task(name: str, hub_mirror: Path | None) -> Task:
+    return load_task(FILES.get(name, name), templates="all", hub_mirror=hub_mirror)
 
 
 def _train(model: str, task: Task, method: str, seed: int, out: Path) -> RunRecord:

@@ -12,6 +12,7 @@ import pytest
 from evidence import forecast, run, tables
 from evidence.prepare import write_tasks
 
+import flip_flop
 from tests.metrics import oracle
 from tests.report.made_runs import open_run
 
@@ -28,14 +29,14 @@ def test_the_tasks_have_the_rows_and_templates_of_earlier_results(language, prom
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """The base and one training run of the demo, by the command."""
+    """The base and one training run of the demo, and that run's audit on another task, by the command."""
     folder = tmp_path_factory.mktemp("cells")
     with pytest.MonkeyPatch.context() as patch:
         for name, value in (("TEST_ROWS", 52), ("ROWS", 12), ("EVAL_ROWS", 6)):
             patch.setattr(run, name, value)
         few = {"max_steps": 2, "per_device_train_batch_size": 3, "eval_steps": 1, "logging_steps": 1}
         patch.setattr(run, "SETTINGS", few | {"learning_rate": 3e-3})
-        command(patch, folder, "demo/base-0", "demo/f2c-1")
+        command(patch, folder, "demo/base-0", "demo/f2c-1", "demo_remarks/f2c_from_demo-1")
         yield folder
 
 
@@ -96,7 +97,7 @@ def check(result):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cell", ["demo/base-0", "demo/f2c-1"])
+@pytest.mark.parametrize("cell", ["demo/base-0", "demo/f2c-1", "demo_remarks/f2c_from_demo-1"])
 def test_the_numbers_of_a_cell_follow_from_its_digits(made, cell):
     result = read(made, cell)
     assert {len(audit["gold"]) for audit in result["audits"].values()} == {52}
@@ -114,6 +115,16 @@ def test_a_cell_records_its_settings_versions_machine_and_date_but_no_text_and_n
     assert {"commit", "torch", "flip_flop"} <= result["versions"].keys()
     assert result["machine"]["cpu_count"] >= 1
     assert not [words for words in (str(made), str(Path.home()), "prompts") if words in json.dumps(result)]
+
+
+@pytest.mark.slow
+def test_a_run_is_audited_on_a_task_on_which_it_was_not_trained(made):
+    here, there = read(made, "demo/f2c-1"), read(made, "demo_remarks/f2c_from_demo-1")
+    assert there["training"] == here["training"]
+    task = flip_flop.load_task("demo_remarks", templates="all")
+    trained = flip_flop.load_model("demo", adapter=made / "work" / "toy" / "demo" / "f2c-1" / "train" / "adapter")
+    expected = flip_flop.audit(trained, task.with_templates(task.held_out_templates), limit=52, quiet=True)
+    assert there["audits"]["held_out"]["raw"]["predictions"] == run.by_template(expected, expected.predictions)
 
 
 def test_open_answers_are_numbered_by_row_with_those_that_are_right(tmp_path):
