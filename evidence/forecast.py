@@ -19,9 +19,9 @@ NUMBERS = ("eval_observed_agreement", "eval_vote_drift", "eval_own_label_mass")
 
 
 def read_runs(results: Path) -> pd.DataFrame:
-    """Return the runs with the default number of steps: task, method, gains and numbers."""
+    """Return the runs with the default number of steps, on their own tasks: task, method, gains and numbers."""
     rows = []
-    for file in sorted(results.glob("*/*/*.json")):
+    for file in sorted(set(results.glob("*/*/*.json")) - set(results.glob("*/*/*_from_*.json"))):
         result, base = read_json(file), file.with_name("base-0.json")
         if not base.exists() or (result["training"] or {}).get("max_steps") != SETTINGS["max_steps"]:
             continue

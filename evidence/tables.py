@@ -5,8 +5,9 @@ A table is between `<!-- KIND A ... | B ... -->` and `<!-- end of KIND -->`:
 - results MODEL ... | TASK ... | METHOD ... | PART ...: the metrics of methods, means over seeds. A part is trained or
   held_out. Methods without a result are skipped. A sentence below compares F2C with the vote of the base.
   With `| brief` at the end, a table has only agreement and accuracy, and no sentence.
+- changes MODEL ... | TASK ... | METHOD ... | PART ...: agreement and accuracy, and how they differ from the base's.
 - steps MODEL | TASK ...: how often one template and the votes of a base are right.
-- repeats CELL MODEL MODEL | ...: how many answers of two runs of a cell differ.
+- repeats MODEL/CELL MODEL/CELL | ...: how many answers of two runs differ.
 - forecast: how often the rules of evidence.forecast are right.
 """
 
@@ -27,12 +28,19 @@ from flip_flop.metrics import METRICS, Scores
 
 DOCS = FOLDER.parent / "docs"
 PAGES = (FOLDER / "RESULTS.md", DOCS / "evidence.md", DOCS / "how-to" / "flickering.md", FOLDER.parent / "README.md")
-SECTION = re.compile(r"(<!-- (results|steps|repeats|forecast)(.*?) -->\n).*?(<!-- end of \2 -->)", re.DOTALL)
+SECTION = re.compile(r"(<!-- (results|changes|steps|repeats|forecast)(.*?) -->\n).*?(<!-- end of \2 -->)", re.DOTALL)
 # Names of models, tasks, methods and metrics.
 NAMES = {
     **{"qwen2.5-coder-0.5b": "Qwen", "qwen2.5-coder-1.5b": "Qwen 1.5B", "smollm2-135m": "SmolLM2"},
     **{task: task.replace("_", " ").upper() for task in ("rte", "cb", "copa", "wsc", "anli_r1", "anli_r2", "anli_r3")},
-    **{"ag_news": "AG News", "wic": "WiC", "hellaswag": "HellaSwag", "winogrande": "Winogrande", "svamp": "steps"},
+    **{
+        "ag_news": "AG News",
+        "trec": "TREC",
+        "wic": "WiC",
+        "hellaswag": "HellaSwag",
+        "winogrande": "Winogrande",
+        "svamp": "steps",
+    },
     **{"svamp_direct": "number", "svamp_equation": "equation"},
     **{method: method.upper() for method in ("f2c", "cce", "bct", "opct", "ssd", "ttrl")},
     **{"cpc_grpo": "CPC-GRPO", "marginal_entropy": "marginal entropy", "f2c_paper": "F2C, `paper`"},
@@ -40,6 +48,7 @@ NAMES = {
     **{"f2c_tokens": "F2C, `cce_space: vocab`", "f2c_both": "F2C, `divergence_space: both`"},
     **{"f2c_uncalibrated": "F2C, `vote_calibration: none`"},
     **{"f2c_online": "F2C, `votes: online`", "f2c_slow": "F2C, `learning_rate: 1e-4`"},
+    **{f"f2c_{number}": f"F2C, {number} templates" for number in (2, 3, 5)},
     **{"f2c_1024": "F2C, 1,024 rows in 64 steps", "f2c_ensemble": "F2C, ensemble as a target"},
     **{"observed_agreement": "P_o", "macro_f1": "macro-F1", "f1_std": "std", "vote_accuracy": "vote"},
     **{"vote_f1": "macro-F1 of the vote", "unmapped_share": "unreadable"},
@@ -61,7 +70,13 @@ class Answers(NamedTuple):
 
 def with_tables(page: str, results: Path = RESULTS) -> str:
     """Return a page with the tables of the results."""
-    kinds = {"results": results_table, "steps": steps_table, "repeats": repeats_table, "forecast": forecast_table}
+    kinds = {
+        "results": results_table,
+        "changes": changes_table,
+        "steps": steps_table,
+        "repeats": repeats_table,
+        "forecast": forecast_table,
+    }
 
     def section(found: re.Match[str]) -> str:
         return found[1] + kinds[found[2]](results, *(words.split() for words in found[3].split("|"))) + found[4]
@@ -76,6 +91,9 @@ def markdown(head: str, lines: list[str]) -> str:
 
 def name_of(word: str) -> str:
     """Return the name of a model, task, method, metric or part."""
+    method, _, source = word.partition("_from_")
+    if source:
+        return f"{name_of(method)}, trained on {name_of(source)}"
     return NAMES.get(word, word.replace("_", " "))
 
 
@@ -105,18 +123,11 @@ def results_table(
 ) -> str:
     """Return a table of methods, and a sentence on F2C."""
     lines, claims, head = [], [], ""
-    for model, task, part, method in product(models, tasks, parts, methods):
-        runs, bases = (audits_of(results / model / task, name, part) for name in (method, "base"))
-        if not runs or not bases:
-            continue
-        views = [view for view in VIEWS if view in bases[0]]
-        metrics = list(bases[0]["raw"]["metrics"])[: 2 if brief else None]
-        vote = answers_of(bases[0], views[-1]).votes_are_right
+    for place, method, line, runs, base in compared(results, models, tasks, methods, parts):
+        views = [view for view in VIEWS if view in base]
+        metrics = list(base["raw"]["metrics"])[: 2 if brief else None]
+        vote = answers_of(base, views[-1]).votes_are_right
         differences = [difference_from(vote, [answers_of(run, view).are_right for run in runs]) for view in views]
-        names = ((model, models), (task, tasks), (part, parts))
-        place = ", ".join(name_of(name) for name, several in names if len(several) > 1)
-        line = f"| {place}{place and ': '}{name_of(method)}"
-        line += f", {count(len(runs), 'seed')}" if method != "base" else ""
         head = "| model"
         for view, (difference, interval) in zip(views, differences, strict=True):
             means = [percent(np.mean([run[view]["metrics"][name] for run in runs])) for name in metrics]
@@ -127,6 +138,44 @@ def results_table(
             claims.append(f"{claim(*differences[0])}{place and f' ({place})'}")
     sentence = f"Next to this vote, one template of F2C has {'; '.join(claims)}."
     return markdown(f"{head} |", lines) + ("\n".join([*textwrap.wrap(sentence, 140), "", ""]) if claims else "")
+
+
+def compared(results: Path, *columns: list[str]) -> Iterable[tuple[Any, ...]]:
+    """Return for each line of a table its place, method and start, the method's audits, and the base's audit."""
+    models, tasks, methods, parts = columns
+    for model, task, part, method in product(models, tasks, parts, methods):
+        runs, bases = (audits_of(results / model / task, name, part) for name in (method, "base"))
+        if runs and bases:
+            names = ((model, models), (task, tasks), (part, parts))
+            place = ", ".join(name_of(name) for name, several in names if len(several) > 1)
+            line = f"| {place}{place and ': '}{name_of(method)}"
+            line += f", {count(len(runs), 'seed')}" if method != "base" else ""
+            yield place, method, line, runs, bases[0]
+
+
+def changes_table(results: Path, *columns: list[str]) -> str:
+    """Return a table of agreement and accuracy, each with its difference from the base and the paired interval."""
+    lines, head = [], "| model |"
+    shown = [*product(VIEWS, SHOWN[:2])]
+    for view, metric in shown:
+        head += f" {VIEWS[view]}{name_of(metric)} |"
+    for _, method, line, runs, base in compared(results, *columns):
+        for view, metric in shown:
+            before, *after = (scores_of(audit, view) for audit in (base, *runs))
+            value = np.mean([run[view]["metrics"][metric] for run in runs])
+            line += f" | {percent(value)}"
+            if method != "base":
+                interval = METRICS[metric].change_interval(before, *after)
+                line += f", {points(value - base[view]['metrics'][metric])} ({point_interval(interval)})"
+        lines.append(f"{line} |")
+    return markdown(head, lines)
+
+
+def scores_of(audit: dict[str, Any], view: str) -> Scores:
+    """Return the answers of an audit as scores: 0 for the label that a template answers."""
+    gold, answers = (characters(texts).astype(int) for texts in ([audit["gold"]], audit[view]["predictions"].values()))
+    is_answer = answers[..., None] == np.arange(audit["num_labels"])
+    return Scores(np.where(is_answer, 0.0, -np.inf), gold[:, 0])
 
 
 def difference_from(vote: np.ndarray, answers: list[np.ndarray]) -> tuple[float, tuple[float, float] | None]:
@@ -169,15 +218,15 @@ def steps_table(results: Path, model: list[str], tasks: list[str]) -> str:
 def repeats_table(results: Path, *repeats: list[str]) -> str:
     """Return how many answers of two runs of a cell differ, and how much their metrics."""
     lines = []
-    for cell, *models in repeats:
-        audits = [read_json(results / model / f"{cell}.json")["audits"] for model in models]
+    for cells in repeats:
+        audits = [read_json(results / f"{cell}.json")["audits"] for cell in cells]
         pairs = [[audit[part]["raw"] for audit in audits] for part in audits[0]]
         answers = [["".join(view["predictions"].values()) for view in pair] for pair in pairs]
         number = sum(sum(map(str.__ne__, *texts)) for texts in answers)
         changes = [max(abs(one["metrics"][name] - two["metrics"][name]) for one, two in pairs) for name in SHOWN[:2]]
         words = f"{number} of {sum(len(text) for text, _ in answers):,}"
-        lines.append(f"| {cell} | {' and '.join(models)} | {words} | {' | '.join(map(percent, changes))} |")
-    return markdown("| cell | models | different answers | P_o, at most | accuracy, at most |", lines)
+        lines.append(f"| {' and '.join(cells)} | {words} | {' | '.join(map(percent, changes))} |")
+    return markdown("| runs | different answers | P_o, at most | accuracy, at most |", lines)
 
 
 def forecast_table(results: Path, *_: list[str]) -> str:

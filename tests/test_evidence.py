@@ -17,26 +17,37 @@ from tests.metrics import oracle
 from tests.report.made_runs import open_run
 
 pytestmark = pytest.mark.xdist_group("evidence")
+NUMBER = re.compile(r"[−+±]?\d+\.\d")
 RESULTS = sorted(run.RESULTS.glob("*/*/*.json"))
 
 
 def test_the_tasks_have_the_rows_and_templates_of_earlier_results(language, promptsource_folder, tmp_path):
-    assert [path.name for path in write_tasks(language, tmp_path)] == ["mr.yaml", "ag.yaml"]
-    written = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert [path.name for path in write_tasks(language, tmp_path)] == ["mr.yaml", "ag.yaml", "trec.yaml"]
+    written = {path.name: path.read_bytes() for path in tmp_path.iterdir() if not path.name.startswith("trec")}
     assert len(written) == 8
     assert written == {name: (language / name).read_bytes() for name in written}
 
 
+def test_trec_asks_how_many_for_a_quantity_and_where_for_a_location(language, promptsource_folder, tmp_path):
+    *_, task_file = write_tasks(language, tmp_path)
+    rows = [json.loads(line) for line in (tmp_path / "trec_test.jsonl").read_text().splitlines()]
+    for template in flip_flop.load_task(task_file).templates:
+        for first, answer in (("How many", "Quantity"), ("Where", "Location")):
+            asked = [row for row in rows if row["text"].startswith(first)]
+            answers = [template.render(row, "label")[1][row["label"]] for row in asked]
+            assert answers.count(answer) > 0.9 * len(asked) > 9
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """The base and one training run of the demo, and that run's audit on another task, by the command."""
+    """The base and one training run of the demo, and their audits on another task, by the command."""
     folder = tmp_path_factory.mktemp("cells")
     with pytest.MonkeyPatch.context() as patch:
         for name, value in (("TEST_ROWS", 52), ("ROWS", 12), ("EVAL_ROWS", 6)):
             patch.setattr(run, name, value)
         few = {"max_steps": 2, "per_device_train_batch_size": 3, "eval_steps": 1, "logging_steps": 1}
         patch.setattr(run, "SETTINGS", few | {"learning_rate": 3e-3})
-        command(patch, folder, "demo/base-0", "demo/f2c-1", "demo_remarks/f2c_from_demo-1")
+        command(patch, folder, "demo/base-0", "demo/f2c-1", "demo_remarks/base-0", "demo_remarks/f2c_from_demo-1")
         yield folder
 
 
@@ -170,6 +181,28 @@ def test_a_table_has_the_mean_over_seeds_and_leaves_out_methods_without_a_result
 
 
 @pytest.mark.slow
+def test_a_table_of_changes_compares_one_template_of_each_run_with_one_of_the_base(made):
+    page = "<!-- changes toy | demo_remarks | base f2c_from_demo | held_out -->\n<!-- end of changes -->"
+    base, trained = (read(made, f"demo_remarks/{cell}-{seed}") for cell, seed in (("base", 0), ("f2c_from_demo", 1)))
+    text = tables.with_tables(page, made / "results")
+    lines = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    assert [line[0] for line in lines] == ["model", "base", "F2C, trained on demo, 1 seed"]
+    before, after = (result["audits"]["held_out"] for result in (base, trained))
+    expected = [
+        [100 * recomputed(audit[view], audit["gold"])[metric] for audit in (before, after)]
+        for view in ("raw", "calibrated")
+        for metric in ("observed_agreement", "accuracy")
+    ]
+    for (old, new), shown_old, shown in zip(expected, lines[1][1:], lines[2][1:], strict=True):
+        assert float(shown_old) == pytest.approx(old, abs=0.051)
+        value, change, low, high = (
+            float(number.replace("−", "-").replace("±", "")) for number in NUMBER.findall(shown)
+        )
+        assert (value, change) == (pytest.approx(new, abs=0.051), pytest.approx(new - old, abs=0.051))
+        assert low <= change <= high
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("file", RESULTS, ids=lambda file: "/".join(file.parts[-3:]))
 def test_a_published_result_follows_from_its_digits(file):
     result = json.loads(file.read_text())
@@ -217,7 +250,9 @@ def test_steps_and_repeats_by_slow_loops():
     shown = [float(line.split("|")[3].split()[0]) for line in page.splitlines() if re.search(r"\| \d+\.\d", line)]
     assert [*shown[:3], shown[7]] == pytest.approx([100 * value for value in (*values, certain)], abs=0.051)
     assert f"{certain * 100:.1f} on {100 * len(kept) / len(gold):.1f} % of the rows" in page
-    repeats = tables.with_tables(f"<!-- repeats {cell} {model.name} {model.name[:-5]} -->\n<!-- end of repeats -->")
+    repeats = tables.with_tables(
+        f"<!-- repeats {model.name}/{cell} {model.name[:-5]}/{cell} -->\n<!-- end of repeats -->"
+    )
     first, second = ("".join("".join(one["raw"]["predictions"].values()) for one in audit.values()) for audit in audits)
     assert f"| {sum(one != two for one, two in zip(first, second, strict=True))} of 10,000 |" in repeats
 
