@@ -72,7 +72,7 @@ class TemplateRecord(Section):
 class TaskRecord(Section):
     """A task, its templates and the data of one split, by digest; see :attr:`flip_flop.tasks.RenderedSplit.record`.
 
-    ``instances_digest`` differs between two samples of one file. ``digests`` is of earlier versions.
+    ``instances_digest`` differs between two samples of one file. ``digests`` is empty.
     """
 
     name: str
@@ -108,10 +108,7 @@ class TaskRecord(Section):
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class ModelRecord(Section):
-    """The base model. ``digest`` covers its weight files, or its name on the hub and its commit.
-
-    ``digests`` is of earlier versions.
-    """
+    """The base model. ``digest`` covers its weight files, or its name on the hub and its commit."""
 
     name: str = ""
     revision: str | None = None
@@ -325,5 +322,5 @@ def find_corruption(folder: Path, only: Container[str] = ()) -> str | None:
 
 
 def find_change(folder: Path, only: Container[str] = ()) -> str | None:
-    """Return the damage of a folder that an earlier version may have written, which wrote no manifest."""
+    """Return the damage of a folder's files. Without a manifest they are not checked."""
     return find_corruption(folder, only) if (folder / MANIFEST).exists() else None

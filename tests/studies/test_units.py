@@ -133,8 +133,7 @@ def test_a_damaged_adapter_of_a_finished_study_is_named_and_repaired(copy):
 def test_a_training_without_its_adapter_and_its_mark_is_repaired(copy):
     made, folder = copy
     training, out = made.trainings[0], folder.run(made.trainings[0])
-    for file in ("MANIFEST.json", "cell.json"):  # an earlier version wrote no manifest
-        (out / file).unlink()
+    (out / "cell.json").unlink()
     shutil.rmtree(out / "adapter")
     (line,) = failed(folder, made)
     assert f"{out / 'adapter' / 'adapter_config.json'} is missing." in line

@@ -19,10 +19,6 @@ from flip_flop.tasks import Task, load_task, require_templates_for_training
 from flip_flop.training.settings import EXECUTION_ONLY
 
 KEY_DIGITS = 12
-# The version of the digests. Another number changes all of them.
-SCHEME = 2
-# Settings of methods that are newer than these digests, which have them only if they are not the default.
-SINCE_SCHEME = ("num_samples",)
 # Parts of the provenance that do not decide a result: the digests of the rows and of the ids do. Another commit with
 # the same rows must not train again, and a node without a network cannot look up the commit.
 LOCATIONS = ("source", "mirror", "revision", "branch", "splits")
@@ -273,10 +269,7 @@ def cell_key(plan: Plan, cell: Cell, task: Task) -> str:
         provenance = task.rows(split).provenance
         data[split] = {name: value for name, value in provenance.items() if name not in LOCATIONS}
     settings = _deciding(cell.settings) if is_training else dict(cell.settings)
-    if settings["backend"] == "auto":
-        settings["backend"] = "packed"  # the default's name in earlier versions, with the same results
     inputs = {
-        "scheme": SCHEME,
         "kind": cell.kind,
         "model": dict(plan.model_identity),
         "dtype": plan.setup.dtype,
@@ -285,12 +278,7 @@ def cell_key(plan: Plan, cell: Cell, task: Task) -> str:
         "data": data,
         "limit": plan.study.limit,
         "training": cell.training,
-        # Without a date, an audit of tomorrow is the same cell.
-        "settings": {
-            name: value
-            for name, value in settings.items()
-            if name not in EXECUTION_ONLY and (name != "prompt_date" or value is not None)
-        },
+        "settings": {name: value for name, value in settings.items() if name not in EXECUTION_ONLY},
     }
     if is_training and plan.study.eval_limit is not None:
         inputs["eval_limit"] = plan.study.eval_limit
@@ -309,7 +297,7 @@ def _deciding(settings: Mapping[str, Any]) -> dict[str, Any]:
     config = training_config(settings)
     values, defaults = resume_settings(config), resume_settings(training_config({}))
     changed = {name for name in values if name in settings and values[name] != defaults[name]}
-    names = (changed | set(recorded_settings(config)).difference(SINCE_SCHEME)) & set(values)
+    names = (changed | set(recorded_settings(config))) & set(values)
     return {name: values[name] for name in sorted(names)}
 
 

@@ -17,22 +17,19 @@ from transformers.trainer import TRAINER_STATE_NAME
 from flip_flop import files
 from flip_flop.errors import InputError, log
 from flip_flop.method import find_method
-from flip_flop.record import ADAPTER_CONFIG, ADAPTER_WEIGHTS, MANIFEST, RUN_FILE, find_corruption, write_manifest
+from flip_flop.record import ADAPTER_CONFIG, ADAPTER_WEIGHTS, MANIFEST, find_corruption, write_manifest
 from flip_flop.scoring.distributed import rank, wait_for_all
 from flip_flop.training.config import F2CConfig
 from flip_flop.training.folder import (
     LOCK,
     PLAN,
     complete_checkpoints,
-    find_damage,
     holds_run,
     leftovers,
     list_checkpoints,
 )
 from flip_flop.training.settings import EXECUTION_ONLY
 
-# Changes with the files of a checkpoint.
-FORMAT = 2
 BEST = (ADAPTER_WEIGHTS, ADAPTER_CONFIG)  # the files that are loaded from the best checkpoint
 # The inputs of a run that have a digest in its plan.
 INPUTS = {
@@ -144,12 +141,6 @@ def check_plan(out: Path, plan: dict[str, Any], *, resume: bool) -> list[str]:
     before = files.read_object(path)
     if before is None or not all(isinstance(before.get(section), dict) for section in ("settings", "model", "digests")):
         raise InputError("E-RUN-BROKEN", f"{path} cannot be read.", "Restore it, or choose another --out.")
-    if before.get("format") != FORMAT and (find_damage(out) or not (out / RUN_FILE).exists()):
-        raise InputError(
-            "E-RESUME-CHANGED",
-            f"cannot resume {out}: its checkpoints are those of another version of flip-flop.",
-            "Finish it with that version, or choose another --out.",
-        )
     # A run keeps the date of its start.
     plan["settings"]["prompt_date"] = plan["settings"]["prompt_date"] or before["settings"].get("prompt_date")
     defaults = {item.name: _as_json(item.default) for item in fields(F2CConfig)}  # of settings that are newer

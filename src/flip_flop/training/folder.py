@@ -5,7 +5,7 @@ from pathlib import Path
 from flip_flop.console import is_first_process
 from flip_flop.errors import InputError
 from flip_flop.files import lock
-from flip_flop.record import ADAPTER_CONFIG, ADAPTER_WEIGHTS, MANIFEST, RUN_FILE, find_change
+from flip_flop.record import MANIFEST, RUN_FILE, find_corruption
 
 PLAN, LOCK = "plan.json", ".lock"
 
@@ -44,11 +44,7 @@ def holds_run(out: Path, *, resume: bool) -> bool:
 
 def find_damage(out: Path) -> str | None:
     """Name the missing or changed file of a finished run; ``None`` if the run is complete or has not finished."""
-    if not (out / RUN_FILE).exists():
-        return None
-    weights = (f"adapter/{name}" for name in (ADAPTER_CONFIG, ADAPTER_WEIGHTS))
-    # An earlier version wrote no manifest.
-    return find_change(out) or next((f"{name} is missing" for name in weights if not (out / name).is_file()), None)
+    return find_corruption(out) if (out / RUN_FILE).exists() else None
 
 
 def leftovers(out: Path) -> set[Path]:

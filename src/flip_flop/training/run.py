@@ -45,7 +45,6 @@ from flip_flop.tasks import Task
 from flip_flop.training.adapter import load_trained, restored, sharded_state
 from flip_flop.training.card import CARD, base_name, change_on_validation, describe, model_card
 from flip_flop.training.checkpoints import (
-    FORMAT,
     PLAN,
     check_plan,
     checkpoint_to_resume,
@@ -130,7 +129,6 @@ def train(
         config.disable_tqdm = quiet
         config.hub_strategy = HubStrategy.END  # only the selected adapter and its card are sent
         plan: dict[str, Any] = {
-            "format": FORMAT,
             "settings": resume_settings(config) | {"num_processes": world_size()},
             "model": {"dtype": loaded.record.dtype, "shard": sharding_of(loaded.model)},
             "digests": {
