@@ -98,7 +98,8 @@ def test_words_for_missing_values_are_right_answers_of_texts_but_not_of_numbers(
     assert "'N/A', 'None' in 'answer': right answers" in caplog.text
 
 
-BLANKS = [*sorted(STR_NA_VALUES | {"NaT", " NaN ", "\u200b", "\xa0", "  "}), None]
+ERRORS = {"#REF!", "#DIV/0!", "#NAME?", "#VALUE!", "#NUM!", "#NULL!", "#SPILL!", "#CALC!", "#WERT!", "Err:502"}
+BLANKS = [*sorted(STR_NA_VALUES | ERRORS | {"NaT", " NaN ", "\u200b", "\xa0", "  "}), None]
 
 
 @pytest.mark.parametrize("blank", BLANKS)

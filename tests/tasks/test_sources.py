@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from flip_flop.errors import InputError
 from flip_flop.evaluation.run_directory import check_target
 from flip_flop.hub import check_model_name
-from flip_flop.tasks import FileSource, HubSource, RowsSource, load_file
+from flip_flop.tasks import FileSource, HubSource, RowsSource, Task, load_file
 from flip_flop.tasks.readers import read_csv_rows
 from flip_flop.tasks.sources import as_source
 from tests.refused import refused
@@ -150,9 +150,27 @@ def write_sheet(path, *rows, merged=None):
 def test_a_cell_of_a_spreadsheet_is_read_as_the_program_shows_it(tmp_path):
     cells = ("_x000D_ is a return, _x005F_x000D_ is not", "#REF!", "#N/A", "#NAME?", 1001.0, 1.23456789012345e15, 0.5)
     (row,) = write_sheet(tmp_path / "a.xlsx", [*"abcdefg"], cells).load().rows
-    expected = ["\r is a return, _x000D_ is not", "#REF!", None, "#NAME?", 1001, 1234567890123450, 0.5]
+    expected = ["\r is a return, _x000D_ is not", None, None, None, 1001, 1234567890123450, 0.5]
     assert list(row.fields.values()) == expected
     assert type(row.fields["e"]) is int
+
+
+@pytest.mark.parametrize("suffix", ["xlsx", "csv", "tsv"])
+@pytest.mark.parametrize("error", ["#REF!", "#N/A", "#DIV/0!", "#BEZUG!", "Err:502"])
+def test_a_text_of_a_spreadsheet_that_is_an_error_is_missing(tmp_path, suffix, error):
+    rows = [("text", "urgent"), (error, "no"), (f"The cell shows {error}", "yes")]
+    source = write_sheet(tmp_path / "a.xlsx", *rows)
+    if suffix != "xlsx":
+        separator = {"csv": ",", "tsv": "\t"}[suffix]
+        source = FileSource(tmp_path / f"a.{suffix}")
+        source.path.write_text("\n".join(map(separator.join, rows)))
+    assert [row.fields["text"] for row in source.load().rows] == [None, rows[2][0]]
+    task = Task("tickets", ["{{ text }} Urgent?"], {"test": source}, labels=("no", "yes"), label_field="urgent")
+    refused(
+        r"E-TPL-EMPTY: template 'template_1', .*a\.\w+ (row|line) 2: a missing value of 'text' is",
+        task.instances,
+        "test",
+    )
 
 
 def test_a_formula_has_the_result_that_the_program_saved(tmp_path):

@@ -71,12 +71,19 @@ def read_rows(path: Path, encoding: str = "utf-8", delimiter: str | None = None)
     return rows, unit
 
 
-# The texts that pandas reads or writes for a missing value.
-MISSING = frozenset(
+# A formula without a value, in spreadsheets in English, German, French, Spanish and Italian, and in LibreOffice.
+CELL_ERRORS = frozenset(
     (
-        *("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>"),
-        *("N/A", "NA", "NULL", "NaN", "NaT", "None", "n/a", "nan", "null"),
+        *("#REF!", "#NAME?", "#VALUE!", "#DIV/0!", "#N/A", "#NUM!", "#NULL!", "#SPILL!", "#CALC!", "#FIELD!"),
+        *("#ERROR!", "#BEZUG!", "#WERT!", "#ZAHL!", "#NV", "#VALEUR!", "#NOM?", "#NOMBRE!", "#NUL!", "#N/D", "#¡REF!"),
+        *("#¡VALOR!", "#¿NOMBRE?", "#¡DIV/0!", "#¡NUM!", "#RIF!", "#VALORE!", "#NOME?"),
+        *(f"Err:{number}" for number in range(501, 541)),
     )
+)
+# The texts that pandas reads or writes for a missing value, and those errors.
+MISSING = CELL_ERRORS.union(
+    ("", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>"),
+    ("N/A", "NA", "NULL", "NaN", "NaT", "None", "n/a", "nan", "null"),
 )
 
 
@@ -136,11 +143,13 @@ def check_columns(columns: Sequence[str], where: str) -> None:
         raise InputError("E-DATA-COLUMN", f"{where}: two columns are named {name!r}.", "Rename one of them.")
 
 
-def read_csv_rows(text: str, delimiter: str | None, where: str, kind: str = ".csv") -> list[tuple[int, dict[str, str]]]:
+def read_csv_rows(
+    text: str, delimiter: str | None, where: str, kind: str = ".csv"
+) -> list[tuple[int, dict[str, str | None]]]:
     r"""The rows under a header line, each with the line at which it begins; blank lines are skipped.
 
-    A cell is a text: types are not guessed. The default delimiter is that of the file's suffix; Excel's first line
-    ``sep=;`` gives another. ``where`` names the file in an error.
+    A cell is a text: types are not guessed. An error of a spreadsheet is None. The default delimiter is that of the
+    file's suffix; Excel's first line ``sep=;`` gives another. ``where`` names the file in an error.
 
     Raises:
         InputError: ``E-DATA-ENCODING``, ``E-DATA-PARSE`` or ``E-DATA-COLUMN``.
@@ -210,7 +219,8 @@ def _under_names(
     check_columns([*names.values()], where)
     found, seen = [], set()
     for number, cells in rows:
-        fields = {name: cells[place] if place < len(cells) else "" for place, name in names.items()}
+        values = [None if cell in CELL_ERRORS else cell for cell in cells]
+        fields = {name: values[place] if place < len(values) else "" for place, name in names.items()}
         for place, cell in enumerate(cells):
             if place not in names and (text := cell_text(cell)):
                 if place or text in seen or not text.isdecimal():
@@ -370,10 +380,11 @@ def _check_sheet(sheet: Any, path: Path) -> None:
 
 
 def _plain(cell: Any) -> Any:
-    """Return the value of a spreadsheet's cell: whole numbers as integers, dates as text, None for ``#N/A``."""
+    """Return the value of a spreadsheet's cell: whole numbers as integers, dates as text, None for an error."""
+    if cell.data_type == "e":
+        return None
     value = "" if cell.value is None else cell.value
     if isinstance(value, str):  # it has control characters as _x000D_
-        text = re.sub("_x(?!0000)(00[0-9A-Fa-f]{2})_", lambda code: chr(int(code[1], 16)), value)
-        return None if cell.data_type == "e" and text == "#N/A" else text
+        return re.sub("_x(?!0000)(00[0-9A-Fa-f]{2})_", lambda code: chr(int(code[1], 16)), value)
     value = int(value) if isinstance(value, float) and value.is_integer() else value
     return value if isinstance(value, int | float) else str(value)
