@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import sys
 
 import pandas as pd
@@ -109,7 +110,7 @@ FILES = {
         "a.csv",
         csv("question,choice1,choice2,label", choices),
         (),
-        ("choice", [0, 1], ["{{ choice1 }} ||| {{ choice2 }}"] * 2),
+        ("choice", [0, 1], ["{{ choice1|trim }} ||| {{ choice2|trim }}"] * 2),
     ),
     "no labels": (
         "a.csv",
@@ -259,6 +260,24 @@ def test_options_in_columns_of_any_name_are_answers(flip_flop, folder):
         == 0
     )
     assert "{{ row['Die Frage?'] }}\n{{ A }}" in load_task("task.yaml").templates[0].jinja
+
+
+@pytest.mark.parametrize("kind", ["choice", "judge"])
+def test_spaces_around_options_do_not_tell_the_right_one(kind, flip_flop, folder):
+    names = ("choice1", "choice2") if kind == "choice" else ("answer_a", "answer_b")
+    options = [[" rain \n", "snow"], ["rain", "\tsnow"]]
+    rows = [{"question": f"Why {n}?", names[0]: options[n][0], names[1]: options[n][1]} for n in (0, 1)]
+    verdicts = ([0, 1], ["first", "second"])[kind == "judge"]
+    labelled = [row | {"verdict": verdict} for row, verdict in zip(rows, verdicts, strict=True)]
+    (folder / "a.jsonl").write_text(asked(*labelled))
+    result = flip_flop("init", "a.jsonl", "--kind", kind, "--label", "verdict")
+    assert (result.code, result.err) == (0, "")
+    first, second = load_task("task.yaml").instances("test")
+    assert [prompt.replace("Why 0", "Why 1") for prompt in first.prompts] == list(second.prompts)
+    assert first.choices == second.choices
+    varied = flip_flop("templates", "vary", "task.yaml", "--number", "20", "--out", "more.yaml").out
+    listed = "ask" if kind == "judge" else "listed"
+    assert re.search(rf"^{listed} format .* order \(1, 0\)", varied, flags=re.MULTILINE)
 
 
 def test_label_names_encoding_and_delimiter_are_written_into_the_task_and_hold_for_predict(flip_flop, folder):

@@ -175,11 +175,19 @@ def make_templates(
     options: Sequence[str],
     question: str,
 ) -> list[Template]:
-    """Make the templates of an entry for the columns ``texts`` and ``options``, and the labels in ``words``."""
+    """Make the templates of an entry for the columns ``texts`` and ``options``, and the labels in ``words``.
+
+    Options, and answers to compare, are printed without outer spaces, which often mark the right one.
+    """
     count = len(options) or len(words)
+    compared = options or (texts[-2:] if phrasings.needs == "pair" else ())
+
+    def printed(name: str) -> str:
+        return f"{{{{ {reference(name, columns)}{'|trim' if name in compared else ''} }}}}"
+
     letters = string.ascii_uppercase[:count] if count <= 26 else [str(index + 1) for index in range(count)]
-    listed = [f"{{{{ {reference(name, columns)} }}}}" for name in options] or [_literal(word) for word in words]
-    text, other, second = [f"{{{{ {reference(name, columns)} }}}}" for name in texts], "", ""
+    listed = list(map(printed, options)) or [_literal(word) for word in words]
+    text, other, second = list(map(printed, texts)), "", ""
     if phrasings.needs == "pair":
         *text, other, second = text
     if phrasings.needs == "other" or (phrasings.needs == "question" and len(text) > 1 and not question):
