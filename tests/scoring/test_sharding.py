@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
-from transformers import GemmaConfig, MistralConfig, MixtralConfig, Phi3Config, Qwen2MoeConfig, TrainerCallback
+from transformers import MistralConfig, MixtralConfig, Phi3Config, Qwen2MoeConfig, TrainerCallback
 from transformers.models.llama.modeling_llama import LlamaMLP
 
 from flip_flop.cli import main
@@ -23,13 +23,11 @@ from flip_flop.scoring.causal_lm import unwrap
 from flip_flop.scoring.distributed import rank, wait_for_all
 from flip_flop.scoring.options import ScoringOptions
 from flip_flop.scoring.packed import AnswerStates
-from flip_flop.training.adapter import whole
 from tests.processes import command, end, launch, start_all
 from tests.refused import refused
-from tests.tiny import CONFIGS, GROUPED, ONE_KEY_HEAD, byte_bpe, random_model
+from tests.tiny import CONFIGS, GROUPED, byte_bpe, random_model
 from tests.training.conftest import adapter_weights, log_of, make_task, make_trainer, run, signal_in
 
-SHARDS = ("fsdp", "tp")
 EXPERTS = GROUPED | {"num_experts_per_tok": 2}
 KINDS = {
     **{name: CONFIGS[name] for name in ("qwen2", "gpt_neox", "qwen3")},  # tied, untied and fused qkv, tied
@@ -42,20 +40,8 @@ KINDS = {
     "mistral": (MistralConfig, GROUPED | {"sliding_window": 8}),
     "gpt2": CONFIGS["gpt2"],
 }
-# Rows are longer than its window, and transformers has no plan to divide its layers.
-UNSCORED = {("mistral", "packed"), ("gpt2", "tp")}
-# Models that transformers does not divide in two, or that are quantized, and the reason.
-REFUSED = {
-    ("tp", "one_key_head"): "has 1 key value heads, which 2 processes cannot divide. Use another number of processes",
-    ("tp", "gpt2"): "has no `tp_plan`",
-    ("fsdp", "quantized"): "are quantized, and --shard does not divide those",
-}
+UNPACKED = "mistral"  # rows are longer than its window
 TRAINED = ("gpt_neox", "qwen2_moe")  # and qwen2, stopped and resumed
-# Adapters that PEFT does not divide.
-UNTRAINED = {
-    ("tp", "phi3"): 'E-ADAPTER: .* tp_plan "rowwise_split_input" .* Use --shard fsdp',
-    ("tp", "mixtral"): 'E-ADAPTER: .* tp_plan "packed_colwise" .* Use --shard fsdp',
-}
 # Half of the steps have no consensus and so no gradient, the first two among them.
 STEPS = {"lora_dropout": 0.0, "votes": "frozen", "seed": 0}
 # Long and short rows: with 60 tokens in a pass, two processes have 3 and 2 rows, and different numbers of passes.
@@ -81,20 +67,14 @@ def measure(folder, shard):
     """Write what a process computes with each model: scores, gradients, adapter, its weights."""
     torch.set_num_threads(1)
     for name in KINDS:
-        if (name, shard) in UNSCORED:
-            continue
         loaded = load_model(folder / name, device="cpu", shard=shard)
         done = {}
-        for backend in ("packed", "padded"):
-            if (name, backend) in UNSCORED:
-                continue
+        for backend in ("padded",) if name == UNPACKED else ("packed", "padded"):
             options = ScoringOptions(backend=backend, batch_tokens=60)
             done[backend] = score(loaded, ROWS, options, shared=shard is not None).scores
         before = local_weights(loaded.model)
-        if (shard, name) in UNTRAINED:
-            refused(UNTRAINED[shard, name], trained, loaded, folder / f"{name}-{shard}", instances=4)
-        elif name in TRAINED:
-            done |= trained(loaded, folder / f"{name}-{shard}", instances=2 if shard == "fsdp" else 4)
+        if name in TRAINED:
+            done |= trained(loaded, folder / f"{name}-{shard}", instances=2 if shard else 4)
         after = local_weights(loaded.model)
         assert all(torch.equal(value, after[key]) for key, value in before.items())
         done["weights"] = sum(value.numel() for value in before.values())
@@ -126,21 +106,20 @@ def trained(loaded, out, instances):
         def on_pre_optimizer_step(self, args, state, control, **kwargs):
             if state.global_step == 0:
                 values = trainer.adapted.named_parameters()
-                noted.update({name: whole(value.grad).clone() for name, value in values if value.grad is not None})
+                noted.update({name: value.grad.clone() for name, value in values if value.grad is not None})
 
     trainer.add_callback(Note())
     trainer.train()
-    adapter = {name: whole(value) for name, value in adapter_weights(trainer).items()}
     return {
         "gradient": noted,
-        "adapter": adapter,
+        "adapter": adapter_weights(trainer),
         "losses": [e["loss"] for e in trainer.state.log_history if "loss" in e],
     }
 
 
 def stop_and_resume(folder, shard=None):
     """Train with evaluations and checkpoints. A signal to the last process stops all of them, and they resume."""
-    changes = {"per_device_train_batch_size": 1 if shard == "fsdp" else 2, **STEPS}
+    changes = {"per_device_train_batch_size": 1 if shard else 2, **STEPS}
     for resume in (False, True) if shard else (False,):
         with pytest.MonkeyPatch.context() as patch:
             if shard and not resume and rank() == 1:
@@ -149,14 +128,9 @@ def stop_and_resume(folder, shard=None):
             result = run(folder / f"run-{shard}", model=loaded, resume=resume, **changes)
         assert (result.adapter is None) == (shard is not None and not resume)
     if shard:
-        for kind in ("None", "fsdp") if shard == "tp" else ("None",):
-            line = f"E-RESUME-CHANGED: .*shard .'?{kind}'?, now '{shard}'"
-            loaded = load_model(folder / "qwen2", device="cpu", shard=shard)
-            refused(line, run, folder / f"run-{kind}", model=loaded, resume=True, **changes)
-        if shard == "tp":
-            line = "E-CONFIG: optim adafactor does not update what --shard tp divides"
-            fresh = load_model(folder / "qwen2", device="cpu", shard=shard)
-            refused(line, run, folder / "adafactor", model=fresh, optim="adafactor", **changes)
+        loaded = load_model(folder / "qwen2", device="cpu", shard=shard)
+        line = "E-RESUME-CHANGED: .*shard .None, now 'fsdp'"
+        refused(line, run, folder / "run-None", model=loaded, resume=True, **changes)
         # The adapter of the run, on the model in parts.
         again = load_model(folder / "qwen2", adapter=folder / f"run-{shard}" / "adapter", device="cpu", shard=shard)
         scores = score(again, ROWS, shared=True).scores
@@ -182,65 +156,51 @@ def divide_rows_in_one(folder):
 
 
 def two_processes(folder):
-    """First ``fsdp``, because ``tp`` lets the processes compute the same rows from then on."""
     torch.set_num_threads(1)
     divide_rows_in_one(folder)
-    for shard in SHARDS:
-        measure(folder, shard)
-        stop_and_resume(folder, shard)
-    for shard, name in REFUSED:
-        line = refused("^E-", load_model, folder / name, device="cpu", shard=shard)
-        assert REFUSED[shard, name] in line
-        wait_for_all()
+    measure(folder, "fsdp")
+    stop_and_resume(folder, "fsdp")
+    line = "E-DISTRIBUTED: .* are quantized, and --shard does not divide those"
+    refused(line, load_model, folder / "quantized", device="cpu", shard="fsdp")
+    wait_for_all()
 
 
 @pytest.mark.slow
 def test_two_processes_with_half_of_the_weights_compute_what_one_computes(tmp_path):
     for name, (kind, settings) in KINDS.items():
         save(tmp_path, name, kind(**settings, vocab_size=len(byte_bpe())))
-    for name in ("one_key_head", "quantized"):
-        quantized = {"quantization_config": {"quant_method": "fp8"}} if name == "quantized" else {}
-        config = GemmaConfig(**ONE_KEY_HEAD, pad_token_id=None, vocab_size=len(byte_bpe()))
-        save(tmp_path, name, config, **quantized)
+    kind, settings = KINDS["qwen2"]
+    quantized = {"quantization_config": {"quant_method": "fp8"}}
+    save(tmp_path, "quantized", kind(**settings, vocab_size=len(byte_bpe())), **quantized)
     measure(tmp_path, None)
     stop_and_resume(tmp_path)
     code, shown = launch(2, two_processes, tmp_path, output=tmp_path / "output.txt")
     assert code == 0, shown
     for name in KINDS:
         alone = torch.load(tmp_path / f"{name}-None.pt", weights_only=False)
-        for shard in SHARDS:
-            if (name, shard) in UNSCORED:
-                continue
-            other, case = torch.load(tmp_path / f"{name}-{shard}.pt", weights_only=False), f"{name}, {shard}"
-            for backend in other.keys() & {"packed", "padded"}:
-                np.testing.assert_allclose(other[backend], alone[backend], rtol=1e-6, atol=1e-6, err_msg=case)
-            assert 0.5 * alone["weights"] <= other["weights"] < 0.56 * alone["weights"], case
-            if name not in TRAINED:
-                continue
-            assert largest_difference(other["gradient"], alone["gradient"], relative=True) < 1e-6, case
-            assert largest_difference(other["adapter"], alone["adapter"]) < 1e-5, case
-            assert other["losses"] == pytest.approx(alone["losses"], rel=1e-5), case
+        other = torch.load(tmp_path / f"{name}-fsdp.pt", weights_only=False)
+        for backend in other.keys() & {"packed", "padded"}:
+            np.testing.assert_allclose(other[backend], alone[backend], rtol=1e-6, atol=1e-6, err_msg=name)
+        assert 0.5 * alone["weights"] <= other["weights"] < 0.56 * alone["weights"], name
+        if name in TRAINED:
+            assert largest_difference(other["gradient"], alone["gradient"], relative=True) < 1e-6, name
+            assert largest_difference(other["adapter"], alone["adapter"]) < 1e-5, name
+            assert other["losses"] == pytest.approx(alone["losses"], rel=1e-5), name
 
     scores, divided = (torch.load(tmp_path / name, weights_only=False) for name in ("qwen2-None.pt", "divided.pt"))
     np.testing.assert_allclose(divided, scores["packed"], rtol=1e-6, atol=1e-6)
     alone = load_file(tmp_path / "run-None" / "adapter" / "adapter_model.safetensors")
-    for shard in SHARDS:
-        out = tmp_path / f"run-{shard}"
-        other = load_file(out / "adapter" / "adapter_model.safetensors")
-        assert largest_difference(other, alone) < 1e-5
-        losses = [[entry["loss"] for entry in log_of(path, "loss")] for path in (out, tmp_path / "run-None")]
-        assert losses[0] == pytest.approx(losses[1], rel=1e-5)
-        one = load_model(tmp_path / "qwen2", adapter=out / "adapter", device="cpu")
-        again = torch.load(tmp_path / f"again-{shard}.pt", weights_only=False)
-        np.testing.assert_allclose(score(one, ROWS).scores, again, rtol=1e-6, atol=1e-6)
-        refused(
-            f"E-RESUME-CHANGED: .*num_processes .2, now 1.*shard .'{shard}', now None",
-            run,
-            out,
-            model=load_model(tmp_path / "qwen2", device="cpu"),
-            resume=True,
-            **STEPS,
-        )
+    out = tmp_path / "run-fsdp"
+    other = load_file(out / "adapter" / "adapter_model.safetensors")
+    assert largest_difference(other, alone) < 1e-5
+    losses = [[entry["loss"] for entry in log_of(path, "loss")] for path in (out, tmp_path / "run-None")]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    one = load_model(tmp_path / "qwen2", adapter=out / "adapter", device="cpu")
+    again = torch.load(tmp_path / "again-fsdp.pt", weights_only=False)
+    np.testing.assert_allclose(score(one, ROWS).scores, again, rtol=1e-6, atol=1e-6)
+    whole = load_model(tmp_path / "qwen2", device="cpu")
+    line = "E-RESUME-CHANGED: .*num_processes .2, now 1.*shard .'fsdp', now None"
+    refused(line, run, out, model=whole, resume=True, **STEPS)
 
 
 def load_with_failure(folder):
@@ -302,8 +262,7 @@ def command_with_little_memory(out, *words):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shard", SHARDS)
-def test_run_whose_memory_ran_out_resumes_with_smaller_passes(tmp_path, flip_flop, shard):
+def test_run_whose_memory_ran_out_resumes_with_smaller_passes(tmp_path, flip_flop):
     alone, out, output = tmp_path / "1", tmp_path / "2", tmp_path / "output.txt"
     words = [
         "--model",
@@ -320,7 +279,7 @@ def test_run_whose_memory_ran_out_resumes_with_smaller_passes(tmp_path, flip_flo
     ]
     words += ["--max-steps", 4, "--save-strategy", "steps", "--save-steps", 2, "--eval-strategy", "no"]
     flip_flop("train", *words, "--per-device-train-batch-size", 4, "--out", alone)
-    words += ["--per-device-train-batch-size", 2 if shard == "fsdp" else 4, "--shard", shard, "--out", out]
+    words += ["--per-device-train-batch-size", 2, "--shard", "fsdp", "--out", out]
     code, shown = launch(2, command_with_little_memory, out, *words, output=output)
     line = "E-MEMORY: process 1: CUDA out of memory. Lower --batch-tokens, or start more processes."
     assert (code, shown.count(line)) == (2, 1), shown
@@ -340,11 +299,10 @@ def test_commands_of_two_processes_write_and_print_once(tmp_path, flip_flop):
     task.write_text(json.dumps(content | {"templates": [{"name": text[-4:], "jinja": text} for text in jinja]}))
     words = ("predict", "--model", "demo", "--task", task, "--input", tmp_path / "rows.jsonl", "--out")
     assert flip_flop(*words, tmp_path / "None.jsonl").code == 0
-    for shard in SHARDS:
-        out = tmp_path / f"{shard}.jsonl"
-        code, shown = launch(2, command, *words, out, "--shard", shard, output=tmp_path / shard)
-        assert (code, shown.count("1 row")) == (0, 1), shown
-        assert out.read_text() == (tmp_path / "None.jsonl").read_text()
+    out = tmp_path / "fsdp.jsonl"
+    code, shown = launch(2, command, *words, out, "--shard", "fsdp", output=tmp_path / "predict.txt")
+    assert (code, shown.count("1 row")) == (0, 1), shown
+    assert out.read_text() == (tmp_path / "None.jsonl").read_text()
     words = (
         "audit",
         "--model",
@@ -355,7 +313,7 @@ def test_commands_of_two_processes_write_and_print_once(tmp_path, flip_flop):
         1,
         "--dry-run",
         "--shard",
-        "tp",
+        "fsdp",
         "--out",
         tmp_path,
     )

@@ -38,7 +38,7 @@ def changed(first, later) -> set[str]:
         (small(SHORT | {"adam_beta2": 0.999, "eval_delay": 0}), ()),  # the library's defaults
         (small(SHORT | {"batch_tokens": 512, "per_device_eval_batch_size": 3, "torch_empty_cache_steps": 4}), ()),
         (small(settings={"methods": {"swarm": {"lora_r": 3}}}), ()),
-        (small(shard="tp"), ()),
+        (small(shard="fsdp"), ()),
         (small(SHORT | {"learning_rate": 2e-4}), ("train", "audit cce")),
         (small(SHORT | {"adam_beta2": 0.9}), ("train", "audit cce")),
         (small(settings={"methods": {"cce": {"lora_r": 3}}}), ("train", "audit cce")),

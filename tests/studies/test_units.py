@@ -380,10 +380,10 @@ def test_two_processes_with_half_of_the_weights_match_one(tmp_path):
     made = plan(small(WHOLE, methods=methods, limit=8), setup)
     path = alone.write_plan(made)
     assert [here("work", path, "--unit", unit.name) for unit in made.units] == [DONE, DONE]
-    sharded, folder = plan(small(WHOLE, methods=methods, limit=8, shard="tp"), setup), StudyFolder(tmp_path / "tp")
+    sharded, folder = plan(small(WHOLE, methods=methods, limit=8, shard="fsdp"), setup), StudyFolder(tmp_path / "fsdp")
     assert sharded.cells == made.cells  # the same digests
     names = {"name": "small", "model": "demo", "tasks": ["demo_clear"], "methods": list(methods)}
-    study = write_study(tmp_path, yaml.safe_dump({**names, "settings": WHOLE, "limit": 8, "shard": "tp"}))
+    study = write_study(tmp_path, yaml.safe_dump({**names, "settings": WHOLE, "limit": 8, "shard": "fsdp"}))
     assert here("run", study, "--out", folder.root, "--device", "cpu", "--processes-per-unit", "2") == 0
     assert set(folder.states(sharded).values()) == {"done"}
     one, two = (adapter(root, made.trainings[0]) for root in (alone, folder))
@@ -392,7 +392,7 @@ def test_two_processes_with_half_of_the_weights_match_one(tmp_path):
         scores, others = (load_run(root.run(cell)).scores for root in (alone, folder))
         np.testing.assert_allclose(others, scores, rtol=1e-5, atol=1e-5)
     recorded = json.loads((folder.run(made.trainings[0]) / "plan.json").read_text())
-    assert recorded["model"]["shard"] == "tp"
+    assert recorded["model"]["shard"] == "fsdp"
 
 
 @pytest.mark.slow
@@ -447,7 +447,7 @@ def test_export_launches_only_training_units(tmp_path):
 
 
 def test_units_that_divide_the_weights_need_a_launcher(tmp_path):
-    study, out = write_study(tmp_path, f"{LONG}shard: tp\n"), tmp_path / "list"
+    study, out = write_study(tmp_path, f"{LONG}shard: fsdp\n"), tmp_path / "list"
     sharded = ("run", study, "--out", tmp_path / "out", "--device", "cpu", "--export", out)
     for options, expected in (
         ((), "E-DISTRIBUTED: shard divides .* there is one. .*study run --processes-per-unit N"),

@@ -161,7 +161,7 @@ def _train(plan: Plan, folder: StudyFolder, cell: Cell) -> None:
     """Train, or continue from the last checkpoint. A stopped run ends this process, as a stopped audit does."""
     task, out, study = _open(plan, cell), folder.run(cell), plan.study
     config = make_config(dict(cell.settings) | {"use_cpu": not plan.setup.on_gpu}, cell.label)
-    split_batch_across_ranks(config, 1 if study.shard == "tp" else num_processes())
+    split_batch_across_ranks(config, num_processes())
     if is_first_process():
         (out / CELL).unlink(missing_ok=True)  # written when the run is complete
     data = load_training_data(task, config, limit=study.limit, eval_limit=study.eval_limit)

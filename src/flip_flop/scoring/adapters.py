@@ -26,7 +26,6 @@ from flip_flop.record import (
     find_change,
 )
 from flip_flop.scoring.causal_lm import as_input_error
-from flip_flop.scoring.distributed import sharding_of
 
 # Kinds that change weights. PEFT reads only the adapter's two files for them.
 ADAPTER_KINDS = (  # noqa: SIM905 - quotes round twenty words hide the words
@@ -34,8 +33,6 @@ ADAPTER_KINDS = (  # noqa: SIM905 - quotes round twenty words hide the words
     "VBLORA VERA WAVEFT"
 ).split()
 
-# PEFT's warning of a layer that transformers divides in a way that it does not know.
-UNDIVIDED = "(?i)tp.plan "
 OTHER_MODEL = "Give --model the model it was trained on."
 
 
@@ -94,9 +91,8 @@ def load_adapter(model: nn.Module, adapter: Path) -> nn.Module:
     """
     from peft import PeftModel
 
-    what, hint = f"{adapter} does not fit the model", "Use --shard fsdp." if sharding_of(model) == "tp" else OTHER_MODEL
-    with as_input_error("E-ADAPTER", what, hint, Exception), warnings.catch_warnings():
-        warnings.filterwarnings("error", message=UNDIVIDED)
+    what = f"{adapter} does not fit the model"
+    with as_input_error("E-ADAPTER", what, OTHER_MODEL, Exception), warnings.catch_warnings():
         # PEFT only warns about missing tensors, and would keep random ones.
         warnings.filterwarnings("error", message=".*missing adapter keys.*")
         config = json.loads((adapter / ADAPTER_CONFIG).read_text(encoding="utf-8"))

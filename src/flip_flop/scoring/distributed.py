@@ -24,19 +24,12 @@ from flip_flop.scoring.causal_lm import as_input_error, unwrap
 from flip_flop.scoring.options import Shard
 
 T = TypeVar("T")
-# Under tensor parallelism, all processes compute each layer of the same rows together. It stays so in this process.
-_computes_same_rows = False
 _answered = functools.partial(as_input_error, *OTHER_ENDED)
 
 
 def world_size() -> int:
     """Return the number of processes."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
-
-
-def num_parts() -> int:
-    """Return the number of parts into which the processes divide rows: one if all compute the same."""
-    return 1 if _computes_same_rows else world_size()
 
 
 def rank() -> int:
@@ -71,7 +64,7 @@ def sum_gradients(parameters: Iterable[Tensor]) -> None:
 
     Losses are divided by the number of instances of all processes, so that the sum is the gradient of the step.
     """
-    if num_parts() == 1:
+    if world_size() == 1:
         return
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     present = _sum(torch.tensor([parameter.grad is not None for parameter in trained], device=trained[0].device).int())
@@ -91,7 +84,7 @@ def any_rank(flag: bool, device: torch.device) -> bool:
 
 def shard(items: Sequence[Any]) -> Sequence[Any]:
     """Return the part of this process: every n-th item of a list."""
-    return items[rank() % num_parts() :: num_parts()]
+    return items[rank() :: world_size()]
 
 
 @_answered()
@@ -131,16 +124,13 @@ class PassError(InputError):
     """A computation that all processes share has failed in this process, which can only end: the others wait in it."""
 
 
-def sharding_arguments(shard: Shard, name: str, config: PreTrainedConfig, device: str) -> dict[str, Any]:
+def sharding_arguments(name: str, config: PreTrainedConfig, device: str) -> dict[str, Any]:
     """Return the arguments of ``from_pretrained`` that divide a model between all processes.
 
     Raises:
         InputError: ``E-DISTRIBUTED`` if the model cannot be divided.
     """
-    degree, text = world_size(), config.get_text_config()
     default = torch.accelerator.current_accelerator() or torch.device("cpu")
-    heads = {key: getattr(text, key, None) or degree for key in ("num_attention_heads", "num_key_value_heads")}
-    uneven = [f"{count} {key.removeprefix('num_').replace('_', ' ')}" for key, count in heads.items() if count % degree]
     obstacles = {
         f"transformers {transformers.__version__} is installed, and --shard needs {SHARDING_SINCE}": (
             Version(transformers.__version__) < Version(SHARDING_SINCE)
@@ -151,29 +141,18 @@ def sharding_arguments(shard: Shard, name: str, config: PreTrainedConfig, device
         f"--shard uses {default.type} on this machine, and --device is {device}": (
             torch.device(device).type != default.type
         ),
-        f"{name} has {''.join(uneven[:1])}, which {degree} processes cannot divide": shard == "tp" and bool(uneven),
     }
     for obstacle, is_met in obstacles.items():
         if is_met:
-            raise InputError(
-                "E-DISTRIBUTED",
-                f"{obstacle}.",
-                "Use another number of processes, or --shard fsdp." if shard == "tp" else "Leave --shard out.",
-            )
+            raise InputError("E-DISTRIBUTED", f"{obstacle}.", "Leave --shard out.")
     from transformers.distributed import DistributedConfig
 
-    global _computes_same_rows
-    _computes_same_rows = _computes_same_rows or shard == "tp"
-    divided = DistributedConfig(fsdp_size=degree) if shard == "fsdp" else DistributedConfig(tp_size=degree)
-    return {"distributed_config": divided, "device_map": None}
+    return {"distributed_config": DistributedConfig(fsdp_size=world_size()), "device_map": None}
 
 
 def sharding_of(model: nn.Module) -> Shard | None:
     """Return how a model is divided between the processes."""
-    distributed_config = getattr(unwrap(model).config, "distributed_config", None)
-    if distributed_config is None:
-        return None
-    return "fsdp" if distributed_config.fsdp_size > 1 else "tp"
+    return None if getattr(unwrap(model).config, "distributed_config", None) is None else "fsdp"
 
 
 @contextmanager
@@ -203,7 +182,7 @@ def shared_pass(model: nn.Module) -> Iterator[None]:
 
 def announce_pass(model: nn.Module) -> None:
     """Tell the other processes that this process computes a pass, for which the weights of all are gathered."""
-    if sharding_of(model) == "fsdp":
+    if sharding_of(model) is not None:
         any_rank(True, unwrap(model).device)
 
 
@@ -211,8 +190,7 @@ def announce_pass(model: nn.Module) -> None:
 def in_step(model: nn.Module, spare: Callable[[], Any]) -> Iterator[None]:
     """Compute passes inside of this context; then ``spare`` passes, as long as another process announces one.
 
-    The weights of a model that is divided by ``fsdp`` are gathered for each pass, so that all processes compute the
-    same number of them.
+    The weights of a sharded model are gathered for each pass, so that all processes compute the same number of them.
     """
     failure: Exception | None = None
     try:
@@ -221,7 +199,7 @@ def in_step(model: nn.Module, spare: Callable[[], Any]) -> Iterator[None]:
         raise
     except (InputError, torch.OutOfMemoryError) as error:  # between two passes
         failure = error
-    while sharding_of(model) == "fsdp" and any_rank(False, unwrap(model).device):
+    while sharding_of(model) is not None and any_rank(False, unwrap(model).device):
         spare()
     if failure is not None:
         raise failure

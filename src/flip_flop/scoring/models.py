@@ -269,7 +269,7 @@ def load_model(
         device: ``cpu``, ``cuda``, ...; ``auto`` uses a GPU if available.
         device_map: ``auto`` distributes the layers over all GPUs, then the CPU's memory. It replaces ``device``.
         quantization_config: ``4bit`` (NF4, double quantization) or ``8bit``, by bitsandbytes; or one of transformers.
-        shard: ``fsdp`` or ``tp`` divides the weights between the processes of a launcher, all of which call this.
+        shard: ``fsdp`` divides the weights between the processes of a launcher, all of which call this.
 
     Raises:
         InputError: ``E-MODEL-...`` and ``E-ADAPTER-...``; ``E-DISTRIBUTED`` for a model that cannot be sharded.
@@ -306,7 +306,7 @@ def load_model(
         if stored and isinstance(quantization, BitsAndBytesConfig):
             raise InputError("E-MODEL-DEVICE", f"The weights of {name} are quantized already.", "Leave --load-in out.")
     if shard is not None:
-        how |= sharding_arguments(shard, name, config, device)
+        how |= sharding_arguments(name, config, device)
     if shard is not None or (quantization_config is not None and not stored):
         # transformers does not check shapes while it divides or quantizes the weights.
         load_weights(source, config=config, device_map={"": "meta"})

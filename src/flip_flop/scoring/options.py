@@ -13,8 +13,8 @@ TooLongPolicy = Literal["refuse", "skip"]
 # Bits of quantized weights: NF4 with double quantization as in QLoRA, or LLM.int8().
 LoadIn = Literal["4bit", "8bit"]
 DeviceMap = Literal["auto"]
-# Weights in parts, one in each process: gathered for each pass, or each layer computed in parts.
-Shard = Literal["fsdp", "tp"]
+# Weights in parts, one in each process, which are gathered for each pass.
+Shard = Literal["fsdp"]
 
 _HELP = {
     "chat_template": "Use the tokenizer's chat template; auto: if it has one.",

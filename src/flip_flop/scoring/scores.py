@@ -214,7 +214,7 @@ def score_instances(
     Raises:
         InputError: ``E-NONFINITE`` with the instance's id if the model's output is not finite.
     """
-    backend, is_together = choose_backend(model, instances, backend), distributed.sharding_of(model) == "tp"
+    backend = choose_backend(model, instances, backend)
     scores: list[np.ndarray] = []
     counts: list[np.ndarray] = []
     max_nodes = WINDOW * batch_tokens
@@ -236,9 +236,7 @@ def score_instances(
                 members = [window[index] for index in indices]
                 try:
                     states = answer_states(model, members, backend=backend, batch_tokens=batch_tokens, shared=shared)
-                    # Only the processes of tensor parallelism compute the next pass together, too.
-                    with distributed.shared_pass(model) if is_together else contextlib.nullcontext():
-                        answers = states.scores()
+                    answers = states.scores()
                 except torch.OutOfMemoryError:
                     if len(indices) == 1:
                         raise
@@ -267,7 +265,7 @@ def score_in_parts(
 ) -> Scores:
     """Divide instances between the processes, which all call this function, and join the scores of their parts."""
     part = distributed.shard(instances) or instances[:1]  # a process without a part repeats another's instance
-    parts = distributed.all_results(lambda: score_part(part))[: distributed.num_parts()]
+    parts = distributed.all_results(lambda: score_part(part))
     scores = np.empty((len(instances), *parts[0].scores.shape[1:]), np.float32)
     counts = np.empty(scores.shape, np.int64)
     for number, table in enumerate(parts[: len(instances)]):

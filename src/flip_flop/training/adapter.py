@@ -5,7 +5,7 @@ import hashlib
 import os
 import random
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -14,15 +14,15 @@ import torch
 from peft import LoraConfig, PeftConfig, PeftModel, get_peft_model
 from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from flip_flop.errors import InputError, log, look_up
-from flip_flop.scoring.adapters import ADAPTER_KINDS, UNDIVIDED
+from flip_flop.scoring.adapters import ADAPTER_KINDS
 from flip_flop.scoring.causal_lm import HALF, as_input_error, unwrap
-from flip_flop.scoring.distributed import all_gather, sharding_of
+from flip_flop.scoring.distributed import sharding_of
 from flip_flop.scoring.models import LoadedModel, ModelGiven, as_loaded, load_model
 from flip_flop.training.config import F2CConfig, setting_errors
 from flip_flop.training.step import drawn_for
@@ -33,8 +33,6 @@ INIT_SETTINGS = ("revision", "dtype", "device", "quantization_config")
 STATE_SPACE = {"mamba", "mamba2", "falcon_mamba", "falcon_h1", "nemotron_h"}
 # Share of a model's matrices below which a warning says that the adapter leaves much of it unchanged.
 MIN_SHARE = 0.99
-# The relative difference of the same gradient in two processes, which bfloat16 may round.
-SAME_GRADIENT = 0.02
 
 
 def prepare_model(model: nn.Module, args: F2CConfig, peft_config: PeftConfig | None = None) -> PeftModel:
@@ -60,7 +58,7 @@ def prepare_model(model: nn.Module, args: F2CConfig, peft_config: PeftConfig | N
         raise InputError("E-ADAPTER", f"the active adapter is {names}.", "Name the adapter to train 'default'.")
     adapted = prepare_for_saving(model if isinstance(model, PeftModel) else _with_adapter(model, args, peft_config))
     parts = [name for name, value in adapted.named_parameters() if value.requires_grad and isinstance(value, DTensor)]
-    if parts and sharding_of(adapted) == "fsdp":  # its gradient would be of the rows of all processes
+    if parts:  # its gradient would be of the rows of all processes
         raise InputError("E-ADAPTER", f"{parts[0]} is divided between the processes.", "Train an adapter with LoRA.")
     if adapted is not model:
         _try_step(adapted)
@@ -115,41 +113,17 @@ def _with_adapter(model: nn.Module, args: F2CConfig, peft_config: PeftConfig | N
         as_input_error(
             "E-ADAPTER",
             f"PEFT cannot put the adapter on {type(model).__name__}",
-            "Use --shard fsdp." if sharding_of(model) == "tp" else "Give another peft_config.",
+            "Give another peft_config.",
             (ValueError, UserWarning, AttributeError),
         ),
         drawn_for(torch.device("cpu"), args.seed, "lora"),
         warnings.catch_warnings(),
     ):
         warnings.filterwarnings("ignore", message=".*did not match any targeted module.*")  # of fused experts
-        warnings.filterwarnings("error", message=UNDIVIDED)
         adapted = cast(PeftModel, get_peft_model(model, copy.deepcopy(config)))  # which it changes
-        if sharding_of(model) == "tp":
-            with drawn_for(torch.device("cpu"), args.seed, "lora"):
-                _initialize_as_whole(adapted, copy.deepcopy(config))
     if peft_config is None:
         _warn_of_share(adapted)
     return adapted
-
-
-def _initialize_as_whole(adapted: PeftModel, config: PeftConfig) -> None:
-    """Give each process its part of the adapter of one process. PEFT draws the parts separately."""
-    causal_lm = unwrap(adapted)
-    with torch.device("meta"):
-        skeleton = type(causal_lm)(causal_lm.config)
-    for module in skeleton.modules():  # on the CPU, as PEFT needs, and still without memory
-        for name, weight in module.named_parameters(recurse=False):
-            empty = torch.zeros((), dtype=causal_lm.dtype).expand(weight.shape)
-            setattr(module, name, nn.Parameter(empty, requires_grad=False))
-    values = dict(get_peft_model(skeleton, config).named_parameters())
-    with torch.no_grad():
-        for name, part in adapted.named_parameters():
-            if part.requires_grad and isinstance(part, DTensor):
-                linear = cast(nn.Linear, adapted.get_submodule(name.removesuffix(".weight")))
-                linear.out_features, linear.in_features = part.shape  # as transformers reads them
-                part.copy_(distribute_tensor(values[name].to(part.device), part.device_mesh, part.placements))
-            elif part.requires_grad:
-                part.copy_(values[name])
 
 
 def _checkpoint_activations(adapted: PeftModel, kwargs: Any) -> None:
@@ -192,21 +166,9 @@ def _try_step(adapted: PeftModel) -> None:
         with failure, torch.random.fork_rng(devices=devices):  # of dropout
             ids = torch.zeros(1, 3, dtype=torch.long, device=next(adapted.parameters()).device)
             adapted(input_ids=ids, use_cache=False).logits.float().sum().backward()
-            _check_gradients(adapted)
     finally:
         adapted.zero_grad(set_to_none=True)
         adapted.train(was_training)
-
-
-def _check_gradients(adapted: PeftModel) -> None:
-    """Refuse weights that all processes of a model in parts hold whole, and of which one has a part of the gradient."""
-    if sharding_of(adapted) == "tp":
-        held = {name: value.grad for name, value in adapted.named_parameters() if value.grad is not None}
-        norms = {name: float(grad.norm()) for name, grad in held.items() if not isinstance(grad, DTensor)}
-        for others in all_gather(norms):
-            for name, norm in norms.items():
-                if abs(norm - others[name]) > SAME_GRADIENT * norm:
-                    raise InputError("E-ADAPTER", f"the gradient of {name} is divided.", "Use --shard fsdp.")
 
 
 def _lora(causal_lm: PreTrainedModel, args: F2CConfig) -> LoraConfig:
@@ -252,41 +214,10 @@ def _warn_of_share(adapted: PeftModel) -> None:
 
 
 def sharded_state(adapted: nn.Module) -> dict[str, Tensor] | None:
-    """Return the trainable weights of a sharded model as whole tensors. All processes call this.
-
-    The library would gather the weights of the base, too.
-    """
+    """Return the trainable weights of a sharded model. The library would gather the weights of the base, too."""
     if sharding_of(adapted) is None:
         return None
-    return {name: whole(value.detach()) for name, value in adapted.named_parameters() if value.requires_grad}
-
-
-def whole(value: Tensor) -> Tensor:
-    """Return a whole tensor: gather one whose parts are in several processes. Return any other unchanged."""
-    return value.full_tensor() if isinstance(value, DTensor) else value
-
-
-def save_whole(optimizer: torch.optim.Optimizer) -> None:
-    """Let an optimizer save its state whole, by a call in all processes, and load the parts of each process."""
-
-    def of_parts(convert: Callable[[Tensor, DTensor], Tensor]) -> Callable[[Any, dict[str, Any]], dict[str, Any]]:
-        def converted(_: Any, saved: dict[str, Any]) -> dict[str, Any]:
-            parts = [part for group in optimizer.param_groups for part in group["params"]]
-            state = {
-                index: {key: convert(value, parts[index]) for key, value in entry.items()}
-                for index, entry in saved["state"].items()
-            }
-            return {**saved, "state": state}
-
-        return converted
-
-    def divide(value: Tensor, like: Tensor) -> Tensor:
-        if not isinstance(like, DTensor) or value.shape != like.shape:  # such as the number of steps
-            return value
-        return distribute_tensor(value.to(like.device), like.device_mesh, like.placements)
-
-    optimizer.register_state_dict_post_hook(of_parts(lambda value, _: whole(value)))
-    optimizer.register_load_state_dict_pre_hook(of_parts(divide))
+    return {name: value.detach() for name, value in adapted.named_parameters() if value.requires_grad}
 
 
 def weights_digest(adapted: nn.Module) -> str:
@@ -294,7 +225,7 @@ def weights_digest(adapted: nn.Module) -> str:
     digest = hashlib.sha256()
     for parameter in adapted.parameters():
         if parameter.requires_grad:
-            digest.update(whole(parameter.detach()).cpu().contiguous().view(torch.uint8).numpy().tobytes())
+            digest.update(parameter.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
 
 

@@ -17,7 +17,7 @@ from flip_flop.method import find_method
 from flip_flop.metrics import check_prior, gold_of
 from flip_flop.prompts import RenderedInstance, unsupported
 from flip_flop.record import TaskRecord
-from flip_flop.scoring.distributed import num_parts, world_size
+from flip_flop.scoring.distributed import world_size
 from flip_flop.scoring.encode import EncodedInstance, PromptEncoder
 from flip_flop.scoring.options import TooLongPolicy
 from flip_flop.scoring.too_long import refuse_or_skip
@@ -301,7 +301,7 @@ def collate(batch: Sequence[EncodedInstance]) -> dict[str, list[EncodedInstance]
 
 def instances_per_step(config: F2CConfig) -> int:
     """Instances of an optimizer step, over all processes."""
-    return config.per_device_train_batch_size * config.gradient_accumulation_steps * num_parts()
+    return config.per_device_train_batch_size * config.gradient_accumulation_steps * world_size()
 
 
 class KeyedSampler(Sampler[int | None]):
@@ -330,17 +330,17 @@ class KeyedSampler(Sampler[int | None]):
 
     def __iter__(self) -> Iterator[int | None]:
         order = generator(self.seed, "order", self.epoch).permutation(len(self.dataset)).tolist()
-        parts = num_parts()
-        together = parts * self.batch_size
-        for start in range(0, len(self) // world_size() * parts, together):
+        together = world_size() * self.batch_size
+        for start in range(0, len(self), together):
             for process in range(world_size()):
-                share = order[start : start + together][process % parts :: parts]
+                share = order[start : start + together][process :: world_size()]
                 yield from share
                 yield from [None] * (self.batch_size - len(share))
 
     def __len__(self) -> int:
-        batches, rest = divmod(len(self.dataset), num_parts() * self.batch_size)
-        return (batches + (rest > 0 and not self.drop_last)) * world_size() * self.batch_size
+        together = world_size() * self.batch_size
+        batches, rest = divmod(len(self.dataset), together)
+        return (batches + (rest > 0 and not self.drop_last)) * together
 
 
 def log_passes(num_instances: int, config: F2CConfig) -> None:

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from transformers import EvalPrediction, PreTrainedTokenizerBase, Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_utils import PredictionOutput, denumpify_detensorize
-from transformers.training_args import OptimizerNames
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from flip_flop.errors import InputError, log, look_up
@@ -39,13 +38,7 @@ from flip_flop.scoring.packed import AnswerStates, answer_states, packed_attenti
 from flip_flop.scoring.scores import check_backend, choose_backend
 from flip_flop.scoring.too_long import TooLong, count_instances
 from flip_flop.tasks import RenderedRows, Task, template_name
-from flip_flop.training.adapter import (
-    check_optimizer,
-    load_trained,
-    prepare_model,
-    save_whole,
-    sharded_state,
-)
+from flip_flop.training.adapter import check_optimizer, load_trained, prepare_model, sharded_state
 from flip_flop.training.card import CARD, change_on_validation, describe, model_card
 from flip_flop.training.checkpoints import Checkpoints
 from flip_flop.training.config import F2CConfig, setting_errors
@@ -161,11 +154,11 @@ class F2CTrainer(Trainer):
         datasets = (*self.datasets, *self.eval_by_name.values(), self.content_free)
         instances = [instance for dataset in datasets for instance in dataset.instances]
         self.backend = choose_backend(self.adapted, instances, args.backend)
-        if distributed.sharding_of(self.adapted) == "fsdp" and self.backend == "padded":
+        if distributed.sharding_of(self.adapted) is not None and self.backend == "padded":
             raise InputError(
                 "E-DISTRIBUTED",
                 "--shard fsdp trains with the packed back end only, which this model or the length of its rows lacks.",
-                "Use --shard tp, one device or another model.",
+                "Use one device or another model.",
             )
         self.model_scores = ModelScores(
             self.adapted,
@@ -465,20 +458,10 @@ class F2CTrainer(Trainer):
             self._has_learned, self._has_gradient = self._has_learned or learns, False
             distributed.sum_gradients(parameters)
         # transformers logs the mean over the processes, but the step's loss is the sum.
-        return sum((loss for loss, _ in results), torch.zeros((), device=self.args.device)) * distributed.num_parts()
+        return sum((loss for loss, _ in results), torch.zeros((), device=self.args.device)) * distributed.world_size()
 
     def _sync_replicated_trainable_parameters(self, model: nn.Module) -> None:
         """Do nothing: the adapter is the same in all processes, and its gradients are summed once a step."""
-
-    def _has_mixed_mesh_grads(self, model: nn.Module) -> bool:
-        """Return whether the adapter is in parts. The library looks at the first gradients only, which may be none."""
-        return distributed.sharding_of(self.adapted) == "tp"
-
-    def _mixed_mesh_grad_norm(self, model: nn.Module, max_norm: float) -> Tensor:
-        """Return 0 for a step without gradients, for which the library fails."""
-        if all(parameter.grad is None for parameter in model.parameters()):
-            return torch.zeros(())
-        return super()._mixed_mesh_grad_norm(model, max_norm)
 
     @cached_property
     def _spare_row(self) -> EncodedInstance:
@@ -506,7 +489,7 @@ class F2CTrainer(Trainer):
         self._sampler.set_epoch(int((self.state.epoch or 0.0) + 1e-6))
         batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
         count = sum(distributed.all_gather(sum(len(batch["instances"]) for batch in batches)))
-        return batches, count * distributed.num_parts() // distributed.world_size()
+        return batches, count
 
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:
         """Return 0: the library's estimate needs ``input_ids``, which a batch of instances lacks."""
@@ -515,7 +498,7 @@ class F2CTrainer(Trainer):
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Add the terms, case shares and vote statistics of the steps since the last log line."""
         if "loss" in logs:
-            statistics = StepStatistics(distributed.all_gather(self.statistics.read())[: distributed.num_parts()])
+            statistics = StepStatistics(distributed.all_gather(self.statistics.read()))
             logs = logs | statistics.means()
             if not self.train_instances[0].votes:  # otherwise each instance has its labels, the answers to it
                 counts = statistics.vote_counts(len(self.train_instances[0].answers[0]))
@@ -595,7 +578,7 @@ class F2CTrainer(Trainer):
             losses.extend(_sums([self._loss_terms(instance) for instance, _ in instances], states).tolist())
 
         num_rows = len(self.model_scores.score_validation(note_losses))
-        parts = distributed.all_gather(losses)[: distributed.num_parts()]
+        parts = distributed.all_gather(losses)
         # Processes without a part repeat the first instance.
         return math.fsum(loss for part in parts[:num_rows] for loss in part) / num_rows
 
@@ -635,28 +618,6 @@ class F2CTrainer(Trainer):
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
         super()._save(output_dir, sharded_state(self.adapted) if state_dict is None else state_dict)
-
-    def create_optimizer(self, *args: Any) -> Any:
-        """Create the optimizer, which saves the state of an adapter in parts whole.
-
-        Raises:
-            InputError: ``E-CONFIG`` for an optimizer of another library than torch and an adapter in parts.
-        """
-        if self.optimizer is None and distributed.sharding_of(self.adapted) == "tp":
-            optimizer = super().create_optimizer(*args)
-            if not type(optimizer).__module__.startswith("torch.optim"):
-                raise InputError(
-                    "E-CONFIG",
-                    f"optim {OptimizerNames(self.args.optim).value} does not update what --shard tp divides.",
-                    "Use adamw_torch, sgd, adagrad or rmsprop, or --shard fsdp.",
-                )
-            save_whole(optimizer)
-        return super().create_optimizer(*args)
-
-    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        if self.optimizer and not self.args.should_save and distributed.sharding_of(self.adapted) == "tp":
-            self.optimizer.state_dict()  # the part of this process
-        super()._save_optimizer_and_scheduler(output_dir)
 
     def create_model_card(
         self, language: Any = None, license: Any = None, tags: Any = None, model_name: str | None = None, *args: Any,
