@@ -1,19 +1,15 @@
 """A server in this process, over a tiny model: one forward for each text.
 
 It is a completions server, or by ``kind`` one that has chat completions only (``chat``, and with ``prompt_logprobs``
-``vllm``), or behaves like ``llama-server`` (``llama``; ``llama after`` returns log-probabilities after the grammar).
+``vllm``), or ignores ``echo`` and has chat completions, as old versions of ``llama-server`` (``llama``).
 """
 
 import contextlib
 import json
-import re
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import torch
-from transformers.convert_slow_tokenizer import bytes_to_unicode
-
-BYTE_OF = {char: byte for byte, char in bytes_to_unicode().items()}
 
 
 class Served:
@@ -32,10 +28,6 @@ class Served:
         self.kind, self.num_top = "completions", 20
         self.waits.set()
         self.lock = threading.Lock()
-
-    def lacks(self, asked):
-        """Whether the server has no such completion."""
-        return self.kind in ("chat", "vllm") or (self.kind.startswith("llama") and "echo" in asked)
 
     @torch.no_grad()
     def log_probs_of(self, ids):
@@ -82,47 +74,20 @@ class Served:
         ]
         return {"prompt_logprobs": [None, *tokens]}
 
-    def forced(self, asked):
-        """The tokens of a grammar, as llama-server returns them."""
-        wanted = [int(token) for token in re.findall(r"<\[(\d+)\]>", asked["grammar"])]
-        log_probs = self.log_probs_of(asked["prompt"] + wanted)
-        content = []
-        for place, token in enumerate(wanted, len(asked["prompt"]) - 1):
-            best = log_probs[place].max(-1)
-            shown = [(token, float(log_probs[place, token])), (int(best.indices), float(best.values))]
-            if self.kind == "llama after":
-                shown = [(token, 0.0), (token, 0.0)]
-            one, top = ({"id": id_, "token": self.tokenizer.decode([id_]), "logprob": value} for id_, value in shown)
-            content.append({**one, "top_logprobs": [top]})
-        choice = {"text": self.tokenizer.decode(wanted), "logprobs": {"content": content}}
-        return choice, len(asked["prompt"]), len(wanted)
-
     def generated(self, asked):
         if "prompt" in asked:
-            return {"text": self.writes(asked["prompt"])}, 3, 2
+            logprobs = {"content": [{"token": "Yes", "logprob": -0.1, "top_logprobs": []}]}
+            return {"text": self.writes(asked["prompt"]), "logprobs": logprobs}, 3, 2
         text = self.writes(asked["messages"][0]["content"])
         return {"message": {"role": "assistant", "content": text}}, 3, 2
 
-    def piece(self, token):
-        """The text of a token, or the bytes of a part of a character."""
-        text, shown = self.tokenizer.decode([token]), self.tokenizer.convert_ids_to_tokens(token)
-        if "\ufffd" in text:
-            return [BYTE_OF[char] for char in shown]
-        return shown.replace("▁", " ") if "▁" in shown else text
-
-    def answer(self, asked, path="/v1/completions"):
-        extra, is_chat = {}, self.kind in ("chat", "vllm") and asked.get("max_tokens") == 1
-        if path == "/tokenize":
-            ids = self.tokenizer(asked["content"])["input_ids"]
-            return {"tokens": [{"id": token, "piece": self.piece(token)} for token in ids]}
-        if path == "/apply-template":
-            return {"prompt": self.rendered(asked["messages"])}
+    def answer(self, asked):
+        extra, is_chat = {}, self.kind != "completions" and "messages" in asked and asked.get("max_tokens") == 1
         if self.kind == "vllm" and "prompt_logprobs" in asked:
             extra = self.prompt_log_probs(asked)
         kind = (
-            self.forced if "grammar" in asked
-            else self.chat if is_chat
-            else self.echoed if asked.get("echo")
+            self.chat if is_chat
+            else self.echoed if asked.get("echo") and self.kind != "llama"
             else self.generated
         )  # fmt: skip
         choice, num_read, num_written = kind(asked)
@@ -145,22 +110,18 @@ def serving(model, tokenizer):
                     return self.connection.close()
                 served.keys.append(self.headers["Authorization"])
                 status = served.fails.pop() if served.fails else 200
-                if self.path == "/v1/completions" and served.lacks(asked):
+                if self.path == "/v1/completions" and served.kind in ("chat", "vllm"):
                     status = 404
                 served.requests.append(asked)
                 body = {"error": {"message": f"no: {served.keys[-1]}"}}
                 if status == 200:
-                    body = served.answer(asked, self.path)
+                    body = served.answer(asked)
             served.waits.wait()
             content = served.changes(json.dumps(body)).encode()
             if served.sends is None:
                 return self.reply(content, status, {"retry-after-ms": "1"})
             self.close_connection = True
             return served.sends(self, content)
-
-        def do_GET(self):
-            owner = "llamacpp" if served.kind.startswith("llama") else "somebody"
-            return self.reply(json.dumps({"object": "list", "data": [{"id": "tiny", "owned_by": owner}]}).encode())
 
         def reply(self, content, status=200, headers=None):
             if self.path in served.slow:

@@ -42,8 +42,6 @@ STRANGE = [
         ("completions", OFF, "echo", "byte_bpe", FEW),
         ("completions", OFF, "echo", "metaspace", STRANGE),
         ("vllm", ScoringOptions(), "prompt_logprobs", "byte_bpe", FEW),
-        ("llama", OFF, "grammar", "metaspace", FEW),
-        ("llama", CHAT, "grammar", "byte_bpe", FEW),
     ],
 )
 def test_exact_api_matches_local_scores(loaded, tmp_path, monkeypatch, kind, options, api, tokenizer, data):
@@ -119,6 +117,13 @@ def test_first_tokens_have_their_score_or_an_upper_bound_or_no_label(served, loa
         assert list(mass.values()) == pytest.approx(np.exp(expected).sum(axis=2).mean(axis=0))
     else:
         assert 0 < has_label.mean() < 1
+
+
+def test_server_that_ignores_echo_is_asked_for_its_top_logprobs(served):
+    server, name = served
+    server.kind = "llama"
+    assert audit(name, FEW, quiet=True).record.scoring["api"] == "top_logprobs"
+    refused("E-ENDPOINT-LOGPROBS: .*no echoed tokens.* --by generation", audit, name, FEW, quiet=True, scoring=OFF)
 
 
 def test_other_text_of_the_chat_template_is_not_scored_as_answer(served, task):

@@ -8,7 +8,7 @@ from flip_flop.errors import InputError, require_whole
 ChatTemplate = Literal["auto", "on", "off"]
 Backend = Literal["auto", "packed", "padded"]
 By = Literal["probability", "generation"]
-Api = Literal["auto", "echo", "grammar", "prompt_logprobs", "top_logprobs"]
+Api = Literal["auto", "echo", "prompt_logprobs", "top_logprobs"]
 TooLongPolicy = Literal["refuse", "skip"]
 # Bits of quantized weights: NF4 with double quantization as in QLoRA, or LLM.int8().
 LoadIn = Literal["4bit", "8bit"]

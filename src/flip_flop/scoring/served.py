@@ -161,8 +161,8 @@ class EndpointScorer(Scorer):
             if options.api != "auto":
                 raise InputError("E-ENDPOINT", f"--api {options.api} has no effect on generated answers.", "Remove it.")
             return [("generation", in_chat) for in_chat, is_possible in ((False, plain), (True, chat)) if is_possible]
-        apis = [(name, False) for name in ("echo", "grammar") if plain]
-        apis += [(name, True) for name in ("grammar", "prompt_logprobs", "top_logprobs") if chat]
+        apis = [("echo", False)] if plain else []
+        apis += [(name, True) for name in ("prompt_logprobs", "top_logprobs") if chat]
         if options.api != "auto":
             apis = [pair for pair in apis if pair[0] == options.api]
             if not apis:
@@ -171,10 +171,7 @@ class EndpointScorer(Scorer):
                     f"--api {options.api} does not fit --chat-template {options.chat_template} and --tokenizer.",
                     "Remove one of them, or see docs/how-to/models.md.",
                 )
-            return apis[:1]
-        if self.server.is_llama_server:  # it ignores or rejects echo
-            return [pair for pair in apis if pair[0] == "grammar"][:1]
-        return [pair for pair in apis if pair[0] != "grammar"]
+        return apis
 
     def _check_mass(self, read: Sequence[RenderedInstance], scores: Scores, names: Sequence[str]) -> None:
         """Refuse probabilities that sum to more than 1, such as probabilities after a grammar."""

@@ -4,12 +4,10 @@ import functools
 import itertools
 import json
 import math
-import multiprocessing
 import os
 import re
 import unicodedata
 from collections.abc import Callable, Sequence
-from multiprocessing.pool import ThreadPool  # its threads are daemons: no reply delays the end of the process
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -23,7 +21,7 @@ from flip_flop.scoring.encode import num_common
 # Retries begin after 0.5 s, 1 s, 2 s, ... up to 8 s. They span about a minute, in which a server can restart.
 LONGEST_WAIT = 8
 NOT_JSON = 599  # no server's status
-RETRIES, SECONDS, SECONDS_TO_NAME = 10, 300.0, 30.0
+RETRIES, SECONDS = 10, 300.0
 WITHOUT_PROBABILITIES = "Add --by generation to use generated answers."
 UNSUPPORTED = (400, 404, 405, 422)  # statuses of a server that lacks an endpoint or an option
 OVERLOADED = re.compile(rb"(?i)rate.?limit|too.many.requests|overloaded|\b(429|50[0234])\b")
@@ -34,7 +32,6 @@ ROUNDING = 0.01
 MIN_SUM = 1e-6  # the most probable of a million tokens has more
 UNK = "<unk>"
 UNKNOWN = "\ufffd"  # the text of a part of a character
-BOS = re.compile(r"<.*>|\[.*\]|", re.DOTALL)  # the text of a BOS token
 Answer = dict[str, Any]
 Tokens = tuple[list[str], list[Any], int]  # texts, log-probabilities, and the number of tokens that the server has read
 
@@ -103,7 +100,6 @@ class WrittenToken(Reply):
 
     token: str = ""
     logprob: LogProb | None = None
-    id: Count | None = None
     top_logprobs: list[ListedToken] = Field(min_length=1)
 
     @model_validator(mode="after")
@@ -122,7 +118,7 @@ class WrittenToken(Reply):
 
 
 class WrittenTokens(Reply):
-    """The tokens of a chat completion, or of any completion of ``llama-server``."""
+    """The tokens of a chat completion."""
 
     content: list[WrittenToken] = Field(min_length=1)
 
@@ -176,20 +172,6 @@ class Completion(Reply):
     def counts(self) -> tuple[int, int]:
         """The numbers of tokens of prompt and completion, or zeros if the server does not count."""
         return (self.usage.prompt_tokens, self.usage.completion_tokens) if self.usage else (0, 0)
-
-
-class Piece(Reply):
-    """A token and its text, or the bytes of a part of a character."""
-
-    id: Count
-    piece: str | list[int]
-
-
-class LlamaReply(Reply):
-    """A reply of ``/apply-template`` or ``/tokenize``. Old versions of ``llama-server`` do not show texts."""
-
-    prompt: str = ""
-    tokens: list[Piece] | list[Count] = []
 
 
 def text_of(shown: str | list[int]) -> str:
@@ -250,23 +232,6 @@ class Server:
         """Return the error of a server that has not answered in time, at this place of the data."""
         return UnreachableError("E-ENDPOINT-ANSWER", f"{place}{self} sent no reply in {seconds:g} seconds.")
 
-    @functools.cached_property
-    def is_llama_server(self) -> bool:
-        """Whether the server calls itself llama.cpp, as ``llama-server`` does in its list of models.
-
-        Raises:
-            InputError: ``E-ENDPOINT-ANSWER`` without a reply in time.
-        """
-        client, seconds = self._client.with_options(max_retries=2), min(self.seconds, SECONDS_TO_NAME)
-        with ThreadPool(1) as pool:
-            try:
-                listed: Any = pool.apply_async(client.get, ("/models",), {"cast_to": object}).get(seconds)
-                return any(model["owned_by"] == "llamacpp" for model in listed["data"])
-            except multiprocessing.TimeoutError:
-                raise self.too_slow(seconds) from None
-            except Exception:  # it may have no list, or a list of another shape
-                return False
-
     def complete(self, **arguments: Any) -> Completion:
         """Return a completion at temperature 0. Some servers have chat completions at every address."""
         reply = self._request("/completions", arguments)
@@ -280,10 +245,6 @@ class Server:
         if answer:
             turns.append({"role": "assistant", "content": answer})
         return self._request("/chat/completions", {"messages": turns, **arguments})
-
-    def post(self, name: str, **body: Any) -> LlamaReply:
-        """Return the reply of an endpoint of ``llama-server``, next to ``/v1``."""
-        return LlamaReply.model_validate(self._send(f"{self.endpoint.url.removesuffix('/v1')}/{name}", body))
 
     def _request(self, path: str, arguments: dict[str, Any]) -> Completion:
         """Send a request, and if the server refuses a parameter, send it again as the server wants."""
@@ -381,7 +342,8 @@ def ask_echo(server: Server, question: Question) -> Answer:
         reply = server.complete(prompt=text, echo=True, logprobs=1, max_tokens=1)
         required(reply.usage, "usage")
         choice, (read, written) = reply.choices[0], reply.counts
-        shown = EchoedTokens.model_validate(required(choice.logprobs, "logprobs"))
+        required(required(choice.logprobs, "logprobs").get("tokens"), "echoed tokens")
+        shown = EchoedTokens.model_validate(choice.logprobs)
         number, is_echoed = len(shown.tokens), (choice.text or "").startswith(text)
         required(is_echoed or number > 1 or None, "echoed text")
         lengths = {number, len(shown.token_logprobs), len(shown.text_offset or shown.tokens)}
@@ -447,43 +409,6 @@ def _score(
             raise MissingError(f"the chat template writes {after[:40]!r} for the answer")
         _check_end(context[cut:], tokens[cut:], answer)
     return _answer(server, log_probs[len(tokens) - number :], merged, used, 1)
-
-
-def ask_grammar(server: Server, question: Question) -> Answer:
-    """Score an answer as a generation whose grammar allows only the answer's tokens (``llama-server``).
-
-    The server returns the log-probabilities from before the grammar.
-    """
-    prompt, answer = question.prompt, question.answer
-    if question.in_chat:
-        prompt = server.post("apply-template", messages=[{"role": "user", "content": prompt}]).prompt
-        if plain(question.prompt) not in plain(prompt):
-            raise ValueError("the prompt is not in its chat template")
-    whole, context = (_tokenized(server, text) for text in (prompt + answer, prompt))
-    cut = num_common(context, whole)
-    _check_end([text for _, text in context[cut:]], [text for _, text in whole[cut:]], answer)
-    ids = [token for token, _ in whole]
-    grammar = f"root ::= {' '.join(f'<[{token}]>' for token in ids[cut:])}"
-    body = {"grammar": grammar, "n_probs": 1, "post_sampling_probs": False}
-    reply = server.complete(prompt=ids[:cut], max_tokens=len(ids[cut:]), **body)
-    shown = WrittenTokens.model_validate(reply.choices[0].logprobs).content
-    text = plain("".join(token.token for token in shown))
-    is_same = [token.id for token in shown] == ids[cut:] and (reply.usage is None or reply.counts == (cut, len(shown)))
-    is_spelt = text.endswith(plain(answer)) and plain(prompt + answer).endswith(text)
-    if not cut or not is_same or not (is_spelt or UNK in text or not text.isascii()):
-        raise ValueError("other tokens than the answer's")
-    return _answer(server, [token.logprob for token in shown], cut < len(context), *reply.counts)
-
-
-def _tokenized(server: Server, text: str) -> list[tuple[int, str]]:
-    """Return the tokens of a text and their texts, which are empty from old versions of ``llama-server``."""
-    reply = server.post("tokenize", content=text, add_special=True, parse_special=True, with_pieces=True)
-    tokens = [(piece.id, text_of(piece.piece)) if isinstance(piece, Piece) else (piece, "") for piece in reply.tokens]
-    first, *rest = [shown for _, shown in tokens]
-    has_bos = BOS.fullmatch(first) and rest[:1] != [first]
-    if not spell([first, *rest], text) and not (has_bos and spell(rest, text)):
-        raise ValueError("/tokenize returns the tokens of another text")
-    return tokens
 
 
 def ask_top_logprobs(server: Server, question: Question) -> Answer:
@@ -564,9 +489,8 @@ def spell(tokens: Sequence[str], text: str) -> bool:
 
 APIS = {
     "echo": ask_echo,
-    "grammar": ask_grammar,
     "prompt_logprobs": ask_prompt_logprobs,
     "top_logprobs": ask_top_logprobs,
     "generation": ask_generation,
 }
-EXACT = ("echo", "grammar", "prompt_logprobs")  # one question per answer, and the score of the whole answer
+EXACT = ("echo", "prompt_logprobs")  # one question per answer, and the score of the whole answer
