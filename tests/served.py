@@ -16,8 +16,9 @@ class Served:
     """The requests to a test server, and switches for its answers.
 
     ``log_probs``: return the prompt's log-probabilities. ``fails``: statuses of the next requests. ``dies_after``:
-    number of answers. ``writes``: generated texts by prompt. ``changes``: a function of an answer. ``waits``: seconds.
-    ``sends``: a function of handler and body that writes the reply. ``slow``: such a function by path, of handler only.
+    number of answers. ``shows``: the text of a token. ``writes``: generated texts by prompt. ``changes``: a function of
+    an answer. ``waits``: seconds. ``sends``: a function of handler and body that writes the reply. ``slow``: such a
+    function by path, of handler only.
     """
 
     def __init__(self, model, tokenizer):
@@ -26,6 +27,7 @@ class Served:
         self.log_probs, self.dies_after, self.writes = True, None, lambda prompt: "Yes"
         self.changes, self.waits, self.sends = lambda content: content, threading.Event(), None
         self.kind, self.num_top = "completions", 20
+        self.shows = lambda token: tokenizer.decode([token])
         self.waits.set()
         self.lock = threading.Lock()
 
@@ -42,7 +44,7 @@ class Served:
         """The prompt and one more token."""
         ids = self.tokenizer(asked["prompt"])["input_ids"]
         log_probs = self.log_probs_of(ids)
-        tokens = [self.tokenizer.decode([token]) for token in [*ids, int(log_probs[-1].argmax())]]
+        tokens = [self.shows(token) for token in [*ids, int(log_probs[-1].argmax())]]
         if not self.log_probs:
             return {"text": tokens[-1], "logprobs": None}, len(ids), 1
         values = [float(log_probs[place - 1, ids[place]]) for place in range(1, len(ids))]
@@ -56,7 +58,7 @@ class Served:
         if asked.get("logprobs"):
             num_top = self.num_top if self.num_top > 20 else min(self.num_top, asked["top_logprobs"])
             best = self.log_probs_of(ids)[-1].topk(num_top)
-            texts = [self.tokenizer.decode([token]) for token in best.indices.tolist()]
+            texts = [self.shows(token) for token in best.indices.tolist()]
             top = [
                 {"token": text, "logprob": value, "bytes": list(text.encode())}
                 for text, value in zip(texts, best.values.tolist(), strict=True)
@@ -67,9 +69,9 @@ class Served:
     def prompt_log_probs(self, asked):
         """The log-probabilities of the prompt's tokens, as vLLM returns them."""
         ids = self.tokenizer(self.rendered(asked["messages"]))["input_ids"]
-        log_probs, decoded = self.log_probs_of(ids), self.tokenizer.decode
+        log_probs = self.log_probs_of(ids)
         tokens = [
-            {str(token): {"logprob": float(log_probs[place, token]), "rank": 1, "decoded_token": decoded([token])}}
+            {str(token): {"logprob": float(log_probs[place, token]), "rank": 1, "decoded_token": self.shows(token)}}
             for place, token in enumerate(ids[1:])
         ]
         return {"prompt_logprobs": [None, *tokens]}

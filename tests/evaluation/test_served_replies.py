@@ -16,6 +16,7 @@ from flip_flop import ScoringOptions, audit
 from flip_flop.errors import InputError
 from flip_flop.prompts import Template
 from flip_flop.scoring import EndpointScorer
+from flip_flop.scoring.served import first_token_scores
 from tests.evaluation.conftest import TEMPLATES, make_rows, make_task
 from tests.refused import refused
 from tests.served import serving
@@ -57,6 +58,11 @@ def certain(reply):
 
 def with_usage(**counts):
     return lambda reply: reply["usage"].update(counts)
+
+
+def without_usage_and_with_other_text(reply):
+    reply.pop("usage")
+    reply["choices"][0]["logprobs"]["tokens"][0] += "x"
 
 
 def without_last_token(reply):
@@ -105,7 +111,7 @@ FAULTS = [
             without_last_token,
         )
     ),
-    (changed(lambda reply: reply.pop("usage")), ECHO, None, "E-ENDPOINT-LOGPROBS: .*: no usage"),
+    (changed(without_usage_and_with_other_text), ECHO, None, "E-ENDPOINT-LOGPROBS: .*: no usage"),
     (changed(with_log_prob(None)), ECHO, None,
      "E-ENDPOINT-LOGPROBS: Instance .*: tiny at http.* sends no log-probability of some of the .* --by generation"),
     *(
@@ -270,6 +276,60 @@ def test_fewer_top_logprobs_are_requested_as_the_server_allows(served, task, wor
     silent = audit(name.replace("#tiny", "#silent"), task, quiet=True, scoring=TOP)
     assert (silent.scores == theirs.scores).all()
     assert silent.record.scoring["adapted"] == theirs.record.scoring["adapted"] == {"top_logprobs": 5}
+
+
+NLI = ["entailment", "neutral", "contradiction"]
+
+
+@pytest.mark.parametrize(
+    ("top", "choices", "order"),
+    [
+        # The most probable token begins the best answer, and a longer one of the same answer is improbable.
+        ([("contr", -0.1), ("ne", -3.2), ("ent", -3.5), (" contradiction", -9.0)], NLI, [2, 1, 0]),
+        ([("ent", -1.0), ("neutral", -1.5), ("contr", -2.0), (" entail", -2.8)], NLI, [0, 1, 2]),
+        # Tokens of one text are different tokens: with a space, without, or shown without it.
+        ([("No", -1.0), ("Yes", -1.4), (" Yes", -1.6)], ["No", "Yes"], [1, 0]),
+        ([("No", -1.0), ("Yes", -1.4), ("Yes", -1.6)], ["No", "Yes"], [1, 0]),
+        # As in vocabularies of byte-level BPE and SentencePiece.
+        ([("ĠYes", -0.5), ("No", -1.5)], ["No", "Yes"], [1, 0]),
+        ([("▁Yes", -0.5), ("▁No", -1.5)], ["No", "Yes"], [1, 0]),
+        ([("ĊĊYes", -0.5), ("No", -1.5)], ["No", "Yes"], [1, 0]),
+        ([("Ġ", -0.1), ("▁", -2.5), ("No", -3.0), ("Yes", -4.0)], ["No", "Yes"], [0, 1]),
+        ([("æĺ¯", -0.5), ("åĲ¦", -1.5)], ["否", "是"], [1, 0]),
+        ([("Ãī", -0.5), ("Non", -1.5)], ["Non", "École"], [1, 0]),
+        ([("É", -0.5), ("Non", -1.5)], ["Non", "École"], [1, 0]),
+        # Parts of characters.
+        ([("<0xE6>", -0.5), ("<0xE5>", -1.5)], ["否", "是"], [1, 0]),
+        ([(r"bytes:\xe6\x98", -0.5), (r"bytes: \xe5", -1.5)], ["否", "是"], [1, 0]),
+        ([(r"\xe6\x98", -0.5), (r" \xe5", -1.5)], ["否", "是"], [1, 0]),
+        ([("æĺ", -0.5), ("Ġå", -1.5)], ["否", "是"], [1, 0]),
+    ],
+)
+def test_answers_rank_by_the_probability_of_all_tokens_that_begin_them(top, choices, order):
+    scores = first_token_scores(top, choices, "")
+    assert np.argsort(scores).tolist()[::-1] == order
+
+
+def test_answer_that_shares_a_probable_token_has_no_label():
+    """``S`` may begin the answer that is second without it."""
+    sections = ["Sports", "Sci/Tech", "World"]
+    for top in ([("World", -1.0), ("Sports", -1.4), ("S", -1.6)], [("Sports", -1.0), ("Sci", -1.2), ("S", -2.0)]):
+        assert first_token_scores(top, sections, "") == [-np.inf] * 3
+    assert np.argmax(first_token_scores([("World", -0.5), ("Sports", -1.6), ("S", -2.0)], sections, "")) == 2
+    # Whichever of both it begins, the answer is not Sci/Tech.
+    assert np.argmax(first_token_scores([("Sports", -1.0), ("Sci", -2.5), ("S", -2.0)], sections, "")) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["in the vocabulary", "without spaces"])
+def test_tokens_may_be_listed_as_in_the_vocabulary_or_without_their_spaces(served, task, kind):
+    server, name = served
+    server.kind, server.num_top = "chat", 400
+    expected, decode = audit(name, task, quiet=True, scoring=TOP), server.shows
+    without_spaces = kind == "without spaces"
+    server.shows = (lambda token: decode(token).strip()) if without_spaces else server.tokenizer.convert_ids_to_tokens
+    theirs = audit(name.replace("#tiny", "#other"), task, quiet=True, scoring=TOP)
+    assert np.abs(theirs.scores - expected.scores).max() < 1e-5
 
 
 THOUGHT = {"type": "thinking", "thinking": [{"type": "text", "text": "No complaint."}]}

@@ -3,6 +3,7 @@
 The first question shows which API the server has. :mod:`flip_flop.scoring.served_apis` has one function for each.
 """
 
+import contextlib
 import itertools
 import math
 import multiprocessing
@@ -18,7 +19,7 @@ from transformers import PreTrainedTokenizerBase
 
 from flip_flop.console import count, echo, today, track
 from flip_flop.errors import InputError
-from flip_flop.files import read_answers, sha256_json, user_cache, write_answer
+from flip_flop.files import read_answers, sha256_json, user_cache, utf8, write_answer
 from flip_flop.metrics import Scores
 from flip_flop.prompts import RenderedInstance, has_spaces, label_inside, label_of
 from flip_flop.record import ModelRecord
@@ -38,6 +39,7 @@ from flip_flop.scoring.served_apis import (
     UnreachableError,
     UnsupportedError,
     ask,
+    piece_of,
 )
 
 MAX_MASS = 1.05  # of all answers of a template together; half precision may round up
@@ -101,8 +103,7 @@ class EndpointScorer(Scorer):
         """Send ``options.concurrency`` requests at a time. Stored answers are not requested again.
 
         With generated answers, the label of the answer has the score 0, and other labels have ``-inf``.
-        With ``top_logprobs``, a score is the log-probability of the first token. If no answer is among the tokens, all
-        scores are ``-inf``.
+        With ``top_logprobs``, scores are those of :func:`first_token_scores`.
 
         Raises:
             InputError: ``E-ENDPOINT-ANSWER``, ``E-ENDPOINT-LOGPROBS``;
@@ -145,7 +146,7 @@ class EndpointScorer(Scorer):
             **({"adapted": self.server.adapted} if self.server.adapted else {}),
         }
         scores = _scores_of(read, questions, answers, settings)
-        if options.by != "generation":
+        if api in EXACT:
             self._check_mass(read, scores, names)
         if not quiet:
             kind = "exact scores" if api in EXACT else "not exact"
@@ -174,7 +175,7 @@ class EndpointScorer(Scorer):
         return apis
 
     def _check_mass(self, read: Sequence[RenderedInstance], scores: Scores, names: Sequence[str]) -> None:
-        """Refuse probabilities that sum to more than 1, such as probabilities after a grammar."""
+        """Refuse probabilities that sum to more than 1, such as those of a sampler that has no choice."""
         mass = scores.own_label_mass
         for row, template in np.argwhere(mass > MAX_MASS).tolist():
             choices = sorted(read[row].choices[template])
@@ -342,40 +343,54 @@ def require_different_beginnings(instances: Sequence[RenderedInstance], names: S
 
 
 def first_token_scores(top: Sequence[tuple[str, float]], choices: Sequence[str], place: str) -> list[float]:
-    """Return the log-probability of each answer's first token, from the most probable tokens.
+    """Return the log-probability that the first token begins an answer, from the most probable tokens.
 
-    The first token of an answer is the longest token that begins this answer and no other. An answer without such a
-    token gets an upper bound: the probability of an unlisted token, or of a token that begins several answers. Without
-    any token that begins an answer, all scores are ``-inf``.
+    The probabilities of all tokens that begin this answer and no other are summed. An answer without such a token gets
+    an upper bound: the probability of an unlisted token, or of the tokens that begin it and others. All scores are
+    ``-inf`` if no token begins an answer, or if another answer would be best with the tokens that begin several.
 
     Raises:
-        InputError: ``E-ENDPOINT-LOGPROBS`` if a token that begins several answers is the most probable.
+        InputError: ``E-ENDPOINT-LOGPROBS`` if tokens that begin several answers are more probable than any answer.
 
     Example:
-        >>> first_token_scores([("Yes", -0.1), ("Y", -4.0), ("Maybe", -5.0)], ["No", "Yes"], "")
-        [-5.001, -0.1]
+        >>> first_token_scores([("Yes", -1.0), (" Yes", -1.0), ("N", -2.0)], ["No", "Yes"], "")
+        [-2.0, -0.3068528194400547]
         >>> first_token_scores([("The", -0.1), ("Yes", -5.0)], ["No", "Yes"], "")
         [-5.001, -5.0]
     """
-    answers = [unicodedata.normalize("NFC", choice) for choice in choices]
-    tokens = [(unicodedata.normalize("NFC", token.strip()), log_prob) for token, log_prob in top if token.strip()]
-    unique: dict[int, float] = {}
-    shared = [-math.inf] * len(choices)  # of each answer, the most probable token that begins other answers too
-    for token, log_prob in sorted(tokens, key=lambda pair: (len(pair[0]), pair[1])):
-        labels = [label for label, answer in enumerate(answers) if answer.startswith(token)]
-        if len(labels) == 1:
-            unique[labels[0]] = log_prob
-        else:
-            shared = [max(value, log_prob) if label in labels else value for label, value in enumerate(shared)]
-    if not unique and max(shared) == -math.inf:
-        return shared
-    if max(shared) >= max(unique.values(), default=-math.inf):
+    answers = [utf8(unicodedata.normalize("NFC", choice)) for choice in choices]
+    own = np.full(len(answers), -np.inf)
+    shared = own.copy()  # with the tokens that begin other answers too
+    for token, log_prob in top:
+        labels = _begun_labels(token, answers)
+        sums = own if len(labels) == 1 else shared
+        sums[labels] = np.logaddexp(sums[labels], log_prob)
+    none = [-math.inf] * len(answers)
+    best = own.argmax()
+    if own[best] == shared.max() == -np.inf:
+        return none
+    if shared.max() >= own[best]:
         raise InputError(
             "E-ENDPOINT-LOGPROBS",
             f"{place}: the first token does not identify one of {', '.join(map(repr, choices))}.",
             HINT_LABELS,
         )
+    with_shared = np.where(shared > -np.inf, np.logaddexp(own, shared), -np.inf)
+    if np.delete(with_shared, best).max(initial=-np.inf) >= own[best]:
+        return none
     unlisted = max(1.0 - sum(math.exp(log_prob) for _, log_prob in top), 1e-9)
     # Less than any listed token, also in float32.
     bound = min(math.log(unlisted), *(log_prob - 1e-3 for _, log_prob in top))
-    return [unique.get(label, max(bound, value)) for label, value in enumerate(shared)]
+    scores: list[float] = np.where(own > -np.inf, own, np.maximum(bound, shared)).tolist()
+    return scores
+
+
+def _begun_labels(token: str, answers: Sequence[bytes]) -> list[int]:
+    """Return the labels of the answers that begin with a token, as it is or decoded."""
+    for piece in (utf8(token), piece_of(token)):
+        with contextlib.suppress(UnicodeDecodeError):  # a part of a character
+            piece = unicodedata.normalize("NFC", piece.decode().strip()).encode()
+        begun = [label for label, answer in enumerate(answers) if answer.startswith(piece)]
+        if piece and begun:
+            return begun
+    return []

@@ -12,9 +12,10 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from flip_flop.errors import InputError
-from flip_flop.files import sha256_json
+from flip_flop.files import sha256_json, utf8
 from flip_flop.hub import endpoint_of
 from flip_flop.scoring.encode import num_common
 
@@ -32,6 +33,8 @@ ROUNDING = 0.01
 MIN_SUM = 1e-6  # the most probable of a million tokens has more
 UNK = "<unk>"
 UNKNOWN = "\ufffd"  # the text of a part of a character
+ESCAPE = re.compile(r"(?:\\x|<0x)([0-9A-Fa-f]{2})>?")  # a byte, as OpenAI's API and SentencePiece write it
+BYTE_OF = {letter: byte for byte, letter in bytes_to_unicode().items()}  # letters of GPT-2's vocabulary
 Answer = dict[str, Any]
 Tokens = tuple[list[str], list[Any], int]  # texts, log-probabilities, and the number of tokens that the server has read
 
@@ -94,6 +97,21 @@ class ListedToken(Reply):
     logprob: ListedLogProb
     raw: list[int] | None = Field(default=None, alias="bytes")
 
+    @property
+    def text(self) -> str:
+        """The token, or its bytes as escapes if it is a part of a character."""
+        if self.raw and UNKNOWN in self.token:
+            return "".join(f"<0x{byte:02X}>" for byte in self.raw)
+        return self.token
+
+    @property
+    def has_other_bytes(self) -> bool:
+        """Whether the bytes are another text than the token, as it is or decoded."""
+        if self.raw is None:
+            return False
+        text = bytes(self.raw).decode(errors="replace")
+        return UNKNOWN not in text and text not in (self.token, piece_of(self.token).decode(errors="replace"))
+
 
 class WrittenToken(Reply):
     """A token that the model has written, and the most probable tokens at its place, best first."""
@@ -105,10 +123,9 @@ class WrittenToken(Reply):
     @model_validator(mode="after")
     def _check_list(self) -> "WrittenToken":
         values = [listed.logprob for listed in self.top_logprobs]
-        texts = [listed.token for listed in self.top_logprobs]
-        shown = [text for text in texts if text.strip(" \ufffd")]
-        raw = [text_of(listed.token if listed.raw is None else listed.raw) for listed in self.top_logprobs]
-        has_other_bytes = any(UNKNOWN not in other != text for other, text in zip(raw, texts, strict=True))
+        # Several tokens may have the same text, but hardly the same probability too.
+        shown = [(listed.token, listed.logprob) for listed in self.top_logprobs if listed.token.strip(" \ufffd")]
+        has_other_bytes = any(listed.has_other_bytes for listed in self.top_logprobs)
         if has_other_bytes or values != sorted(values, reverse=True) or len(shown) != len(set(shown)):
             raise ValueError("tokens are listed twice, not in their order or with other bytes")
         log_prob = values[0] if self.logprob is None else self.logprob
@@ -174,9 +191,34 @@ class Completion(Reply):
         return (self.usage.prompt_tokens, self.usage.completion_tokens) if self.usage else (0, 0)
 
 
-def text_of(shown: str | list[int]) -> str:
-    """Return the text of a token, with U+FFFD for a part of a character."""
-    return shown if isinstance(shown, str) else bytes(shown).decode(errors="replace")
+def piece_of(token: str) -> bytes:
+    r"""Return the bytes of a token that is written as in its vocabulary.
+
+    Example:
+        >>> piece_of("ĠYes"), piece_of("▁Yes"), piece_of("<0xE2>"), piece_of(r"bytes:\xe2\x96")
+        (b' Yes', b' Yes', b'\xe2', b'\xe2\x96')
+    """
+    if ESCAPE.search(token):
+        text = token.removeprefix("bytes:")
+        return ESCAPE.sub(lambda found: chr(int(found[1], 16)), text).encode("latin-1", "replace")
+    if all(letter in BYTE_OF for letter in token):
+        return bytes(BYTE_OF[letter] for letter in token)
+    return utf8(token.replace("▁", " "))
+
+
+def decoded(tokens: list[str]) -> list[str]:
+    """Return the texts of tokens, with U+FFFD for a part of a character.
+
+    If none has white space and one has the mark of it, all are written as in their vocabulary.
+    """
+    text = "".join(tokens)
+    as_in_vocabulary = re.search(r"\s", text) is None and re.search("[ĠĊ▁]", text) is not None
+    texts = []
+    for token in tokens:
+        if as_in_vocabulary or ESCAPE.search(token):
+            token = piece_of(token).decode(errors="replace")
+        texts.append(token)
+    return texts
 
 
 def mark_errors(response: Any) -> None:
@@ -340,19 +382,36 @@ def ask_echo(server: Server, question: Question) -> Answer:
     def read(answer: str) -> Tokens:
         text = question.prompt + answer
         reply = server.complete(prompt=text, echo=True, logprobs=1, max_tokens=1)
-        required(reply.usage, "usage")
-        choice, (read, written) = reply.choices[0], reply.counts
+        choice = reply.choices[0]
         required(required(choice.logprobs, "logprobs").get("tokens"), "echoed tokens")
         shown = EchoedTokens.model_validate(choice.logprobs)
         number, is_echoed = len(shown.tokens), (choice.text or "").startswith(text)
         required(is_echoed or number > 1 or None, "echoed text")
         lengths = {number, len(shown.token_logprobs), len(shown.text_offset or shown.tokens)}
-        if not is_echoed or len(lengths) > 1 or not 0 <= read + written - number <= 1:
+        if not is_echoed or len(lengths) > 1:
             raise ValueError("the text or the number of its tokens differs")
-        end = number - written
-        return shown.tokens[:end], shown.token_logprobs[:end], read
+        tokens = decoded(shown.tokens)
+        end = _num_echoed(reply, tokens, text)
+        return tokens[:end], shown.token_logprobs[:end], reply.counts[0]
 
     return _score(server, read, question)
+
+
+def _num_echoed(reply: Completion, tokens: list[str], text: str) -> int:
+    """Return the number of tokens that are the echoed text: all except the generated ones, of which one was requested.
+
+    A server that does not count tokens must spell the text, perhaps after a BOS token.
+    """
+    number = len(tokens)
+    if reply.usage is not None:
+        read, written = reply.counts
+        if not 0 <= read + written - number <= 1:
+            raise ValueError("the number of tokens differs")
+        return number - written
+    for end in (number - 1, number):
+        if spell(tokens[:end], text) or spell(tokens[1:end], text):
+            return end
+    raise MissingError("no usage")
 
 
 def ask_prompt_logprobs(server: Server, question: Question) -> Answer:
@@ -382,7 +441,8 @@ def _chat_tokens(server: Server, prompt: str, answer: str) -> Tokens:
     tokens = [token for listed in rest for token in (listed or {}).values()]
     if first is not None or len(tokens) != len(rest) or (reply.usage and reply.counts[0] != 1 + len(rest)):
         raise ValueError("prompt_logprobs has another number of tokens")
-    texts, log_probs = [token.decoded_token for token in tokens], [token.logprob for token in tokens]
+    texts = decoded([token.decoded_token for token in tokens])
+    log_probs = [token.logprob for token in tokens]
     return ["", *texts], [None, *log_probs], reply.counts[0]
 
 
@@ -430,11 +490,13 @@ def ask_top_logprobs(server: Server, question: Question) -> Answer:
 def _top(server: Server, question: Question, number: int) -> tuple[Completion, list[tuple[str, float]]]:
     reply = server.chat(question.prompt, max_tokens=1, logprobs=True, top_logprobs=number)
     (first,) = WrittenTokens.model_validate(required(reply.choices[0].logprobs, "logprobs")).content
-    top = [(token.token, token.logprob) for token in first.top_logprobs]
-    is_listed = any(token == first.token and abs((first.logprob or value) - value) < ROUNDING for token, value in top)
+    listed = [(token.token, token.logprob) for token in first.top_logprobs]
+    is_listed = any(
+        token == first.token and abs((first.logprob or value) - value) < ROUNDING for token, value in listed
+    )
     if "temperature" not in server.adapted and first.token and not is_listed:
         raise ValueError("the token is not among the most probable ones")
-    return reply, top
+    return reply, [(token.text, token.logprob) for token in first.top_logprobs]
 
 
 def ask_generation(server: Server, question: Question) -> Answer:
@@ -472,7 +534,7 @@ def required(value: Any, name: str) -> Any:
 
 def plain(text: str) -> str:
     """Return a text without white space and in one Unicode form, because tokenizers may change both."""
-    return re.sub(r"[\s▁Ġ]+", "", unicodedata.normalize("NFKD", text))
+    return re.sub(r"\s+", "", unicodedata.normalize("NFKD", text))
 
 
 def spell(tokens: Sequence[str], text: str) -> bool:
