@@ -466,6 +466,17 @@ OPEN = {
         ("--label", "object"),
         *(["query"], "object", "text"),
     ),
+    "records of SQuAD": (
+        asked({"context": "The Ebro.", "question": "What?", "answers": {"text": ["Ebro", "river"]}},
+              {"context": "In 1891.", "question": "When?", "answers": {"text": ["1891"], "answer_start": [3]}}),
+        (),
+        *(["context", "question"], "answers", "text"),
+    ),
+    "records of TriviaQA": (
+        asked({"question": "How many?", "answer": {"aliases": ["12", "12.0"], "value": "12", "type": "Numerical"}}),
+        (),
+        *(["question"], "answer", "number"),
+    ),
     "a number of several readings": (asked({"question": "Half?", "answer": "1,5"}), (), ["question"], "answer", "text"),
     "no answers": (asked({"x": "Why?", "answer": "?"}), ("--text", "x", "--label", "none"), ["x"], None, "text"),
     "the answer is the text": (asked({"answer": "Why not?"}), ("--text", "answer"), ["answer"], None, "text"),
@@ -486,6 +497,73 @@ def test_open_answers_get_wordings_without_choices(content, arguments, texts, la
         assert all("\n".join(json.loads(line)[name] for name in texts) in prompt for prompt in instance.prompts)
         assert bool(instance.references) == (label is not None)
     assert flip_flop("templates", "lint", "task.yaml").out.splitlines()[0].endswith("0 errors, 0 warnings")
+
+
+@pytest.mark.parametrize("answer", [{"spans": ["Ebro"]}, [["Ebro"], ["Rhine"]], "?!"])
+def test_a_right_answer_that_an_audit_refuses_is_refused_at_once(answer, flip_flop, folder):
+    rows = [{"question": "Which river?", "answer": "Ebro"}, {"question": "Which one?", "answer": answer}]
+    (folder / "a.jsonl").write_text(asked(*rows))
+    one_line(flip_flop("init", "a.jsonl", "--kind", "open"), "E-LABEL", "a.jsonl line 2: 'answer' is ")
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_a_list_of_one_label_is_this_label(suffix, flip_flop, folder):
+    labels = [["positive"], ["negative"], [], ["positive"], ["negative"]]
+    frame = pd.DataFrame({"text": map(text, range(5)), "label": labels})
+    if suffix == "parquet":
+        frame.to_parquet("a.parquet")
+    else:
+        frame.to_json("a.jsonl", orient="records", lines=True)
+    result = flip_flop("init", f"a.{suffix}")
+    assert (result.code, result.err) == (0, "")
+    assert "  labels  label: negative, positive\n" in result.out
+    task = load_task("task.yaml")
+    assert task.labels == ("negative", "positive")
+    assert task.render("test").gold.tolist() == [1, 0, -1, 1, 0]
+
+
+@pytest.mark.parametrize("cell", [["rooms", "food"], {"choices": ["rooms"]}, [0, 2]])
+@pytest.mark.parametrize("form", ["JSON", "text of JSON", "text of Python"])
+def test_several_labels_in_a_cell_are_refused(cell, form, flip_flop, folder):
+    written = {"JSON": cell, "text of JSON": json.dumps(cell), "text of Python": str(cell)}[form]
+    labels = [written, "rooms", "food"]
+    (folder / "a.jsonl").write_text(asked(*({"text": text(n), "label": labels[n % 3]} for n in range(12))))
+    line = f"a.jsonl: the column 'label' holds {str(written)!r}, which is not one label. Write one label in each cell"
+    one_line(flip_flop("init", "a.jsonl"), "E-INIT", line)
+
+
+# Files whose first row is data: columns, and rows.
+HEADERLESS = {
+    "a label and a text": [(("ham", "spam")[n % 2], text(n)) for n in range(6)],
+    "a number, a title and a text": [(n % 2 + 1, f"Title {n}", text(n)) for n in range(6)],
+    "a name, a text and a label": [(f"T{n}", text(n), ("ja", "nein")[n % 2]) for n in range(6)],
+    "a text in Chinese and a label": [(f"房间 {n} 很干净。", ("好", "坏")[n % 2]) for n in range(6)],
+}
+
+
+def write_table(rows, suffix, header=False):
+    frame = pd.DataFrame(rows)
+    if suffix == "xlsx":
+        frame.to_excel("a.xlsx", index=False, header=header)
+    else:
+        frame.to_csv(f"a.{suffix}", index=False, header=header, sep="\t" if suffix == "tsv" else ",")
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tsv", "xlsx"])
+@pytest.mark.parametrize("rows", HEADERLESS.values(), ids=HEADERLESS)
+def test_a_file_without_names_of_columns_gives_a_warning(rows, suffix, flip_flop, folder):
+    write_table(rows, suffix)
+    value = next(str(cell) for place, cell in enumerate(rows[0]) if cell in [row[place] for row in rows[1:]])
+    line = f"W-DATA-HEADER: a.{suffix}: the column {value!r} has the name of one of its values"
+    assert line in flip_flop("init", f"a.{suffix}", "--kind", "yes_no", "--labels", "no,yes").err
+    header = dict(enumerate([f"column{place}" for place in range(len(rows[0]))]))
+    write_table(pd.DataFrame(rows).rename(columns=header), suffix, header=True)
+    assert "W-DATA-HEADER" not in flip_flop("init", f"a.{suffix}", "--kind", "yes_no", "--labels", "no,yes").err
+
+
+def test_a_label_may_have_the_name_of_its_column(flip_flop, folder):
+    (folder / "a.csv").write_text(csv("text,toxic", lambda n: f"{text(n)},{('toxic', 'fine')[n % 2]}"))
+    assert flip_flop("init", "a.csv").err == ""
 
 
 def test_a_divided_file_of_questions_has_validation_rows_for_a_comparison(flip_flop, folder):
@@ -684,11 +762,23 @@ def test_ambiguity_is_reported_in_one_line(content, arguments, code, words, flip
     assert {path.suffix for path in folder.iterdir()} == {".csv", ".txt"}
 
 
-def test_a_terminal_is_asked_with_proposed_answers(flip_flop, folder, monkeypatch):
-    class Terminal(io.StringIO):
-        def isatty(self):
-            return True
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
 
+
+def test_a_terminal_is_asked_for_names_of_columns(flip_flop, folder, monkeypatch):
+    write_table(HEADERLESS["a label and a text"], "tsv")
+    monkeypatch.setattr(sys, "stdin", Terminal("\n"))
+    result = flip_flop("init", "a.tsv")
+    assert "Does the first row name the columns? (yes, no) [no]: " in result.err
+    assert result.err.endswith("E-INIT: a.tsv has no names of columns. Add them as the first row.\n")
+    assert not (folder / "task.yaml").exists()
+    monkeypatch.setattr(sys, "stdin", Terminal("yes\n\n\n\n"))
+    assert flip_flop("init", "a.tsv").code == 0
+
+
+def test_a_terminal_is_asked_with_proposed_answers(flip_flop, folder, monkeypatch):
     (folder / "a.csv").write_text(csv("text,new,label", lambda n: f"{text(n)},{n % 2},{n % 3}"))
     # Which column holds the labels, which the text; what do 0, 1, 2 mean; which kind is it.
     monkeypatch.setattr(sys, "stdin", Terminal("\n\nrooms,food,staff\ntopic\n"))

@@ -269,7 +269,7 @@ def test_what_does_not_support_open_answers_is_refused_in_one_line(tmp_path):
         ({"data": {"test": [{"question": "x", "answer": "many"}]}}, "'many', which is not a number"),
         *(
             ({"data": {"test": [{"question": "x", "answer": answer}]}, "answer": AnswerFormat("text")}, "not a text")
-            for answer in ({"text": ["1"]}, [["1"], ["2"]], [np.array(["1"])])
+            for answer in ({"texts": ["1"]}, [["1"], ["2"]], [np.array(["1"])])
         ),
     ],
 )

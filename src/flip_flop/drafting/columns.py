@@ -9,7 +9,7 @@ from typing import Any
 from flip_flop.console import text_width
 from flip_flop.errors import InputError, first_repeated, log, look_up
 from flip_flop.prompts import SEPARATOR, has_spaces
-from flip_flop.tasks import MISSING, Rows, cell_text, label_text
+from flip_flop.tasks import MISSING, Rows, cell_text, label_text, only_item
 
 # Asks the user, with a proposed answer; None without a terminal.
 Ask = Callable[[str, str, Sequence[str]], str] | None
@@ -57,6 +57,7 @@ _CONTEXT_NAMES = ("context", "passage", "body", "story")
 _VERDICT_NAMES = ("verdict", "winner")
 _REFERENCE_NAMES = ("answer", "answers", "reference", "references", "target", "gold", "solution", "output", "response")
 _ANSWER_NAME = re.compile(r"(?i)\s*(answer|response|output|completion|reply)_?([ab12])?\s*")
+_NESTED = re.compile(r"""\s*[\[{]\s*(?:["'\[\]{}]|-?\d)""")  # the text of a list or an object, as JSON or in Python
 _OPTION_NAME = re.compile(r"((?i:choice|option|ending|alternative|candidate|answer))_?([0-9A-Za-z])|[A-E]")
 
 
@@ -206,8 +207,12 @@ def _options(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _label_column(rows: Rows, names: Sequence[str], labels: Sequence[str], ask: Ask) -> str | None:
-    cells = {name: _cells(rows, name, labels) for name in names}
-    plain = (name for name in names if all(isinstance(value, str | int | float) for value in cells[name]))
+    cells = {name: list(map(only_item, _cells(rows, name, labels))) for name in names}
+    plain = (
+        name
+        for name in names
+        if name.lower() in LABEL_NAMES or all(isinstance(value, str | int | float) for value in cells[name])
+    )
     kinds = {name: set(map(cell_text, cells[name])) for name in plain}
     candidates = [
         name
@@ -233,6 +238,13 @@ def _label_column(rows: Rows, names: Sequence[str], labels: Sequence[str], ask: 
 
 def _label_values(rows: Rows, label: str, labels: Sequence[str]) -> dict[str, int]:
     counts = Counter(map(cell_text, _cells(rows, label, labels)))
+    nested = [value for value in counts if _NESTED.match(value) and value not in labels]
+    if nested:
+        raise InputError(
+            "E-INIT",
+            f"{rows.source}: the column {label!r} holds {nested[0]!r}, which is not one label.",
+            "Write one label in each cell, or none.",
+        )
     least = 1 if labels else 2  # all rows may have one of the given labels
     if not least <= len(counts) <= _MAX_NAMED_LABELS:
         raise InputError(

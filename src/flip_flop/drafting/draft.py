@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
 import yaml
 
 from flip_flop.console import count, visible
@@ -37,7 +36,19 @@ from flip_flop.drafting.library import (
 )
 from flip_flop.errors import InputError, log
 from flip_flop.prompts import NUMBER, AnswerFormat, Finding, LintRow, Template, TemplateSet, lint_templates
-from flip_flop.tasks import PARTS, Rows, Task, are_grades, cell_text, holdout_size, label_text, label_words, parts_of
+from flip_flop.tasks import (
+    PARTS,
+    Rows,
+    Task,
+    are_grades,
+    cell_text,
+    holdout_size,
+    label_text,
+    label_words,
+    lost_header,
+    parts_of,
+    right_answers,
+)
 
 LINTED_ROWS = 1000
 MIN_ROWS_TO_DIVIDE = 20
@@ -166,6 +177,7 @@ def draft_task(
             f"--text names {len(texts)} columns.",
             "Give a question and one or two answers." if kind == "judge" else "Give one or two.",
         )
+    _ask_about_header(rows, ask)
     if prompt and (texts or kind or question):
         raise InputError(
             "E-INIT", "--prompt has the text and the question.", "Leave --text, --kind and --question out."
@@ -242,6 +254,9 @@ def draft_task(
         templates += kept_templates(vary_templates(task, linted, number=NUM_TEMPLATES))
     findings = _lint(linted, templates, columns.label, len(options) or len(words))
     answer = _answer_format(rows, columns.label) if is_open else None
+    if answer is not None:
+        drafted = Task(rows.source, TemplateSet(tuple(templates)), label_field=columns.label, answer=answer)
+        drafted.references(rows)  # refuses right answers that an audit cannot read
     by, is_divided = (*columns.texts, *columns.options), len(rows) >= MIN_ROWS_TO_DIVIDE
     known = label_words(values, answer)
     found = parts_of([row.fields for row in rows.rows], by, columns.label, known) if is_divided else []
@@ -250,6 +265,15 @@ def draft_task(
     return Draft(
         Path(rows.source), kind, columns, values, words, tuple(templates), language, parts, form, findings, answer
     )
+
+
+def _ask_about_header(rows: Rows, ask: Ask) -> None:
+    name = lost_header(rows.rows)
+    if ask is None or name is None:
+        return
+    question = f"The column {name!r} has the name of one of its values. Does the first row name the columns?"
+    if ask(question, "no", ("yes", "no")) == "no":
+        raise InputError("E-INIT", f"{rows.source} has no names of columns.", "Add them as the first row.")
 
 
 def _labels(
@@ -314,8 +338,7 @@ def _refuse_no_verdicts(rows: Rows, columns: Columns) -> None:
 
 def _answer_format(rows: Rows, label: str | None) -> AnswerFormat:
     """Return the format of numbers if all right answers are numbers, and otherwise the format of texts."""
-    cells = [row.fields.get(label or "") for row in rows.rows]
-    values = [value for cell in cells for value in (cell if isinstance(cell, list | tuple | np.ndarray) else [cell])]
+    values = [value for row in rows.rows for value in right_answers(row.fields.get(label or ""))]
     known, form = list(filter(None, map(label_text, values))), AnswerFormat("number", stop=("\nQ",), max_tokens=256)
     are_numbers = all(NUMBER.fullmatch(text.strip()) and form.reference_key(text) for text in known)
     return form if known and are_numbers else AnswerFormat("text", stop=("\n",))

@@ -15,7 +15,16 @@ from flip_flop.tasks.loading import (
     require_templates_for_training,
     template_name,
 )
-from flip_flop.tasks.readers import DELIMITERS, MISSING, SEPARATED, cell_text, label_text, label_words
+from flip_flop.tasks.readers import (
+    DELIMITERS,
+    MISSING,
+    SEPARATED,
+    cell_text,
+    label_text,
+    label_words,
+    lost_header,
+    only_item,
+)
 from flip_flop.tasks.sources import (
     MAX_VALIDATION,
     PARTS,
@@ -33,7 +42,7 @@ from flip_flop.tasks.sources import (
     parts_of,
     strata_of,
 )
-from flip_flop.tasks.task import Label, RenderedSplit, Task, TaskRequest, are_grades, instances_digest
+from flip_flop.tasks.task import Label, RenderedSplit, Task, TaskRequest, are_grades, instances_digest, right_answers
 
 __all__ = [
     "Data",

@@ -28,6 +28,7 @@ class NumberedRow(NamedTuple):
 
 
 _MAX_CELL = 1 << 20
+ROWS_FOR_HEADER = 1000
 SEPARATED = {".csv": ",", ".tsv": "\t"}  # and by what
 ENCODINGS = "cp1252 (Western Europe), cp1254 (Turkish), gb18030 (Chinese), cp932 (Japanese) or cp949 (Korean)"
 UTF16 = "utf-16-le (or utf-16-be)"  # without a mark at its beginning
@@ -87,11 +88,20 @@ MISSING = CELL_ERRORS.union(
 )
 
 
+def only_item(value: object) -> object:
+    """Return the item of a list of one, None for an empty list, and any other value unchanged."""
+    if isinstance(value, list | tuple) and len(value) < 2:
+        return value[0] if value else None
+    return value
+
+
 def cell_text(value: object) -> str:
     """Return a cell's value as text in NFC: empty without visible characters, and for None, NaN and pandas' NA and NaT.
 
-    ``1.0`` is ``1``, because pandas stores a column of integers with missing values as floats.
+    ``1.0`` is ``1``, because pandas stores a column of integers with missing values as floats. A list of one label is
+    this label, and an empty list is missing.
     """
+    value = only_item(value)
     is_missing = is_blank(value) if isinstance(value, str) else str(value) in MISSING
     return "" if is_missing else re.sub(r"\A(-?\d+)\.0\Z", r"\1", unicodedata.normalize("NFC", str(value)))
 
@@ -99,6 +109,21 @@ def cell_text(value: object) -> str:
 def label_text(value: object, labels: Iterable[object] = ()) -> str:
     """Return the text of a label: :func:`cell_text`, or empty for a text of :data:`MISSING` that is not a label."""
     return "" if (text := cell_text(value)).strip() in MISSING.difference(map(str, labels)) else text
+
+
+def lost_header(rows: Sequence[NumberedRow]) -> str | None:
+    """Return a column that has the name of one of its values: the first row of a file may be data, and no header.
+
+    Return None if another column has a name, which is one word and much shorter than the texts below it.
+    """
+    found = None
+    for name in rows[0].fields:
+        cells = [str(row.fields.get(name)) for row in rows[:ROWS_FOR_HEADER]]
+        if name in cells:
+            found = found or name
+        elif name.isidentifier() and 3 * len(name) * len(cells) < sum(map(len, cells)):
+            return None
+    return found
 
 
 def label_words(labels: Collection[object], answer: Any) -> Collection[object]:

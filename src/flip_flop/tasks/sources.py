@@ -12,6 +12,7 @@ from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 
+from flip_flop.console import warn_once
 from flip_flop.errors import InputError, Value, nearest, require_whole
 from flip_flop.files import derive_seed, inputs_of_command, sha256_file, sha256_text
 from flip_flop.hub import commit_on_hub, is_offline, why_unreachable
@@ -23,6 +24,7 @@ from flip_flop.tasks.readers import (
     cell_text,
     check_columns,
     label_text,
+    lost_header,
     read_rows,
     with_short_floats,
 )
@@ -159,6 +161,11 @@ class FileSource:
     def load(self) -> Rows:
         """Read the file. Raises the errors of :func:`flip_flop.tasks.readers.read_rows`."""
         rows, unit = read_rows(self.path, self.encoding, self.delimiter)
+        if (name := lost_header(rows)) is not None:
+            warn_once(
+                f"W-DATA-HEADER: {self.path}: the column {name!r} has the name of one of its values, so the first row "
+                "is perhaps data. If so, add a row of names above it."
+            )
         provenance = {
             "source": str(self.path),
             "sha256": sha256_file(self.path),

@@ -304,8 +304,7 @@ class Task:
             return [()] * len(rows)
         references, words = [], set[str]()
         for row in rows.rows:
-            value = row.fields.get(self.label_field)
-            values: Iterable[Any] = value if isinstance(value, list | tuple | np.ndarray) else [value]
+            values = right_answers(row.fields.get(self.label_field))
             nested = [item for item in values if isinstance(item, Mapping | list | tuple | set | np.ndarray)]
             texts = [label_text(item, label_words((), self.answer)) for item in values]
             keys = {text: self.answer.reference_key(text) for text in texts if text}
@@ -397,6 +396,22 @@ class RenderedSplit:
             "instances_digest": instances_digest(self.instances),  # tells two samples of one file apart
             **task.chat.given,
         }
+
+
+def right_answers(cell: Any) -> list[Any]:
+    """Return the right open answers in a cell: one, a list, or the texts in a record of SQuAD or TriviaQA.
+
+    Example:
+        >>> right_answers({"text": ["1891", "in 1891"], "answer_start": [5, 2]})
+        ['1891', 'in 1891']
+        >>> right_answers({"value": "Peru", "aliases": ["Perú"], "type": "WikipediaEntity"})
+        ['Peru', 'Perú']
+    """
+    if isinstance(cell, Mapping) and {"value", "aliases"} <= cell.keys():
+        return [cell["value"], *(cell["aliases"] or ())]
+    if isinstance(cell, Mapping) and "text" in cell:
+        cell = cell["text"]
+    return list(cell) if isinstance(cell, list | tuple | np.ndarray) else [cell]
 
 
 def are_grades(labels: Sequence[str]) -> bool:
