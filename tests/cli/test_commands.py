@@ -71,13 +71,6 @@ TYPED_WRONG = [
     (("audit", "-m", "demo", "-t", "tickets.yaml", "-o", "out", "--adapter", "none"), "E-ADAPTER: "),
     (("predict", "-m", "./none", "-t", "tickets.yaml", "-i", "test.csv", "-o", "out.csv"), "E-MODEL-FILE: "),
     (("report", "none", "-o", "out.html"), "E-RUN-MISSING: "),
-    ((*TRAIN, "--learning-rat", "3"), "E-CONFIG: Unknown setting '--learning-rat' in the command line."),
-    ((*TRAIN, "--config", "c.yaml"), "E-CONFIG: Unknown setting 'learning_rat' in c.yaml"),
-    (("study", "plan", "smoke", "--set", "learning_rat=3"), "E-CONFIG: Unknown setting 'learning_rat' in --set"),
-    ((*TRAIN, "--learning-rate", "abc"), "E-CONFIG: --learning-rate is 'abc'. It must be a valid number."),
-    ((*TRAIN, "--epochs", "0"), "E-CONFIG: --epochs is 0.0."),
-    ((*TRAIN, "--method", "nosuch"), "E-CONFIG: method is 'nosuch'."),
-    (("study", "plan", "smoke", "--set", "learning_rate=abc"), "E-CONFIG: learning_rate is 'abc'."),
     (("study", "plan", "smoke", "--methods", "nosuch"), "E-STUDY: study smoke: methods: there is no 'nosuch'."),
     (("study", "run", "smoke", "--tasks", "nosuch"), "E-STUDY: --tasks, study smoke: there is no 'nosuch'."),
     *(
@@ -138,7 +131,6 @@ print("\\n" + json.dumps([codes, lines, used.ru_utime + used.ru_stime, imported]
 @pytest.mark.slow
 def test_help_errors_of_options_and_first_lines_are_printed_before_torch_is_imported(project):
     """In a moment, without the seconds of imports."""
-    (project / "c.yaml").write_text("learning_rat: 3\n")
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     codes, first, seconds, imported = json.loads(done.stdout.splitlines()[-1])
@@ -150,7 +142,26 @@ def test_help_errors_of_options_and_first_lines_are_printed_before_torch_is_impo
         assert line.startswith(begun), words
     assert imported == []
     assert seconds < 5
-    assert sorted(os.listdir(".")) == ["c.yaml", "test.csv", "tickets.yaml", "train.jsonl", "validation.csv"]
+    assert sorted(os.listdir(".")) == ["test.csv", "tickets.yaml", "train.jsonl", "validation.csv"]
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ((*TRAIN, "--learning-rat", "3"), "E-CONFIG: Unknown setting '--learning-rat' in the command line."),
+        ((*TRAIN, "--config", "c.yaml"), "E-CONFIG: Unknown setting 'learning_rat' in c.yaml"),
+        ((*TRAIN, "--learning-rate", "abc"), "E-CONFIG: --learning-rate is 'abc'. It must be a valid number."),
+        ((*TRAIN, "--epochs", "0"), "E-CONFIG: --epochs is 0.0."),
+        ((*TRAIN, "--method", "nosuch"), "E-CONFIG: method is 'nosuch'."),
+        (("study", "plan", "smoke", "--set", "learning_rat=3"), "E-CONFIG: Unknown setting 'learning_rat' in study"),
+        (("study", "plan", "smoke", "--set", "learning_rate=abc"), "E-CONFIG: learning_rate is 'abc'."),
+    ],
+)
+def test_a_wrong_setting_is_one_line_and_writes_nothing(project, flip_flop, words, line):
+    (project / "c.yaml").write_text("learning_rat: 3\n")
+    done = flip_flop(*words)
+    assert (done.code, errors_of(done).splitlines()[-1].startswith(line)) == (2, True), errors_of(done)
+    assert not (project / "out").exists()
 
 
 def test_an_audit_prints_a_table_and_leaves_a_run(audit, model):

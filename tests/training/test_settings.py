@@ -87,11 +87,6 @@ def test_settings_are_resolved(values, expected):
     [
         ({"protocol": "papr"}, r"protocol is 'papr'\. It must be 'recommended', 'paper' or 'release'\."),
         ({"method": "f3c"}, r"method is 'f3c'\. Did you mean 'f2c'\?"),
-        ({"optim_args": "beta"}, "optimizer or schedule: .* begin with optim"),
-        ({"optim": "galore_adamw", "optim_args": "beta"}, "optimizer or schedule: .* begin with optim"),
-        ({"lr_scheduler_kwargs": {"waves": 3}}, "optimizer or schedule: .*'waves'"),
-        ({"lr_scheduler_type": "cosine_with_min_lr"}, "optimizer or schedule: .*min_lr"),
-        ({"lr_scheduler_type": "polynomial", "lr_scheduler_kwargs": {"lr_end": "low"}}, "lr_scheduler"),
         ({"lr_scheduler_type": "wavy"}, "lr_scheduler_type|wavy"),
         ({"save_strategy": "best"}, "save_strategy is 'best'. It must be no, steps or epoch"),
         ({"max_cc_size": 1}, "max_cc_size is 1. It must be at least 2"),
@@ -135,9 +130,6 @@ def test_settings_are_resolved(values, expected):
         ({"log_level": "loud"}, "loud"),
         ({"enable_jit_checkpoint": True}, "enable_jit_checkpoint is True. It must be left out: a signal"),
         ({"torch_compile_backend": "wavy"}, "torch_compile_backend is 'wavy'"),
-        ({"dataloader_persistent_workers": True}, "data loader: persistent_workers"),
-        ({"dataloader_multiprocessing_context": "x", "dataloader_num_workers": 1}, "data loader: multiprocessing_con"),
-        ({"dataloader_multiprocessing_context": "x"}, "data loader: multiprocessing_context"),
         ({"metric_for_best_model": "eval_mean_f1"}, "select_by chooses the checkpoint"),
         ({"votes": "refreshed"}, r"votes is 'refreshed'\. It must be 'online' or 'frozen'\."),
         ({"vote_calibration": "batch", "votes": "online"}, "votes is 'online'. .* frozen if they are calibrated"),
@@ -175,6 +167,25 @@ def test_settings_are_resolved(values, expected):
 )
 def test_invalid_value_is_one_line(values, words):
     refused(f"^E-CONFIG: .*{words}", make_config, values | {"use_cpu": True})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"optim_args": "beta"}, ""),
+        ({"optim": "galore_adamw", "optim_args": "beta"}, ""),
+        ({"lr_scheduler_kwargs": {"waves": 3}}, ".*'waves'"),
+        ({"lr_scheduler_type": "cosine_with_min_lr"}, ".*min_lr"),
+        ({"lr_scheduler_type": "polynomial", "lr_scheduler_kwargs": {"lr_end": "low"}}, "'>' not supported"),
+        ({"dataloader_persistent_workers": True}, ".*persistent_workers"),
+        ({"dataloader_multiprocessing_context": "x", "dataloader_num_workers": 1}, ".*multiprocessing_con"),
+    ],
+)
+def test_a_setting_that_the_library_refuses_is_one_line_before_anything_is_written(tmp_path, changes, words):
+    line = f"^E-CONFIG: optimizer, schedule or data loader: {words}.* Correct the settings that begin with optim"
+    refused(line, run, tmp_path / "run", **changes)
+    assert not (tmp_path / "run" / "plan.json").exists()
 
 
 def test_numbers_and_switches_of_numpy_are_plain_values():

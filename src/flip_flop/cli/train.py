@@ -12,7 +12,7 @@ from flip_flop.cli.options import BaseModelOptions, DataOptions, TaskOptions, op
 from flip_flop.console import echo, is_first_process
 from flip_flop.errors import InputError
 from flip_flop.method.settings import TrainingProtocol, row_protocol_of
-from flip_flop.training.settings import ALIASES, TrainingSettings, as_flag, check_settings
+from flip_flop.training.settings import ALIASES, TrainingSettings, as_flag
 
 # Settings that the command owns, and the flags that set them.
 OWNED = {"output_dir": "--out", "resume_from_checkpoint": "--resume", "use_cpu": "--device", "do_train": "the verb"}
@@ -79,7 +79,6 @@ def train_command(
     flags = [flag for param in ctx.command.params for flag in param.opts if flag.startswith("--")]
     from flip_flop.training.folder import check_out
 
-    check_settings(settings, source, flags)  # before seconds of imports
     check_out(run.out, resume=run.resume)
     quiet = run.quiet or not is_first_process()
     if not quiet:

@@ -32,7 +32,6 @@ from flip_flop.paper.plan import Plan, Setup, Unit, make_plan
 from flip_flop.paper.slurm import export_commands, sbatch_options, submit
 from flip_flop.paper.study import Study, load_study, narrow
 from flip_flop.tasks import VALUE_LIMITS, TaskRequest
-from flip_flop.training.settings import check_settings
 
 # Other processes run this installation, and not the first one on the path.
 PROGRAM = [sys.executable, "-m", "flip_flop", "study"]
@@ -67,9 +66,6 @@ class GridOptions(DataOptions):
     limit: int | None = option(None, min=1, help="A uniform sample of this size per split.")
     protocol: str | None = option(None, help="recommended, paper or release: whose settings (docs/release.md).")
     settings: tuple[str, ...] = option((), flag="set", metavar="FIELD=VALUE", help="Any field of F2CConfig.")
-
-    def __post_init__(self) -> None:
-        check_settings(dict(map(_setting, self.settings)), "--set")  # before seconds of imports
 
     def study(self, name: str) -> tuple[Study, Setup]:
         """Return the study and its setup."""

@@ -5,21 +5,23 @@ import functools
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, cast
+from typing import Any
 
 import torch
-from transformers import Trainer, TrainingArguments, get_scheduler
+from transformers import TrainingArguments
 from transformers.integrations import get_available_reporting_integrations
 from transformers.trainer_pt_utils import AcceleratorConfig
 from transformers.utils import is_liger_kernel_available
 
-from flip_flop.errors import InputError, install_command
+from flip_flop.errors import InputError, install_command, nearest
 from flip_flop.method import METHODS, find_method
 from flip_flop.metrics import check_prior
 from flip_flop.scoring import distributed
 from flip_flop.scoring.causal_lm import as_input_error
-from flip_flop.training.settings import MAX_STEPS, TrainingSettings, check_settings, named_by_flag, read_value
+from flip_flop.training.settings import ALIASES, MAX_STEPS, TrainingSettings, as_flag, named_by_flag, read_value
 
+# Values of unsupported settings that change nothing.
+UNSET = (None, False, [], AcceleratorConfig())
 # Values of metric_for_best_model that mean select_by. The library's default is "loss".
 SELECTED = (None, "loss", "selection")
 # Inherited settings that would have no effect or a wrong one, and why.
@@ -37,6 +39,7 @@ UNSUPPORTED = {
     "each epoch has a random order": "train_sampling_strategy",
     "its noise would depend on batch_tokens": "neftune_noise_alpha",
     "tokens are not counted": "include_num_input_tokens_seen",
+    "the trainer divides the rows": "accelerator_config",
 }
 
 
@@ -95,7 +98,6 @@ class F2CConfig(TrainingSettings, TrainingArguments):
                 f"accelerate's mixed precision is {precision}, which is not a setting of this run.",
                 "Use `accelerate launch --mixed_precision no`; --dtype bfloat16 sets the data type of the weights.",
             )
-        self._check_optimizer()
         self._require("model_init_kwargs", isinstance(self.model_init_kwargs or {}, dict), "an object of settings")
         for name in self.report_to:
             if name not in get_available_reporting_integrations():
@@ -176,9 +178,6 @@ class F2CConfig(TrainingSettings, TrainingArguments):
         )
         if self.load_best_model_at_end and self.metric_for_best_model in SELECTED:
             self.metric_for_best_model, self.greater_is_better = "selection", True
-        given: Any = getattr(self.accelerator_config, "__dict__", self.accelerator_config)
-        is_default = given is None or (isinstance(given, dict) and given.items() <= vars(AcceleratorConfig()).items())
-        self._require("accelerator_config", is_default, "left out: the trainer divides the rows")
         self._require(
             "lr_scheduler_type",
             self.lr_scheduler_type not in ("reduce_lr_on_plateau", "greedy"),
@@ -191,12 +190,8 @@ class F2CConfig(TrainingSettings, TrainingArguments):
         )
         for reason, settings in UNSUPPORTED.items():
             for name in settings.split():
-                is_unset = getattr(self, name, None) in (None, False, [], getattr(F2CConfig, name, None))
+                is_unset = getattr(self, name, None) in (*UNSET, getattr(F2CConfig, name, None))
                 self._require(name, is_unset, f"left out: {reason}")
-        names = ("num_workers", "prefetch_factor", "persistent_workers", "multiprocessing_context")
-        loading: Any = {name: getattr(self, f"dataloader_{name}", None) for name in names}
-        with setting_errors("data loader", "Correct the settings that begin with dataloader."):
-            torch.utils.data.DataLoader(cast(Any, [0]), **loading)
 
     def check_metric(self, *, has_metrics: bool) -> None:
         """Refuse another ``metric_for_best_model`` than ours, unless the trainer has ``compute_metrics``."""
@@ -242,17 +237,6 @@ class F2CConfig(TrainingSettings, TrainingArguments):
             args.eval_strategy, args.eval_on_start, args.load_best_model_at_end = "no", False, False
         return args
 
-    def _check_optimizer(self) -> None:
-        """Build optimizer and schedule before the weights are loaded.
-
-        A machine that only plans a study may lack the optimizer's package, so this check uses plain SGD.
-        """
-        plain, kwargs = copy.copy(self), cast(Any, self.lr_scheduler_kwargs)
-        plain.optim = "sgd"
-        with optimizer_errors():
-            Trainer.get_optimizer_cls_and_kwargs(plain)
-            get_scheduler(self.lr_scheduler_type, torch.optim.SGD([torch.zeros(1)], self.learning_rate), 0, 1, kwargs)
-
     def _require(self, name: str, holds: bool, range_: str) -> None:
         if not holds:
             raise InputError("E-CONFIG", f"{name} is {getattr(self, name)!r}.", f"It must be {range_}.")
@@ -272,9 +256,6 @@ class F2CConfig(TrainingSettings, TrainingArguments):
 
 
 setting_errors = functools.partial(as_input_error, "E-CONFIG", kind=Exception)
-optimizer_errors = functools.partial(
-    setting_errors, "optimizer or schedule", "Correct the settings that begin with optim or lr_scheduler."
-)
 
 
 def make_config(
@@ -290,7 +271,13 @@ def make_config(
     Raises:
         InputError: ``E-CONFIG`` for an unknown field, with the nearest one, and for a bad value.
     """
-    keys = check_settings(settings, source, other_flags)
+    names, keys = [item.name for item in fields(F2CConfig) if item.init], dict[str, str]()
+    for key in map(str, settings):
+        name = ALIASES.get(key) or key.removeprefix("--").replace("-", "_")
+        if name not in names:
+            candidates = [*map(as_flag, names), *ALIASES, *other_flags] if key.startswith("--") else names
+            raise InputError("E-CONFIG", f"Unknown setting {key!r} in {source}.", nearest(key, candidates))
+        keys[name] = key
     with named_by_flag(keys), setting_errors(source):
         config = F2CConfig(**{name: settings[key] for name, key in keys.items()})
         config.get_process_log_level()

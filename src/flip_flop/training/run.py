@@ -52,7 +52,7 @@ from flip_flop.training.checkpoints import (
     named_write_errors,
     resume_settings,
 )
-from flip_flop.training.config import F2CConfig, optimizer_errors
+from flip_flop.training.config import F2CConfig, setting_errors
 from flip_flop.training.data import TrainingData, as_training_data
 from flip_flop.training.folder import find_damage
 from flip_flop.training.selection import StopOnCollapse, reason_against_answers, reason_to_withhold
@@ -233,13 +233,17 @@ def _check_steps(trainer: F2CTrainer) -> None:
     """Build optimizer and batches once, before anything is written.
 
     Raises:
-        InputError: ``E-CONFIG`` for an invalid optimizer, or too few instances for a step.
+        InputError: ``E-CONFIG`` for an invalid optimizer or data loader, or too few instances for a step.
     """
     trainer.remove_callback(PrinterCallback if trainer.args.disable_tqdm else ProgressCallback)
-    with optimizer_errors():
+    with setting_errors(
+        "optimizer, schedule or data loader",
+        "Correct the settings that begin with optim, lr_scheduler or dataloader.",
+    ):
         trainer.create_optimizer_and_scheduler(num_training_steps=max(trainer.args.max_steps, 1))
+        num_batches = len(trainer.get_train_dataloader())
     trainer.optimizer = trainer.lr_scheduler = None
-    if not len(trainer.get_train_dataloader()):
+    if not num_batches:
         raise InputError(
             "E-CONFIG",
             f"dataloader_drop_last leaves no step of {len(trainer.train_instances)} training instances.",

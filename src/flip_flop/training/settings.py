@@ -2,23 +2,19 @@
 
 # ruff: noqa: RUF009 (each default is a dataclass field)
 
-import ast
 import contextlib
 import functools
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import Field, dataclass, field, fields
-from importlib.util import find_spec
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import Field, dataclass, field
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin
 
 import numpy as np
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from flip_flop.errors import InputError, nearest
-from flip_flop.method import find_method
+from flip_flop.errors import InputError
 from flip_flop.method.settings import (
     Aggregation,
     DivergenceSpace,
@@ -52,35 +48,6 @@ def as_flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-@functools.cache
-def _all_names() -> set[str]:
-    """Return the names of all fields of ``F2CConfig``: the library's from its source, without torch."""
-    library = Path(str(getattr(find_spec("transformers"), "origin", ""))).with_name("training_args.py")
-    lines = [node.target for node in ast.walk(ast.parse(library.read_text("utf-8"))) if isinstance(node, ast.AnnAssign)]
-    return {*map(ast.unparse, lines), *TrainingSettings.__dataclass_fields__}
-
-
-def check_settings(settings: Mapping[str, Any], source: str, other_flags: Sequence[str] = ()) -> dict[str, str]:
-    """Map each field to the last key that names it, and check the values of :class:`TrainingSettings`, without torch.
-
-    Raises:
-        InputError: ``E-CONFIG`` for an unknown setting, an unknown method, or a value of the wrong type or range.
-    """
-    names, keys = _all_names(), dict[str, str]()
-    for key in map(str, settings):
-        name = ALIASES.get(key) or key.removeprefix("--").replace("-", "_")
-        if name not in names:
-            candidates = [*map(as_flag, names), *ALIASES, *other_flags] if key.startswith("--") else names
-            raise InputError("E-CONFIG", f"Unknown setting {key!r} in {source}.", nearest(key, candidates))
-        keys[name] = key
-    with named_by_flag(keys):
-        for item in fields(TrainingSettings):
-            value = settings[keys[item.name]] if item.name in keys else None
-            if value is not None:
-                read_value(item, value)
-    return keys
-
-
 @contextlib.contextmanager
 def named_by_flag(keys: Mapping[str, str]) -> Iterator[None]:
     """Name the flag of a setting instead of the setting in an error of its value."""
@@ -110,8 +77,6 @@ def read_value(item: "Field[Any]", value: Any) -> Any:
         InputError: ``E-CONFIG``.
     """
     value = value.item() if isinstance(value, np.generic) else value
-    if item.name == "method":
-        find_method(value)
     kind: Any = item.type
     if isinstance(value, str) and NoneType in get_args(kind) and value.lower() in ("none", "null"):
         return None
