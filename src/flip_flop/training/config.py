@@ -21,7 +21,7 @@ from flip_flop.scoring.causal_lm import as_input_error
 from flip_flop.training.settings import ALIASES, MAX_STEPS, TrainingSettings, as_flag, named_by_flag, read_value
 
 # Values of unsupported settings that change nothing.
-UNSET = (None, False, [], AcceleratorConfig())
+UNSET: tuple[Any, ...] = (None, False, [], AcceleratorConfig())
 # Values of metric_for_best_model that mean select_by. The library's default is "loss".
 SELECTED = (None, "loss", "selection")
 # Inherited settings that would have no effect or a wrong one, and why.
