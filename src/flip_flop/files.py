@@ -26,7 +26,7 @@ from flip_flop.errors import InputError, log
 WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 # Errors of file systems without locks, which some clusters have.
 NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP)
-MAX_JSON = 2**24  # bytes of a JSON file in a run; metrics of 100 templates and 100 labels need 0.2 MB
+MAX_JSON = 2**24  # bytes of a JSON file or a server's reply; metrics of 100 templates and 100 labels need 0.2 MB
 MAX_ARRAYS = 2**28  # bytes of all arrays in a file; a large file may hold up to 100 times its size
 # The kinds of nodes in a file system, and those that are written in place.
 NODES = {
@@ -342,22 +342,29 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
         raise ValueError(f"{path} cannot be read: {error}") from error
 
 
-def read_json(path: Path) -> Any:
-    """Read a JSON file of a run.
+def read_limited(path: Path, limit: int = MAX_JSON) -> bytes:
+    """Read a file that may be untrusted.
 
     Raises:
         OSError: The file cannot be opened.
-        ValueError: It is not JSON, or has more than :data:`MAX_JSON` bytes.
+        ValueError: It has more than ``limit`` bytes, or is a pipe or a device, which may have no end.
     """
-    if path.stat().st_size > MAX_JSON:
-        raise ValueError(f"more than {MAX_JSON:,} bytes")
-    return json.loads(path.read_bytes())
+    if (node := _node(path)) not in (None, "a file"):
+        raise ValueError(f"{path} is {node}")
+    if path.stat().st_size > limit:
+        raise ValueError(f"{path} has more than {limit:,} bytes")
+    return path.read_bytes()
 
 
-def read_object(path: Path) -> dict[str, Any] | None:
+def read_json(path: Path) -> Any:
+    """Read a JSON file of at most :data:`MAX_JSON` bytes; raises as :func:`read_limited`."""
+    return json.loads(read_limited(path))
+
+
+def read_object(path: Path, limit: int = MAX_JSON) -> dict[str, Any] | None:
     """Return the JSON object in a file, or ``None`` if the file is missing, invalid or another JSON value."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(read_limited(path, limit))
     except (OSError, ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None

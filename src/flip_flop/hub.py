@@ -97,6 +97,9 @@ def check_model_name(name: str, revision: str | None = None, *, dtype: str = "au
             if name.startswith(("http://", "https://")):
                 hint = "For a served model, write openai:URL#NAME, with its name on the server."
             raise InputError("E-MODEL-FILE", f"{name} does not exist.", hint)
+        for file in Path(name).iterdir() if Path(name).is_dir() else ():
+            if file.is_fifo() or file.is_char_device() or file.is_block_device():  # whose reading may never end
+                raise InputError("E-MODEL-FILE", f"{file} is a pipe or a device.", "Give a model's folder.")
     elif name != DEMO and not is_cached(name, revision) and (reason := why_unreachable()):
         raise InputError("E-MODEL-FILE", f"cannot download {name}: {reason}.", f"Give a folder, or {WAY_OUT}.")
     if gguf:

@@ -7,6 +7,7 @@ import json
 import random
 import re
 import time
+import tracemalloc
 import types
 
 import numpy as np
@@ -14,6 +15,7 @@ import pytest
 
 from flip_flop import ScoringOptions, audit
 from flip_flop.errors import InputError
+from flip_flop.files import compress
 from flip_flop.prompts import Template
 from flip_flop.scoring import EndpointScorer
 from flip_flop.scoring.served import first_token_scores
@@ -370,6 +372,33 @@ def drip_headers(handler):
     for letter in b"HTTP/1.1 200 OK\r\nX-Long: " + b"x" * 600:
         handler.wfile.write(bytes([letter]))
         time.sleep(0.05)
+
+
+def send_forever(handler):
+    handler.send_response(200)
+    handler.end_headers()
+    while True:
+        handler.wfile.write(b" " * 2**16)
+
+
+def send_bomb(handler):
+    handler.send_response(200)
+    handler.send_header("Content-Encoding", "gzip")
+    handler.end_headers()
+    for part in compress(" " * 2**20 for _ in range(2**8)):
+        handler.wfile.write(part)
+
+
+@pytest.mark.parametrize("sends", [send_forever, send_bomb])
+def test_large_reply_is_refused_before_it_fills_memory(served, sends):
+    server, name = served
+    server.slow, scorer = {"/v1/completions": sends}, EndpointScorer(name)
+    tracemalloc.start()
+    try:
+        refused("E-ENDPOINT-ANSWER: .* sends a reply of more than 16 MB", audit, scorer, FEW, quiet=True, scoring=ECHO)
+        assert tracemalloc.get_traced_memory()[1] < 2**27
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.slow

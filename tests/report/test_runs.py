@@ -2,6 +2,7 @@ import base64
 import gzip
 import html
 import json
+import os
 import re
 import tracemalloc
 from dataclasses import replace
@@ -63,6 +64,11 @@ def change_lines(changes):
     return damage
 
 
+def make_long(path):
+    path.touch()
+    os.truncate(path, 2**30)
+
+
 FILES = ("run.json", "metrics.json", "scores.npz", "instances.jsonl.gz")
 CODE = np.array([{"run": "code"}] * 40, dtype=object)  # opening it would run code
 DAMAGES = [
@@ -106,15 +112,18 @@ def test_a_damaged_file_of_a_run_is_broken(make_run, file, damage):
         ("run.json", change(command="x" * 2**24)),
         ("run.json", change(name="x" * 2**18)),
         ("metrics.json", change(other="x" * 2**24)),
+        ("MANIFEST.json", lambda path: path.symlink_to("/dev/zero")),
+        ("MANIFEST.json", os.mkfifo),
+        ("MANIFEST.json", make_long),
+        ("too_long.csv", make_long),
     ],
-    ids=["lines", "unexpected array", "long run.json", "long name", "long metrics.json"],
 )
 def test_untrusted_run_is_rejected_before_it_fills_memory(make_run, file, expand, tmp_path):
     run = make_run()
     expand(run / file)
     tracemalloc.start()
     try:
-        refused(rf"^E-RUN-BROKEN: {run / file} ", write_report, [run], tmp_path / "report.html")
+        refused(rf"^E-RUN-BROKEN: .*{file} ", write_report, [run], tmp_path / "report.html")
         assert tracemalloc.get_traced_memory()[1] < 20 * 2**20
     finally:
         tracemalloc.stop()

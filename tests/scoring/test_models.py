@@ -1,6 +1,7 @@
 """Loading of models and adapters. Invalid folders are rejected, and weights are never random."""
 
 import json
+import os
 import shutil
 import warnings
 
@@ -151,6 +152,11 @@ def _pickle(folder):
     (folder / "model.safetensors").unlink()
 
 
+def _replace(path, make):
+    path.unlink()
+    make(path)
+
+
 def _cut_short(file):
     file.write_bytes(file.read_bytes()[:-100])
 
@@ -190,6 +196,14 @@ DAMAGES = {
     },
     "weights outside": (
         lambda folder: _move_weights(folder, "../outside.safetensors"), "E-MODEL-FILE", "'../outside.safetensors'",
+    ),
+    "a pipe": (
+        lambda folder: _replace(folder / "model.safetensors", os.mkfifo),
+        "E-MODEL-FILE", "model.safetensors is a pipe or a device",
+    ),
+    "a device": (
+        lambda folder: _replace(folder / "config.json", lambda path: path.symlink_to("/dev/zero")),
+        "E-MODEL-FILE", "config.json is a pipe or a device",
     ),
     "a distributed checkpoint": (
         lambda folder: shutil.copy(folder / "model.safetensors", folder / "shard-1-model-1.safetensors"),

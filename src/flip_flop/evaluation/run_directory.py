@@ -14,7 +14,7 @@ import pydantic
 
 from flip_flop.errors import InputError, require_package
 from flip_flop.evaluation.result import INSTANCES_FILE, METRICS_FILE, SCORES_FILE, Audit
-from flip_flop.files import check_output, read_arrays, read_json
+from flip_flop.files import check_output, read_arrays, read_json, read_limited
 from flip_flop.metrics import METRICS, Scores, resolve_average
 from flip_flop.prompts import RenderedInstance
 from flip_flop.record import READABLE_JSON, RUN_FILE, RunRecord, broken, reading, validated
@@ -25,7 +25,7 @@ Number = pydantic.FiniteFloat
 ARRAYS = ("scores", "token_counts", "gold", "instance_ids", "template_names")
 ANSWERED = {"key": "i", "exact": "b", "token_f1": "f", "length": "i"}  # of open answers, with kinds of numbers
 PREDICTION_SUFFIXES = (".jsonl", ".csv", ".xlsx")
-MAX_LINE = 2**26  # bytes of an instance
+MAX_LINE = 2**26  # bytes of an instance, and of the list of skipped rows
 MAX_NAMES = 2**18  # characters of the names of a run, its labels and templates, which a report repeats
 
 
@@ -59,7 +59,10 @@ def load_run(path: str | os.PathLike[str]) -> Audit:
     instances = StoredInstances(path.resolve(), data.ids, (len(names), num_labels)) if has_prompts else ()
     data = replace(data, average=record.task.f1, instances=instances, **record.task.design(names))
     listed = path / TOO_LONG_FILE
-    too_long = listed.read_bytes() if listed.is_file() else b""
+    too_long = b""
+    if listed.is_file():
+        with reading(listed, f"a file of at most {MAX_LINE // 2**20} MB"):
+            too_long = read_limited(listed, MAX_LINE)
     run = Audit(record, metrics, data, names, path if path.name else path.resolve(), too_long)
     added = [metric for name, metric in METRICS.items() if name not in METRICS.built_in]
     for view in (run, run.calibrated) if added else ():  # computed again, because their code may be new

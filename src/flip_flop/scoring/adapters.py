@@ -1,6 +1,5 @@
 """Check an adapter in PEFT's format, load it onto its model, and record it; label offsets stored with it."""
 
-import json
 import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -95,7 +94,7 @@ def load_adapter(model: nn.Module, adapter: Path) -> nn.Module:
     with as_input_error("E-ADAPTER", what, OTHER_MODEL, Exception), warnings.catch_warnings():
         # PEFT only warns about missing tensors, and would keep random ones.
         warnings.filterwarnings("error", message=".*missing adapter keys.*")
-        config = json.loads((adapter / ADAPTER_CONFIG).read_text(encoding="utf-8"))
+        config = read_json(adapter / ADAPTER_CONFIG)
         if (kind := config.get("peft_type")) not in ADAPTER_KINDS:
             raise InputError("E-ADAPTER", f"{adapter}: an adapter of kind {kind!r} is not supported.")
         peft_model = PeftModel.from_pretrained(model, str(adapter))

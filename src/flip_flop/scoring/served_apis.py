@@ -15,13 +15,13 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from flip_flop.errors import InputError
-from flip_flop.files import sha256_json, utf8
+from flip_flop.files import MAX_JSON, sha256_json, utf8
 from flip_flop.hub import endpoint_of
 from flip_flop.scoring.encode import num_common
 
 # Retries begin after 0.5 s, 1 s, 2 s, ... up to 8 s. They span about a minute, in which a server can restart.
 LONGEST_WAIT = 8
-NOT_JSON = 599  # no server's status
+NOT_JSON, TOO_LARGE = 599, 499  # no server's statuses; the first is retried
 RETRIES, SECONDS = 10, 300.0
 WITHOUT_PROBABILITIES = "Add --by generation to use generated answers."
 UNSUPPORTED = (400, 404, 405, 422)  # statuses of a server that lacks an endpoint or an option
@@ -222,11 +222,17 @@ def decoded(tokens: list[str]) -> list[str]:
 
 
 def mark_errors(response: Any) -> None:
-    """Give a reply that is not JSON, or is an error, its status. Some servers send errors with the status 200.
+    """Give a reply that is too large, not JSON, or an error, its status. Some servers send errors with the status 200.
 
     Waits that the server asks for are dropped if they are shorter than the last ones of the client.
     """
-    response.read()
+    content = bytearray()
+    for part in response.iter_bytes():  # decoded, in small parts
+        content += part
+        if len(content) > MAX_JSON:
+            response.status_code = TOO_LARGE
+            break
+    response._content = bytes(content[:MAX_JSON])
     if re.fullmatch(f"[0-{LONGEST_WAIT}]", response.headers.get("retry-after", "")):
         del response.headers["retry-after"]
     if response.status_code == 200:
@@ -327,7 +333,11 @@ class Server:
             hint = "See the server's log." if status in (400, 413, 422) else ""
             if status < 400:
                 hint = "Redirects are not followed. Give the address of the server itself."
-            answers = "sends a reply that is not JSON" if status == NOT_JSON else f"answers {status}"
+            faults = {
+                NOT_JSON: "sends a reply that is not JSON",
+                TOO_LARGE: f"sends a reply of more than {MAX_JSON // 2**20} MB",
+            }
+            answers = faults.get(status, f"answers {status}")
             raise kind("E-ENDPOINT-ANSWER", f"{self} {answers}: {reason}.", hint) from None
         except self._errors.OpenAIError as error:
             kind = UnreachableError if isinstance(error, self._errors.APIConnectionError) else InputError

@@ -193,9 +193,13 @@ def checkpoint_to_resume(folder: Path, *, needs_best: bool) -> Path | None:
     return complete[0] if complete else None
 
 
+MAX_STATE = 2**30  # bytes of a state, which has all lines of the log
+
+
 def best_of(checkpoint: Path) -> Path:
     """Return the best checkpoint at the step of this one, which is itself if there was none."""
-    step = (files.read_object(checkpoint / TRAINER_STATE_NAME) or {}).get("best_global_step")
+    state = files.read_object(checkpoint / TRAINER_STATE_NAME, MAX_STATE) or {}
+    step = state.get("best_global_step")
     return checkpoint.parent / f"checkpoint-{step}" if step else checkpoint
 
 
