@@ -125,9 +125,11 @@ class Stub(Scorer):
 
 
 @pytest.mark.slow
-def test_invalid_answers_disagree_and_random_choices_stay():
+def test_invalid_answers_disagree_without_flips_and_random_choices_stay():
     found = format_spread(Stub(lambda prompt: None), TASK, 3, quiet=True)
-    assert (found["observed_agreement"], found["order"]["order"], found["order"]["format"]) == (0, 1, 1)
+    assert (found["observed_agreement"], found["order"]["order"], found["order"]["format"]) == (0, None, None)
+    assert found["order"]["flip_pairs"] == {"order": 0, "format": 0}
+    assert "another order change – % of 0 pairs of answers, another format – % of 0 pairs;" in render_formats(found)
     drawing = Template("draw", "{{ ['alpha', 'beta'] | choice }}\nText: {{ text }}\nYes or no?", "no ||| yes")
     task = Task("draws", [drawing], {"test": [*ROWS, *ROWS]}, labels=(0, 1), label_field="gold")
     found = format_spread(Stub(lambda prompt: int("alpha" in prompt.casefold())), task, 6, quiet=True)

@@ -227,10 +227,10 @@ def test_judge_that_answers_by_position_is_not_used(tmp_path):
     low = 0.025 ** (1 / 60)
     assert run.decision == Decision(
         (
-            "The model answers by position, not by content: the order of the options changes 100.0 % of the answers "
-            f"(95% interval: {100 * low:.1f} to 100.0).",
+            "The model answers by position, not by content: the order of the options changes 100.0 % of "
+            f"120 pairs of answers (95% interval: {100 * low:.1f} to 100.0).",
             "Use a stronger model, or let it grade one answer at a time.",
-            f"The wording changes 0.0 % of the answers (95% interval: 0.0 to {100 - 100 * low:.1f}).",
+            f"The wording changes 0.0 % of 120 pairs of answers (95% interval: 0.0 to {100 - 100 * low:.1f}).",
         )
     )
     page = report_of(run, tmp_path)
@@ -284,16 +284,17 @@ def test_other_judges_have_their_flip_rates_at_the_end(tmp_path):
     content = np.random.default_rng(0).normal(size=120)
     run = judge(tmp_path / "run", content, 0.1, (content < 0).astype(int))
     repeated = {"repeat_flips": 0.01, "intervals": {**run.metrics["intervals"], "repeat_flips": [0.0, 0.05]}}
+    repeated["flip_pairs"] = {**run.metrics["flip_pairs"], "repeat_flips": 480}
     run = replace(run, metrics=run.metrics | repeated)
     order, wording, again = run.decision.sentences[-3:]
     rate, (low, high) = 100 * run.value("order_flips"), run.interval("order_flips")
     assert 0 < rate < 20
     assert order == (
-        f"The order of the options changes {rate:.1f} % of the answers (95% interval: {100 * low:.1f} to "
+        f"The order of the options changes {rate:.1f} % of 240 pairs of answers (95% interval: {100 * low:.1f} to "
         f"{100 * high:.1f}; +{rate - 1:.1f} points from asking again)."
     )
-    assert wording.startswith("The wording changes 0.0 % of the answers (95% interval: 0.0 to ")
-    assert again == "Asking the same question again changes 1.0 % of the answers (95% interval: 0.0 to 5.0)."
+    assert wording.startswith("The wording changes 0.0 % of 240 pairs of answers (95% interval: 0.0 to ")
+    assert again == "Asking the same question again changes 1.0 % of 480 pairs of answers (95% interval: 0.0 to 5.0)."
     assert run.decision.template
     table = run.to_pandas("instances")
     flips = run.predictions[:, 0] != run.predictions[:, 1]

@@ -52,13 +52,25 @@ def fleiss_kappa(predictions):
 
 
 def factor_flips(predictions, factors, factor):
-    """The share of pairs of templates that differ in one factor only and give different labels."""
-    differ = []
+    """The share of pairs of templates that name a factor, differ in it only, and give different labels; and the pairs.
+
+    A pair with an answer that could not be read does not count.
+    """
+    num_flips = num_pairs = 0
     for row in predictions:
         for u, v in itertools.combinations(range(len(row)), 2):
-            if [name for name in factors if factors[name][u] != factors[name][v]] == [factor]:
-                differ.append(row[u] != row[v] or row[u] < 0)
-    return sum(differ) / len(differ)
+            is_named = factors[factor][u] is not None and factors[factor][v] is not None
+            differ_in = [name for name in factors if factors[name][u] != factors[name][v]]
+            if is_named and differ_in == [factor] and row[u] != -1 and row[v] != -1:
+                num_pairs += 1
+                num_flips += row[u] != row[v]
+    return (num_flips / num_pairs if num_pairs else None), num_pairs
+
+
+def repeat_flips(first, second):
+    """The share of answers that a second answer to the same prompt differs from, if both could be read."""
+    pairs = [pair for rows in zip(first, second, strict=True) for pair in zip(*rows, strict=True) if -1 not in pair]
+    return sum(one != other for one, other in pairs) / len(pairs), len(pairs)
 
 
 def cohen_kappa(predicted, gold, num_labels, is_scale=False):

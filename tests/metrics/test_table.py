@@ -88,24 +88,56 @@ def test_cohens_kappa_is_zero_for_a_constant_answer_and_has_no_value_for_a_singl
     assert value("cohen_kappa", [[0, 1], [1, 0]], [0, 1]) == 0  # mean of 1 and -1
 
 
-WORDINGS = ("plain", "plain", "short", "short", "long", None)
-ORDERS = ("first", "swapped", "first", "swapped", "first", None)
+WORDINGS = ("plain", "plain", "short", "short", "long", None, "plain", "long")
+ORDERS = ("first", "swapped", "first", "swapped", "first", None, None, None)
 
 
+def answers_with(predictions, num_labels=3):
+    """The scores of generated answers, -1 for those that could not be read, from templates with wordings and orders."""
+    scores = np.where(np.asarray(predictions)[..., None] == np.arange(num_labels), 0.0, -np.inf)
+    gold = np.full(len(predictions), -1)
+    return Scores(scores, gold, factors={"wording": WORDINGS, "order": ORDERS})
+
+
+@pytest.mark.parametrize("share_read", [1.0, 0.7, 0.2, 0.0])
 @pytest.mark.parametrize("factor", ["wording", "order"])
-def test_flip_rates_by_factor_equal_the_loop_over_pairs(factor):
+def test_flip_rates_by_factor_equal_the_loop_over_pairs_that_were_read(factor, share_read):
     random = generator(0, "tests/metrics/flips")
-    predictions = random.integers(3, size=(30, 6))
-    data = data_of(predictions)
-    scores = data.scores.copy()
-    scores[3, 2] = -np.inf
-    data = Scores(scores, data.gold, factors={"wording": WORDINGS, "order": ORDERS})
+    predictions = random.integers(3, size=(30, 8))
+    predictions[random.random((30, 8)) >= share_read] = -1
+    data = answers_with(predictions)
+    slow, num_pairs = oracle.factor_flips(predictions.tolist(), data.factors, factor)
     metric = METRICS[f"{factor}_flips"]
-    slow = oracle.factor_flips(data.predictions.tolist(), data.factors, factor)
-    assert metric.value(data) == pytest.approx(slow, abs=1e-12)
-    low, high = metric.interval(data)
-    assert low < slow < high
-    assert metric.value(data_of(predictions)) is None  # no factors
+    assert metric.value(data) == (None if slow is None else pytest.approx(slow, abs=1e-12))
+    names = [f"{wording} {order} {place}" for place, (wording, order) in enumerate(zip(WORDINGS, ORDERS, strict=True))]
+    found = summarise(data.scores, data.gold, names, factors=data.factors)
+    assert found["flip_pairs"][metric.name] == num_pairs
+    assert (found[metric.name] is None) == (num_pairs == 0)
+    assert (num_pairs == 0) == (share_read == 0)
+    if slow is None:
+        assert metric.interval(data) is found["intervals"][metric.name] is None
+    else:
+        low, high = metric.interval(data)
+        assert low <= slow <= high
+        assert low < high
+    assert metric.value(data_of(np.abs(predictions))) is None  # no factors
+
+
+def test_interval_of_a_flip_rate_is_that_of_a_share_of_the_pairs_that_were_read():
+    """Of 20 flips in 20 pairs, by Clopper and Pearson, also beside 400 instances without a pair."""
+    predictions = np.full((420, 8), -1)
+    predictions[:20, :2] = [0, 1]
+    for data in (answers_with(predictions[:20]), answers_with(predictions)):
+        assert METRICS["order_flips"].interval(data) == (pytest.approx(0.025 ** (1 / 20), abs=0.01), 1.0)
+    change = METRICS["order_flips"].change_interval(answers_with(predictions), answers_with(predictions))
+    assert change[0] < 0 < change[1]
+
+
+def test_templates_without_a_wording_are_no_pair_with_one():
+    predictions = np.array([[0, 1, 1]] * 20)
+    factors = {"wording": ("ask", None, None), "order": (None, None, None)}
+    data = replace(data_of(predictions), factors=factors)
+    assert METRICS["wording_flips"].value(data) is METRICS["order_flips"].value(data) is None
 
 
 def test_the_spread_of_a_single_template_has_no_answer():
@@ -138,7 +170,7 @@ KEYS = {
     *AGAINST_GOLD, "observed_agreement", "no_consensus_share", "fleiss_kappa", "posix",
     "wording_flips", "order_flips", "label_shares", "label_shares_per_template",
     "collapsed", "constant_templates", "num_instances", "num_templates", "num_labels", "intervals",
-    *OF_GENERATED,
+    *OF_GENERATED, "flip_pairs",
 }  # fmt: skip
 NAMES = ["plain", "formal", "reversed", "terse"]
 

@@ -13,7 +13,9 @@ from flip_flop.console import align_columns, count, percent, percent_interval
 from flip_flop.drafting.formats import apply_format, draw_format, draw_order
 from flip_flop.files import generator
 from flip_flop.metrics import (
+    FLIP_RATE,
     bootstrap_interval,
+    count_flips,
     f1_per_template,
     gold_of,
     predicted,
@@ -44,9 +46,9 @@ def format_spread(
     The spread of a template is the difference between its best and worst format, as in FormatSpread (Sclar et al.
     2024). The summary is the mean over templates.
 
-    Templates that list their options are also scored with the options in another order. :math:`D_o` is the mean share
-    of instances on which two variants with different orders disagree. :math:`D_f` is this share for two formats with
-    one order. ``share`` is :math:`D_o / (D_o + D_f)`, or None if nothing changes.
+    Templates that list their options are also scored with the options in another order. :math:`D_o` is the flip rate of
+    two variants with different orders. :math:`D_f` is the flip rate of two formats with one order. ``share`` is
+    :math:`D_o / (D_o + D_f)`, or None if nothing changes.
 
     The 95 % intervals, from five formats on, are a bootstrap over formats. It resamples the i-th format of all
     templates together, and two copies of one format are not a pair. A range only grows with more formats, so its
@@ -92,13 +94,16 @@ def format_spread(
     average = resolve_average(task.f1, num_labels := table.scores.shape[2])
     both = np.split(predicted(table.scores), [num_formats * len(formats)], axis=1)
     plain, other = (predictions.reshape(len(gold), num_formats, -1 if predictions.size else 0) for predictions in both)
-    f1, agreement, swapped = {}, {}, {}
+    f1, agreement = {}, {}
+    order_flips = np.zeros((num_formats, 3), int)
+    format_flips = np.zeros((num_formats, num_formats, 3), int)
     for name, ours in zip(formats, np.moveaxis(plain, 2, 0), strict=True):
         f1[name] = f1_per_template(ours, gold, num_labels=num_labels, average=average)
         agreement[name] = template_agreement_matrix(ours)
         if name in ordered:
             theirs = other[:, :, [*ordered].index(name)]
-            swapped[name] = ((ours != theirs) | (ours < 0)).mean(axis=0)  # two invalid answers do not agree
+            order_flips += count_flips(ours.T, theirs.T)
+            format_flips += np.stack([count_flips(ours.T, np.broadcast_to(one, ours.T.shape)) for one in ours.T])
 
     def summary(names: list[str]) -> dict[str, Any]:
         pairs = np.mean([agreement[name] for name in names], axis=0)
@@ -110,20 +115,20 @@ def format_spread(
         return _with_intervals(statistics, num_formats, seed)
 
     order = None
-    if swapped:
-        by_order = np.mean([*swapped.values()], axis=0)
-        by_format = partial(_pair_mean, 1 - np.mean([agreement[name] for name in swapped], axis=0))
+    if ordered:
 
         def share(rows: Rows) -> float:
-            first, second = by_order[rows].mean(), by_format(rows)
-            return float(first / (first + second)) if first + second else np.nan
+            first, second = _flip_rate(order_flips[rows]), _flip_rate(format_flips[_pairs(rows)])
+            return first / (first + second) if first + second else np.nan
 
         shares: dict[str, Statistic] = {
-            "order": lambda rows: by_order[rows].mean(),
-            "format": by_format,
+            "order": lambda rows: _flip_rate(order_flips[rows]),
+            "format": lambda rows: _flip_rate(format_flips[_pairs(rows)]),
             "share": share,
         }
-        order = {"templates": list(swapped), **_with_intervals(shares, num_formats, seed)}
+        by_format = format_flips[_pairs(np.arange(num_formats))]
+        num_pairs = {"order": int(order_flips[:, 1].sum()), "format": int(by_format[:, 1].sum()) // 2}
+        order = {"templates": list(ordered), "flip_pairs": num_pairs, **_with_intervals(shares, num_formats, seed)}
     per_template = {name: {**summary([name]), "formats": formats[name]} for name in formats}
     found = {"num_formats": num_formats, "seed": seed, "num_instances": len(gold), "num_too_long": len(skipped)}
     found |= summary([*formats])
@@ -144,9 +149,21 @@ def _with_intervals(statistics: Mapping[str, Statistic], num_formats: int, seed:
     return {**found, "intervals": intervals}
 
 
+def _pairs(rows: Rows) -> tuple[Rows, Rows]:
+    """Return the first and the second format of each pair of different formats."""
+    first, second = np.nonzero(rows[:, None] != rows)
+    return rows[first], rows[second]
+
+
+def _flip_rate(flips: Int[np.ndarray, "pairs 3"]) -> float:
+    rate = FLIP_RATE(flips)
+    assert rate is not None
+    return rate
+
+
 def _pair_mean(values: Float[np.ndarray, "formats formats"], rows: Rows) -> float:
-    differ = rows[:, None] != rows
-    return float(values[np.ix_(rows, rows)][differ].mean()) if differ.any() else np.nan
+    pairs = values[_pairs(rows)]
+    return float(pairs.mean()) if pairs.size else np.nan
 
 
 def _over_formats(
@@ -170,8 +187,9 @@ def render_formats(found: Mapping[str, Any]) -> str:
     order = found["order"]
     if order is None:
         return f"{text}\nno template lists its answers as options, so the effect of their order is unknown"
+    rates = [f"{percent(order[name])} % of {count(number, 'pair')}" for name, number in order["flip_pairs"].items()]
     return (
-        f"{text}\noptions in another order change {percent(order['order'])} % of the answers, another format "
-        f"{percent(order['format'])} %; the order's part in both: {percent(order['share'])} % "
+        f"{text}\noptions in another order change {rates[0]} of answers, another format {rates[1]}; "
+        f"the order's part in both: {percent(order['share'])} % "
         f"({percent_interval(order['intervals']['share'])}), of {count(len(order['templates']), 'template')}"
     )

@@ -242,7 +242,7 @@ def read_paraphrase(template: Template, text: str, name: str) -> tuple[Template,
         InputError: An ``E-TPL`` code for an invalid template.
     """
     parts = TemplateParts(template)
-    found = replace(template, name=name, jinja=text + parts.target, wording=template.wording and name)
+    found = replace(template, name=name, jinja=text + parts.target, wording=None, order=None)
     other = TemplateParts(found)
     own, new = Counter(parts.holds(parts.text)), Counter(other.holds(other.text))
     lost = [

@@ -17,13 +17,14 @@ from flip_flop.errors import InputError, log
 from flip_flop.evaluation.decision import LOW_MASS, remedy
 from flip_flop.evaluation.run_directory import Audit
 from flip_flop.metrics import (
+    FLIP_RATE,
     CalibrationChoice,
     Scores,
     bootstrap_interval,
     calibrated,
     check_calibration,
+    count_flips,
     find_offsets,
-    mean_statistic,
     offsets_that_change,
     summarise,
     uniform_prior,
@@ -155,15 +156,21 @@ def audit(
 def ask_again(
     scorer: Scorer, split: RenderedSplit, run: Audit, scoring: ScoringOptions, *, quiet: bool = False
 ) -> Audit:
-    """Ask a served model the same questions again. ``repeat_flips`` in the metrics is the share of other answers."""
+    """Ask a served model the same questions again. ``repeat_flips`` in the metrics is the flip rate of its answers."""
     asked: Any = copy.copy(scorer)
     with tempfile.TemporaryDirectory() as folder:
         asked.store = Path(folder) / "answers"  # instead of the stored answers
         again = asked.checked_scores(split.instances, scoring, names=run.template_names, label="again", quiet=quiet)
-    flips = (again.answer_keys != run.data.answer_keys).mean(axis=1)
-    rate = mean_statistic(lambda values: values, bounds=(0.0, 1.0))
-    intervals = {**run.metrics["intervals"], "repeat_flips": list(bootstrap_interval(rate, flips))}
-    return replace(run, metrics={**run.metrics, "repeat_flips": rate(flips), "intervals": intervals})
+    flips = count_flips(run.data.answer_keys, again.answer_keys)
+    num_pairs = int(flips[:, 1].sum())
+    rate = FLIP_RATE(flips) if num_pairs else None
+    interval = list(bootstrap_interval(FLIP_RATE, flips)) if num_pairs else None
+    repeated = {
+        "repeat_flips": rate,
+        "intervals": {**run.metrics["intervals"], "repeat_flips": interval},
+        "flip_pairs": {**run.metrics["flip_pairs"], "repeat_flips": num_pairs},
+    }
+    return replace(run, metrics=run.metrics | repeated)
 
 
 def score_calibrated(

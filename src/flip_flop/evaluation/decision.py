@@ -1,6 +1,7 @@
 """What to do after an audit: which template to use, how sure that is, and what to fix first."""
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 CONFIDENCE = 0.98
 # Threshold of low own-label mass; rows from which on a template is constant; templates in a sentence.
 LOW_MASS, MIN_ROWS, MAX_LISTED = 0.1, 10, 3
-UNREADABLE = 0.2  # share of the answers of a template to fix
+UNREAD = 0.1  # share of the answers that cannot be read, from which on a decision begins with reading
 CAUSES = {
     "order_flips": "the order of the options",
     "wording_flips": "the wording",
@@ -64,13 +65,32 @@ class Decision:
 
 
 def decide(run: "Audit") -> Decision:
+    """Choose the template to use, after sentences on answers that cannot be read, and on what changes the others."""
+    chosen = _decide_read(run)
+    return replace(chosen, sentences=(run.reading, *chosen.sentences)) if run.reading else chosen
+
+
+def reading_advice(run: "Audit") -> str:
+    """Return a sentence on how to read more answers, with three of them, or an empty text if most were read."""
+    share = run.value("unmapped_share") or 0.0
+    if share <= UNREAD or "unparsed_per_template" not in run.metrics:
+        return ""
+    numbers = Counter[str]()
+    for texts in run.metrics["unparsed_per_template"].values():
+        numbers.update(dict(texts))
+    examples = _listed([repr(text) for text, _ in numbers.most_common(MAX_LISTED)])
+    more = "" if run.data.answered else ", or answer choices in the words of the model"
+    return f"{percent(share)} % of the answers cannot be read, such as {examples}. Set extract in the task{more}."
+
+
+def _decide_read(run: "Audit") -> Decision:
     """Choose the template to use, after sentences on the order of options, the wording and repeated questions.
 
     Templates are not used raw if their answers depend on the position of the options.
     """
     flips, forms = _flips(run), [run, run.calibrated] if run.calibrated else [run]
     sentences = [f"{flip[0].upper()}{flip[1:]}." for flip in flips]
-    if not answers_by_position(run.interval("order_flips")):
+    if not answers_by_position(run.data):
         chosen = _choose(run, forms)
         return replace(chosen, sentences=(*chosen.sentences, *sentences))
     words, *others = f"The model answers by position, not by content: {flips[0]}.", *sentences[1:]
@@ -89,7 +109,9 @@ def _flips(run: "Audit") -> list[str]:
             if again is not None and name != "repeat_flips":
                 more += f"; {points(rate - again)} points from asking again"
             interval = f"95% interval: {percent_interval(run.interval(name))}{more}"
-            found.append(f"{cause} changes {percent(rate)} % of the answers ({interval})")
+            found.append(
+                f"{cause} changes {percent(rate)} % of {count(run.num_pairs(name), 'pair')} of answers ({interval})"
+            )
     return found
 
 
@@ -189,14 +211,11 @@ def _decide_open(run: "Audit") -> Decision:
     It must be right, and clearly better than a template with one answer to all rows.
     """
     ranking, names = run.template_ranking, run.template_names
-    shares = (run.metrics.get("unmapped_share_per_template") or {}).items()
-    fixes = [f"{name} ({percent(share)} % unreadable)" for name, share in shares if share > UNREADABLE]
-    fix = [f"Fix first: {_listed(fixes)}."] if fixes else []
     best = ranking.order[0]
     if ranking.faults[best] == "constant":
-        return Decision(("No template is chosen: each gives one answer to all rows.", *fix))
+        return Decision(("No template is chosen: each gives one answer to all rows.",))
     if not ranking.by_f1:
-        return Decision((f"It takes {MIN_LABELLED} rows with right answers to choose a template.", *fix))
+        return Decision((f"It takes {MIN_LABELLED} rows with right answers to choose a template.",))
     near = [index for index, gap in enumerate(ranking.differences) if gap and gap[2] >= 0]
     accuracy, vote = (percent(value) for value in (float(ranking.values[best]), run.value("vote_accuracy")))
     flat = [
@@ -206,11 +225,11 @@ def _decide_open(run: "Audit") -> Decision:
     ]
     if flat or not ranking.values[best]:
         why = ", and ".join([f"the best, {names[best]}, has accuracy {accuracy}", *flat])
-        return Decision((f"No template is chosen: {why}.", *fix))
+        return Decision((f"No template is chosen: {why}.",))
     close = [names[index] for index in near]
     also = f", not clearly better than {_listed(close)}" if close else ""
     words = f"{names[best]} has the highest accuracy, {accuracy}{also}. The vote of all templates has {vote}."
-    return Decision((words, *fix), names[best], close=tuple((name, False) for name in close))
+    return Decision((words,), names[best], close=tuple((name, False) for name in close))
 
 
 def _fixes(run: "Audit", ranking: TemplateRanking, used: str | None = None, is_raw: bool = True) -> list[str]:

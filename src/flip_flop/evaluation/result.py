@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 
 from flip_flop.console import count, percent, percent_interval, visible
 from flip_flop.errors import InputError, look_up
-from flip_flop.evaluation.decision import LOW_MASS, Decision, calibrate_options, decide
+from flip_flop.evaluation.decision import LOW_MASS, Decision, calibrate_options, decide, reading_advice
 from flip_flop.files import check_output, compress, new_folder, write_arrays, write_bytes, write_json
 from flip_flop.metrics import (
     ALIASES,
@@ -179,6 +179,10 @@ class Audit:
         ends = (self.metrics.get("intervals") or {}).get(ALIASES.get(metric, metric))
         return (float(ends[0]), float(ends[1])) if ends else None
 
+    def num_pairs(self, metric: str) -> int:
+        """The number of pairs of answers of a flip rate, in which both could be read. 0 for other metrics."""
+        return int((self.metrics.get("flip_pairs") or {}).get(metric, 0))
+
     @property
     def f1_range(self) -> tuple[float, float] | None:
         """F1 of the worst template and of the best."""
@@ -229,16 +233,16 @@ class Audit:
 
         Args:
             table: ``"metrics"`` has a row per metric with ``value``, ``low`` and ``high``, the ends of its 95%
-                interval. All are fractions. ``"scores"`` has a row per instance, template and label with ``score``
-                (mean log-probability of the answer's tokens, in nats), ``probability`` (over the labels) and
-                ``tokens``. ``"flips"`` has a row per answer that differs from the majority vote of its instance, with
-                ``margin`` (nats between the two labels) and ``prompt``. ``"templates"`` has a row per template, best
-                first (docs/how-to/templates.md). ``"instances"`` has a row per instance with ``vote``, ``confidence``
-                (share of the templates that predict it), ``margin`` (in probability), ``changed_by`` (``order``,
-                ``wording``, both, or empty; docs/how-to/judges.md) and ``worst_template``, which gives the vote the
-                smallest margin. ``"coverage"`` has a row per threshold of the vote share and of the
-                margin, with the share of instances that reach it and the accuracy of their votes; with gold labels, of
-                the labelled instances.
+                interval, all as fractions, and the number of ``pairs`` of a flip rate. ``"scores"`` has a row per
+                instance, template and label with ``score`` (mean log-probability of the answer's tokens, in nats),
+                ``probability`` (over the labels) and ``tokens``. ``"flips"`` has a row per answer that was read and
+                differs from the majority vote of its instance, with ``margin`` (nats between the two labels) and
+                ``prompt``. ``"templates"`` has a row per template, best first (docs/how-to/templates.md).
+                ``"instances"`` has a row per instance with ``vote``, ``confidence`` (share of the templates that
+                predict it), ``margin`` (in probability), ``changed_by`` (``order``, ``wording``, both, or empty;
+                docs/how-to/judges.md) and ``worst_template``, which gives the vote the smallest margin. ``"coverage"``
+                has a row per threshold of the vote share and of the margin, with the share of instances that reach it
+                and the accuracy of their votes; with gold labels, of the labelled instances.
         """
         import pandas
 
@@ -275,6 +279,11 @@ class Audit:
         return rank_templates(data, self.calibrated.data if self.calibrated else None)
 
     @cached_property
+    def reading(self) -> str:
+        """A sentence on generated answers that cannot be read, if they are more than 10 %, or an empty text."""
+        return reading_advice(self)
+
+    @cached_property
     def decision(self) -> Decision:
         """The template to use, how sure that is, and what to fix first."""
         return decide(self)
@@ -291,9 +300,9 @@ class Audit:
 
         It is empty for fewer than 50 gold labels, or if no template is clearly above chance.
         """
-        voting, flips = self.voting, self.interval("order_flips")
+        voting = self.voting
         *thresholds, overall = [row for row in coverage_rows(voting) if row["by"] == "vote share"]
-        works = self.decision.template is not None or answers_by_position(flips)
+        works = self.decision.template is not None or answers_by_position(self.data)
         if len(voting.data.labelled) < MIN_LABELLED or not thresholds or self.data.answered or not works:
             return ""
         point = min(thresholds, key=lambda row: abs(row["coverage"] - NEAR))
@@ -432,12 +441,15 @@ def instance_rows(run: Audit) -> dict[str, Any]:
     }
 
 
-def changed_by(data: Scores) -> list[str] | None:
-    """Return the factors that change each instance's answer; empty for a stable one. None without factors."""
-    rates = {factor: factor_flips(data.predictions, data.factors, factor) for factor in data.factors}
-    known = {factor: rate > 0 for factor, rate in rates.items() if rate is not None}
-    rows = [dict(zip(known, flips, strict=True)) for flips in zip(*known.values(), strict=True)]
-    return [", ".join(factor for factor, flips in row.items() if flips) for row in rows] if known else None
+def changed_by(data: Scores) -> list[str | None]:
+    """Return the factors that change each instance's answer; empty for a stable one. None without a pair of answers."""
+    flips = {factor: factor_flips(data.predictions, data.factors, factor) for factor in data.factors}
+    found = list[str | None]()
+    for row in range(len(data)):
+        is_known = any(counts[row, 1] for counts in flips.values())
+        changing = ", ".join(factor for factor, counts in flips.items() if counts[row, 0])
+        found.append(changing if is_known else None)
+    return found
 
 
 def coverage_rows(run: Audit) -> list[dict[str, Any]]:
@@ -476,8 +488,12 @@ def html_table(caption: str, head: Sequence[str], rows: Iterable[Sequence[str]])
 
 
 def _metrics(run: Audit) -> list[dict[str, Any]]:
-    ends = {name: run.interval(name) or (None, None) for name in METRICS}
-    return [{"metric": name, "value": run.value(name), "low": low, "high": high} for name, (low, high) in ends.items()]
+    rows = []
+    for name in METRICS:
+        low, high = run.interval(name) or (None, None)
+        row = {"metric": name, "value": run.value(name), "low": low, "high": high}
+        rows.append(row | {"pairs": run.num_pairs(name) or None})
+    return rows
 
 
 def _scores(run: Audit) -> dict[str, Any]:
@@ -493,7 +509,9 @@ def _scores(run: Audit) -> dict[str, Any]:
 
 
 def _flips(run: Audit) -> dict[str, Any]:
-    rows, columns = (places.tolist() for places in np.nonzero(run.predictions != run.data.votes[:, None]))
+    votes = run.data.votes[:, None]
+    is_flip = (run.predictions != votes) & (run.predictions >= 0) & (votes >= 0)
+    rows, columns = (places.tolist() for places in np.nonzero(is_flip))
     answers, votes, gold = run.predictions[rows, columns], run.data.votes[rows], run.gold[rows]
     ids = [run.instance_ids[row] for row in rows]
     flipped = set(ids)

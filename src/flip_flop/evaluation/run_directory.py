@@ -172,6 +172,7 @@ class StoredMetrics(pydantic.BaseModel):
     unmapped_share_per_template: dict[str, Number] | None = None
     unparsed_per_template: dict[str, list[tuple[str, int]]] = {}
     intervals: dict[str, tuple[Number, Number] | None] | None = None
+    flip_pairs: dict[str, int] = {}
 
 
 class CalibratedMetrics(StoredMetrics):

@@ -1,7 +1,9 @@
 """Metrics: agreement, F1 over templates, the vote, collapse, and intervals. Pure functions on arrays."""
 
 from flip_flop.metrics.agreement import (
+    FLIP_RATE,
     constant_templates,
+    count_flips,
     factor_flips,
     instance_agreement,
     instance_posix,
@@ -56,6 +58,7 @@ from flip_flop.metrics.f1 import Average, accuracy_per_template, chance_f1, f1_p
 from flip_flop.metrics.table import ALIASES, METRICS, Metric, add_metric, answers_by_position, summarise
 
 __all__ = [
+    "FLIP_RATE",
     "METRICS",
     "MIN_LABELLED",
     "Average",
@@ -74,6 +77,7 @@ __all__ = [
     "check_calibration",
     "check_prior",
     "constant_templates",
+    "count_flips",
     "f1_per_template",
     "factor_flips",
     "find_offsets",

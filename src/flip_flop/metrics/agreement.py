@@ -94,31 +94,47 @@ def template_agreement_matrix(
     )
 
 
+def count_flips(
+    left: Int[np.ndarray, "instances pairs"], right: Int[np.ndarray, "instances pairs"]
+) -> Int[np.ndarray, "instances 3"]:
+    r"""Count the flips of each instance, its pairs in which both answers were read, and all its pairs.
+
+    .. math:: f = \frac{\sum_i \sum_{(u,v) \in P_i} \mathbf 1[\hat y_{i,u} \ne \hat y_{i,v}]}{\sum_i |P_i|}
+
+    :math:`P_i` are the pairs of answers to instance i that were both read. All flip rates are of this form
+    (:data:`FLIP_RATE`). An answer that could not be read, -1, is no flip.
+
+    Example:
+        >>> count_flips(np.array([[0, 0, -1, -1]]), np.array([[0, 1, 1, -1]])).tolist()
+        [[1, 2, 4]]
+    """
+    is_read = (left >= 0) & (right >= 0)
+    is_flip = (left != right) & is_read
+    num_pairs = np.full(len(left), left.shape[1])
+    return np.stack([is_flip.sum(axis=1), is_read.sum(axis=1), num_pairs], axis=1)
+
+
 def factor_flips(
     predictions: Int[np.ndarray, "instances templates"], factors: Mapping[str, Sequence[str | None]], factor: str
-) -> Float[np.ndarray, " instances"] | None:
-    r"""Flip rate of each instance by a factor of its templates, such as the wording or the order of the options.
+) -> Int[np.ndarray, "instances 3"]:
+    r"""Count flips by a factor of the templates, such as the wording or the order of the options.
 
-    .. math:: f_i = \frac{1}{|P|} \sum_{(u,v) \in P} \mathbf 1[\hat y_{i,u} \ne \hat y_{i,v}]
-
-    P are the pairs of templates that differ in this factor and in no other. An answer without a label differs from all.
-    None without such a pair.
+    The counts are those of :func:`count_flips`, over pairs of templates that name this factor and differ in nothing
+    else.
 
     Example:
         >>> factors = {"wording": ("plain", "plain", "short", "short"), "order": ("AB", "BA", "AB", "BA")}
-        >>> predictions = np.array([[0, 1, 0, 1], [1, 1, 0, 0]])
+        >>> predictions = np.array([[0, 1, 0, 1], [1, 1, 0, -1]])
         >>> factor_flips(predictions, factors, "order").tolist(), factor_flips(predictions, factors, "wording").tolist()
-        ([1.0, 0.0], [0.0, 1.0])
+        ([[2, 2, 2], [0, 1, 2]], [[0, 2, 2], [1, 1, 2]])
     """
-    pairs = [
-        (u, v)
-        for u, v in combinations(range(predictions.shape[1]), 2)
-        if [name for name, levels in factors.items() if levels[u] != levels[v]] == [factor]
-    ]
-    if not pairs:
-        return None
-    left, right = predictions[:, np.array(pairs).T].swapaxes(0, 1)
-    return ((left != right) | (left < 0)).mean(axis=1)
+    left, right = [], []
+    for u, v in combinations(range(predictions.shape[1]), 2):
+        differing = [name for name, levels in factors.items() if levels[u] != levels[v]]
+        if differing == [factor] and None not in (factors[factor][u], factors[factor][v]):
+            left.append(u)
+            right.append(v)
+    return count_flips(predictions[:, np.array(left, int)], predictions[:, np.array(right, int)])
 
 
 def lacks_consensus(
@@ -370,6 +386,12 @@ FLEISS_KAPPA = SumStatistic(
     ),
     value=_kappa,
     extremes=_extremes,
+)
+# Of the counts of count_flips. The most extreme instance has as many pairs as any.
+FLIP_RATE = SumStatistic(
+    contributions=lambda counts: counts.astype(np.float64),
+    value=lambda sums: ratio(sums[:, 0], sums[:, 1], otherwise=np.nan),
+    extremes=lambda counts: (counts[:, 1].max() * np.array([[0, 1, 1]]), counts[:, 1].max() * np.array([[1, 1, 1]])),
 )
 ANSWERED = {
     name: mean_statistic(

@@ -15,6 +15,7 @@ from flip_flop.metrics.agreement import (
     AGREEMENT,
     ANSWERED,
     FLEISS_KAPPA,
+    FLIP_RATE,
     constant_templates,
     factor_flips,
     instance_posix,
@@ -41,7 +42,7 @@ ALIASES = {"agreement": "observed_agreement"}
 RESERVED = {
     *("label_shares", "collapsed", "constant_templates", "num_instances", "num_templates", "num_labels", "intervals"),
     *("absent", "calibrated", "label_inside_share", "repeat_flips", "run", "agreement_interval", "f1_range", *ALIASES),
-    *("method", "label_prior", "offsets", "votes_changed", "vote_share_drift"),
+    *("flip_pairs", "method", "label_prior", "offsets", "votes_changed", "vote_share_drift"),
     *("templates", "instances", "f1_min", "f1_max", "calibration"),
 }
 MIN_UNBOUNDED = 50  # instances; below, percentiles of resamples are too narrow
@@ -170,6 +171,17 @@ def _spread(name: str, title: str, spread: Callable[[np.ndarray], np.floating], 
     return _of_labels(name, title, statistic, label, meaning, higher_is_better=False, has_interval=False)
 
 
+def _flips_by(factor: str) -> Metric:
+    """Return the flip rate of templates that differ only in this factor."""
+
+    def counts(data: Scores) -> Int[np.ndarray, "instances 3"]:
+        return factor_flips(data.predictions, data.factors, factor)
+
+    meaning = f"How likely two templates that differ only in the {factor} give different labels, if both are read."
+    title = f"flips by {factor}"
+    return Metric(f"{factor}_flips", title, FLIP_RATE.of(counts), title.capitalize(), meaning, higher_is_better=False)
+
+
 def _unless_nan(values: Float[np.ndarray, " instances"] | None) -> Float[np.ndarray, " instances"] | None:
     return None if values is None or np.isnan(values).any() else values
 
@@ -243,19 +255,7 @@ _METRICS = {
             has_interval=False,
             needs_probabilities=True,
         ),
-        *(
-            Metric(
-                f"{factor}_flips",
-                f"flips by {factor}",
-                mean_statistic(
-                    lambda data, factor=factor: factor_flips(data.predictions, data.factors, factor), bounds=(0.0, 1.0)
-                ),
-                f"Flips by {factor}",
-                f"How likely two templates that differ only in the {factor} give different labels.",
-                higher_is_better=False,
-            )
-            for factor in ("wording", "order")
-        ),
+        *map(_flips_by, ("wording", "order")),
         _of_labels(
             "cohen_kappa",
             "Cohen kappa",
@@ -316,17 +316,18 @@ _METRICS = {
 METRICS = PluginTable("flip_flop.metrics", _METRICS)
 
 
-def answers_by_position(flips: tuple[float, float] | None, calibrated: tuple[float, float] | None = None) -> bool:
+def answers_by_position(data: Scores, calibrated: Scores | None = None) -> bool:
     """Return whether the answers depend on the position of the options rather than on their content.
 
-    The order changes the answer on clearly more than half of the instances, and calibration does not reduce that to
-    clearly less than half. False for templates without several orders.
-
-    Args:
-        flips: The interval of ``order_flips``.
-        calibrated: Its interval after calibration.
+    The order changes clearly more than half of the answers, also if it changes none of those that could not be read,
+    and calibration does not reduce that to clearly less than half. False for templates without several orders.
     """
-    return flips is not None and flips[0] > 0.5 and not (calibrated and calibrated[1] < 0.5)
+    flips = METRICS["order_flips"]
+    interval = flips.interval(data)
+    after = flips.interval(calibrated) if calibrated else None
+    _, num_read, num_pairs = factor_flips(data.predictions, data.factors, "order").sum(axis=0)
+    is_stable_after = after is not None and after[1] < 0.5
+    return interval is not None and bool(interval[0] * num_read > num_pairs / 2) and not is_stable_after
 
 
 def add_metric(reference: str) -> None:
@@ -363,7 +364,8 @@ def summarise(
 
     Returns:
         Each of :data:`METRICS` by name, as a fraction or None; values per template and per label; for generated
-        answers the share that matches no label; and ``intervals`` with ``[low, high]`` or None per metric.
+        answers the share that matches no label; ``intervals`` with ``[low, high]`` or None per metric; and
+        ``flip_pairs``, the number of pairs of each flip rate.
 
     Raises:
         ValueError: The set of instances is empty, the names do not fit, a gold label is not a label index, or a score
@@ -405,6 +407,10 @@ def summarise(
         "num_templates": num_templates,
         "num_labels": num_labels,
         "intervals": {name: ends and list(ends) for name, ends in ends_of.items()},
+        "flip_pairs": {
+            f"{factor}_flips": int(factor_flips(predictions, data.factors, factor)[:, 1].sum())
+            for factor in data.factors
+        },
         **(
             {"unmapped_share_per_template": by_template((predictions < 0).mean(axis=0))}
             if data.is_generated or predictions.min() < 0

@@ -196,6 +196,12 @@ class AuditComparison:
         """The runs whose answers the list of rows can show: all of them, then the calibrated forms of advice."""
         return [*self.runs, *(form for form in self.advised.runs if form not in self.runs)]
 
+    @property
+    def readings(self) -> list[str]:
+        """Sentences on answers that cannot be read."""
+        runs = [run for run in self.runs if run.reading]
+        return [f"{run.name}: {run.reading}" if self.is_comparison else run.reading for run in runs]
+
     @cached_property
     def verdict(self) -> str:
         """Whether the best run is better than the untrained baseline, or an empty text without gold labels."""
@@ -214,11 +220,11 @@ class AuditComparison:
 
     @cached_property
     def decision(self) -> list[str]:
-        """The verdict, and sentences on what training changed, next to the vote, and on runs that have collapsed."""
+        """Sentences on unread answers, the verdict, changes by training, the vote, and runs that have collapsed."""
         free, size = self.untrained_form, len(self.base.template_names)
         words = {"observed_agreement": "agreement", quality(free): self.quality_title}
         metrics = [(name, title) for name, title in words.items() if self.base.value(name) is not None]
-        sentences = [self.verdict] if self.verdict else []
+        sentences = [*self.readings, *([self.verdict] if self.verdict else [])]
         for run in self.trained:
             changes = [(name, title, self.difference(name, run)) for name, title in metrics]
             numbers = [

@@ -77,8 +77,8 @@ def report_section(group: AuditComparison, number: int, size: int | None) -> dic
     }
 
 
-def trust_rows(group: AuditComparison) -> list[tuple[str, list[tuple[float | None, tuple[float, float] | None]]]]:
-    """How far answers can be trusted: a title, and value and interval of each of :func:`chart_forms`.
+def trust_rows(group: AuditComparison) -> list[tuple[str, list[tuple[Any, ...]]]]:
+    """How far answers can be trusted: a title, and value, interval and pairs of each of :func:`chart_forms`.
 
     Empty if the templates name no wording and no order, and no question was asked again.
     """
@@ -86,21 +86,24 @@ def trust_rows(group: AuditComparison) -> list[tuple[str, list[tuple[float | Non
     if all(group.base.value(name) is None for name in CAUSES):
         return []
     rows = [
-        (f"Answers that {cause} changes", [(form.value(name), form.interval(name)) for form in forms])
-        for name, cause in CAUSES.items()
+        (f"Answers that {cause} changes", [_value_of(form, name) for form in forms]) for name, cause in CAUSES.items()
     ]
     stable = [vote_share(form.data) == 1 for form in forms]
     data = [(form.data, is_stable & (form.data.gold >= 0)) for form, is_stable in zip(forms, stable, strict=True)]
     right = [scores.voted.right[is_judged, 0] for scores, is_judged in data]
     rows += [
-        ("Stable answers: the same under all templates", [(float(is_stable.mean()), None) for is_stable in stable]),
-        ("Accuracy of stable answers", [(float(hits.mean()) if len(hits) else None, None) for hits in right]),
-        ("Cohen's κ of the majority vote", [(form.value("vote_kappa"), form.interval("vote_kappa")) for form in forms]),
+        ("Stable answers: the same under all templates", [(float(is_stable.mean()), None, 0) for is_stable in stable]),
+        ("Accuracy of stable answers", [(float(hits.mean()) if len(hits) else None, None, 0) for hits in right]),
+        ("Cohen's κ of the majority vote", [_value_of(form, "vote_kappa") for form in forms]),
     ]
     for index, name in enumerate(group.base.template_names):
         singles = [form.data.single(index) for form in forms]
-        rows.append((f"Cohen's κ of {name}", [(cohen.value(single), cohen.interval(single)) for single in singles]))
-    return [row for row in rows if any(value is not None for value, _ in row[1])]
+        rows.append((f"Cohen's κ of {name}", [(cohen.value(single), cohen.interval(single), 0) for single in singles]))
+    return [row for row in rows if any(value is not None for value, *_ in row[1])]
+
+
+def _value_of(run: Audit, name: str) -> tuple[float | None, tuple[float, float] | None, int]:
+    return run.value(name), run.interval(name), run.num_pairs(name)
 
 
 def _drawn(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -265,10 +265,10 @@ def initial_vote_stats(
         InputError: ``E-POSITION`` if the answers depend on the order of the options, and labels do not train;
             ``E-NO-CONSENSUS`` if no instance has a consensus and the method needs it.
     """
-    flips, unlabelled = METRICS["order_flips"], np.full(len(votes.ids), -1)
+    unlabelled = np.full(len(votes.ids), -1)
     raw, final = (Scores(table.scores, unlabelled, **design) for table in (votes.uncalibrated, votes))
-    if not config.uses_labels and answers_by_position(flips.interval(raw), flips.interval(final)):
-        rate = flips.value(raw) or 0.0
+    if not config.uses_labels and answers_by_position(raw, final):
+        rate = METRICS["order_flips"].value(raw) or 0.0
         raise InputError(
             "E-POSITION",
             f"the model answers by position, not by content: the order of the options changes {100 * rate:.1f} % of "
