@@ -5,11 +5,16 @@ import json
 import re
 import sys
 
+import numpy as np
 import pandas as pd
 import pytest
 import yaml
 
+from flip_flop import audit
 from flip_flop.drafting.library import KINDS, library
+from flip_flop.metrics import Scores
+from flip_flop.record import ModelRecord
+from flip_flop.scoring import Scorer
 from flip_flop.tasks import load_task, log_label_counts
 from tests.cli.project import one_line
 
@@ -351,7 +356,7 @@ JUDGES = {
     "pass or fail": (
         judged("question,answer,verdict", ("good", "bad"), "rain"),
         ("--question", "Is it {{ polite }}?"),
-        *(["bad", "good"], {}, ["no ||| yes", "fail ||| pass"]),
+        *(["bad", "good"], {}, ["no ||| yes"] * 2),
     ),
     "a scale": (
         judged("prompt,Response,grade", (3, 5), "rain") + "Why?,rain,4\n",
@@ -386,12 +391,12 @@ JUDGES = {
     "all verdicts equal, beside another column of few values": (
         csv("question,answer,verdict,language", lambda n: f"{text(n)},rain {n},pass,{'ab'[n % 2]}"),
         (),
-        *(["fail", "pass"], {}, ["no ||| yes", "fail ||| pass"]),
+        *(["fail", "pass"], {}, ["no ||| yes"] * 2),
     ),
     "all verdicts equal, and other labels": (
         judged("question,answer,verdict", ("good", "good"), "rain"),
         ("--labels", "bad,good"),
-        *(["bad", "good"], {}, ["no ||| yes", "fail ||| pass"]),
+        *(["bad", "good"], {}, ["no ||| yes"] * 2),
     ),
     "another verdict in each row": (
         "question,answer,verdict\nWhy?,rain,1\nWhen?,rain,3\nWhere?,rain,2\n",
@@ -438,15 +443,49 @@ def test_a_judge_gets_wordings_and_for_pairs_both_orders(content, arguments, lab
     assert flip_flop("templates", "lint", "task.yaml").out.splitlines()[0].endswith("0 errors, 0 warnings")
 
 
-def test_new_formats_and_paraphrases_keep_the_order(flip_flop, folder):
-    (folder / "a.csv").write_text(JUDGES["a pair"][0])
-    assert flip_flop("init", "a.csv", "--kind", "judge").code == 0
+@pytest.mark.parametrize("name", ["a pair", "a pair with ties", "pass or fail"])
+def test_wordings_of_a_judge_have_one_form_of_label(name, flip_flop, folder):
+    (folder / "a.csv").write_text(JUDGES[name][0])
+    assert flip_flop("init", "a.csv", "--kind", "judge", *JUDGES[name][1]).code == 0
+    words = [sorted(choices) for choices in load_task("task.yaml").instances("test")[0].choices]
+    assert words == words[:1] * len(words)
+
+
+class Judge(Scorer):
+    """A judge of pairs: it says the first letter, or by ``choose`` a label for each prompt."""
+
+    record = ModelRecord(name="judge")
+
+    def __init__(self, choose=None):
+        self.choose = choose
+
+    def scores(self, instances, options=None, **_):
+        chosen = [
+            [choices.index("A") if self.choose is None else self.choose(prompt)
+             for prompt, choices in zip(row.prompts, row.choices, strict=True)]
+            for row in instances
+        ]  # fmt: skip
+        num_labels = len(instances[0].choices[0])
+        table = np.where(np.array(chosen)[..., None] == np.arange(num_labels), -0.1, -3.0).astype(np.float32)
+        return Scores.of(instances, table, np.ones(table.shape, np.int64))
+
+
+@pytest.mark.parametrize("name", ["a pair", "a pair with ties"])
+def test_new_formats_are_no_flips_by_order_or_wording(name, flip_flop, folder):
+    (folder / "a.csv").write_text(JUDGES[name][0])
+    assert flip_flop("init", "a.csv", "--kind", "judge", *JUDGES[name][1]).code == 0
     assert flip_flop("templates", "vary", "task.yaml", "--number", "12", "--out", "more.yaml").code == 0
-    task = load_task("more.yaml")
-    assert len(task.templates) > 6
-    for template in task.templates:
-        assert (template.order == "swapped") == ("swapped" in template.name)
-        assert template.name.startswith(template.wording)
+    task, more = load_task("task.yaml"), load_task("more.yaml")
+    assert len(more.templates) > 6
+    assert [(one.wording, one.order) for one in more.templates[6:]] == [(None, None)] * (len(more.templates) - 6)
+    before, after = (audit(Judge(), each, quiet=True) for each in (task, more))
+    for each in (before, after):
+        assert (each.value("wording_flips"), each.value("order_flips")) == (0.0, 1.0)  # A is another answer
+    assert after.metrics["flip_pairs"] == before.metrics["flip_pairs"]
+    own = {prompt for row in task.instances("test") for prompt in row.prompts}
+    by_format = audit(Judge(lambda prompt: int(prompt in own)), more, quiet=True)
+    assert by_format.value("observed_agreement") < 1
+    assert (by_format.value("wording_flips"), by_format.value("order_flips")) == (0.0, 0.0)
 
 
 def asked(*rows):
