@@ -80,10 +80,10 @@ def report_section(group: AuditComparison, number: int, size: int | None) -> dic
 def trust_rows(group: AuditComparison) -> list[tuple[str, list[tuple[Any, ...]]]]:
     """How far answers can be trusted: a title, and value, interval and pairs of each of :func:`chart_forms`.
 
-    Empty if the templates name no wording and no order, and no question was asked again.
+    Empty without a pair of answers under two wordings or orders, or to one question.
     """
     forms, cohen = chart_forms(group), METRICS["cohen_kappa"]
-    if all(group.base.value(name) is None for name in CAUSES):
+    if all(form.value(name) is None for form in forms for name in CAUSES):
         return []
     rows = [
         (f"Answers that {cause} changes", [_value_of(form, name) for form in forms]) for name, cause in CAUSES.items()
