@@ -110,12 +110,13 @@ class Metric:
         interval = partial(bootstrap_interval, self.statistic, seed=seed)
         return self._valid(self._tried(interval, self.judged(data)), data)
 
-    def change_interval(self, before: Scores, *after: Scores) -> tuple[float, float] | None:
-        """Return the paired 95% interval of the change from ``before`` to the mean of the runs ``after``."""
+    def change_interval(self, before: Scores, *after: Scores, confidence: float = 0.95) -> tuple[float, float] | None:
+        """Return the paired interval of the change from ``before`` to the mean of the runs ``after``."""
         if not self.has_interval or any(self.value(data) is None for data in (before, *after)):
             return None
         runs = ([self.judged(data)] for data in (before, *after))
-        return self._valid(self._tried(paired_bootstrap_interval, self.statistic, *runs), before)
+        interval = partial(paired_bootstrap_interval, self.statistic, confidence=confidence)
+        return self._valid(self._tried(interval, *runs), before)
 
     @property
     def _is_built_in(self) -> bool:

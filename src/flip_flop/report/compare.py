@@ -60,17 +60,18 @@ class Difference:
         return points(self.value, **self.form) + interval
 
 
-def mean_difference(metric: str, before: Audit, after: Sequence[Audit]) -> Difference | None:
+def mean_difference(metric: str, before: Audit, after: Sequence[Audit], *, choices: int = 1) -> Difference | None:
     """The mean of a metric over several runs minus its value in one run; None if a run has no value.
 
     The interval covers the sampling of instances: every resample uses the same instances in all runs. It does not
-    cover the variation between training seeds.
+    cover the variation between training seeds. It holds for the best of ``choices`` such differences.
     """
     start, metric = before.value(metric), ALIASES.get(metric, metric)
     values = [value for run in after if (value := run.value(metric)) is not None]
     if start is None or len(values) < len(after):
         return None
-    interval = METRICS[metric].change_interval(before.data, *(run.data for run in after))
+    data = [run.data for run in after]
+    interval = METRICS[metric].change_interval(before.data, *data, confidence=1 - 0.05 / choices)
     return Difference(fmean(values) - start, interval, METRICS[metric].form)
 
 
@@ -204,9 +205,12 @@ class AuditComparison:
 
     @cached_property
     def verdict(self) -> str:
-        """Whether the best run is better than the untrained baseline, or an empty text without gold labels."""
-        free = self.untrained_form
-        changes = [(run, mean_difference(quality(run), free, [run])) for run in self.trained_forms]
+        """Whether the best run is better than the untrained baseline, or an empty text without gold labels.
+
+        The interval accounts for the choice among all runs, as that of a decision does among templates.
+        """
+        free, forms = self.untrained_form, self.trained_forms
+        changes = [(run, mean_difference(quality(run), free, [run], choices=len(forms))) for run in forms]
         known = [(run, change) for run, change in changes if change]
         if not known or self.base.record.adapter:
             return ""
@@ -214,9 +218,9 @@ class AuditComparison:
         helped = {"above": "helped", "below": "did harm"}.get(change.place, "did not clearly help")
         how = "calibrated, without training" if free is not self.base else "without training"
         start, end = (percent(audit.value(quality(audit))) for audit in (free, run))
-        best = f"at best {end}" if len(known) > 1 else end
+        best, among = (f"at best {end}", f" for the best of {len(forms)}") if len(known) > 1 else (end, "")
         one = f"one template has {self.quality_title} {start} {how}"
-        return visible(f"Training {helped}: {one}, {best} with {run.name} ({change.words()}).", one_line=True)
+        return visible(f"Training {helped}: {one}, {best} with {run.name} ({change.words()}{among}).", one_line=True)
 
     @cached_property
     def decision(self) -> list[str]:
