@@ -11,7 +11,7 @@ import numpy as np
 from flip_flop.console import count, markdown_cell, percent, visible
 from flip_flop.errors import InputError, look_up
 from flip_flop.evaluation.run_directory import Audit, load_run
-from flip_flop.metrics import ALIASES, METRICS, Scores
+from flip_flop.metrics import ALIASES, METRICS, Scores, mean_statistic, paired_bootstrap_interval
 from flip_flop.record import ModelRecord, RunRecord, TaskRecord
 from flip_flop.tasks import RenderedSplit
 
@@ -143,20 +143,24 @@ def check_stored(stored: Audit, run: Audit, metric: str | None) -> None:
 
 
 def threshold_gate(run: Audit, name: str, minimum: float) -> Gate:
-    """Compare a metric with its minimum."""
+    """Compare a metric with its minimum. A run fails if each of its templates has one answer to every row."""
     value, limit = run.metrics[ALIASES.get(name, name)], f"{minimum:.15g}"
     gate = partial(Gate, str(run.path), f"{name} >= {limit}")
     if value is None:
         why = "all answers are one label" if len({*run.predictions.flat}) == 1 else "these answers do not define it"
         return gate(None, str(_no_value(name, why, "Choose another metric, such as agreement.")))
-    passed = value >= minimum - 1e-9  # 33 / 60 is less than 0.55 in floating point
-    digits = next((number for number in range(4, 10) if (round(value, number) >= minimum) == passed), 15)
+    reached = value >= minimum - 1e-9  # 33 / 60 is less than 0.55 in floating point
+    digits = next((number for number in range(4, 10) if (round(value, number) >= minimum) == reached), 15)
     shown = f"{name} is {value:.{digits}f}"
-    return gate(passed, f"{shown}, at least {limit}" if passed else f"below the threshold: {shown}, under {limit}")
+    line = f"{shown}, at least {limit}" if reached else f"below the threshold: {shown}, under {limit}"
+    constant = run.constant_templates
+    if constant:
+        line += f"; constant: {visible(', '.join(constant), one_line=True)}"
+    return gate(reached and len(constant) < len(run.template_names), line)
 
 
 def comparison_gate(stored: Audit, run: Audit, metric: str | None) -> Gate:
-    """Compare a metric. A run is worse if the paired interval is below 0, or if a template has become constant.
+    """Compare a metric. A run is worse if the paired interval is below 0, or if a template has clearly become constant.
 
     The gate has no value if the data differ, or the metric has no value any more, or it is lower and has no interval.
     """
@@ -173,7 +177,7 @@ def _compared(stored: Audit, run: Audit, metric: str | None) -> tuple[bool, str]
     check_stored(stored, run, metric)
     name = compared(stored, metric)
     change = mean_difference(name, stored, [run])
-    constant = [template for template in run.constant_templates if template not in stored.constant_templates]
+    constant = [template for template in run.constant_templates if _is_newly_constant(template, stored, run)]
     if not constant and (change is None or (change.interval is None and change.value < 0)):
         lacks = "value" if change is None else "interval, so a lower value cannot be judged"
         raise InputError(
@@ -188,6 +192,21 @@ def _compared(stored: Audit, run: Audit, metric: str | None) -> tuple[bool, str]
     parts += [f"constant now: {visible(', '.join(constant), one_line=True)}"] if constant else []
     parts += group_runs([stored, run])[0].other_prompts
     return not worse, f"{'worse' if worse else 'not clearly worse'} than {stored.path}: {'; '.join(parts)}"
+
+
+def _is_newly_constant(template: str, stored: Audit, run: Audit) -> bool:
+    """Whether a constant template was not constant before, and clearly has fewer answers of other labels now.
+
+    The paired interval of their share accounts for the number of templates.
+    """
+    if template in stored.constant_templates:
+        return False
+    before, after = (each.data.answer_keys[:, each.template_names.index(template)] for each in (stored, run))
+    answers, counts = np.unique(after, return_counts=True)
+    top = answers[counts.argmax()]
+    share, confidence = mean_statistic(np.asarray, bounds=(0.0, 1.0)), 1 - 0.05 / len(run.template_names)
+    _, high = paired_bootstrap_interval(share, [before != top], [after != top], confidence=confidence)
+    return high < 0
 
 
 def markdown(gates: Sequence[Gate], table: str) -> str:
