@@ -58,9 +58,9 @@ METRIC_DEFINITIONS = {
     "order_flips": ["metrics.agreement.factor_flips", "metrics.agreement.count_flips"],
     "cohen_kappa": ["metrics.f1._kappas"],
     "vote_kappa": ["metrics.agreement.majority_vote", "metrics.f1._kappas"],
-    "token_f1": ["prompts.answers.token_f1", "prompts.answers.text_key"],
-    "unmapped_share": ["prompts.answers.numbers"],
-    "distinct_answers": ["prompts.answers.text_key", "prompts.answers.numbers"],
+    "token_f1": ["reading.texts.token_f1", "reading.texts.text_key"],
+    "unmapped_share": ["reading.numbers.numbers"],
+    "distinct_answers": ["reading.texts.text_key", "reading.numbers.numbers"],
     "answer_length": ["scoring.open_answers.group_answers"],
 }
 METHOD_DEFINITIONS = {

@@ -16,7 +16,7 @@ OPTIONAL = ("paper", "drafting")
 FLOORS = [
     {"errors"},
     {"plugins", "files", "console"},
-    {"hub", "strict_yaml", "record"},
+    {"hub", "strict_yaml", "record", "reading"},
     {"method", "metrics", "prompts"},
     {"tasks", "scoring"},
     {"evaluation", "training"},
@@ -31,7 +31,8 @@ FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 MAY_IMPORT = {
     "method": {"torch", "jaxtyping"},
     "metrics": {"numpy", "sklearn", "jaxtyping"},
-    "prompts": {"jinja2", "yaml", "markupsafe", "numpy", "regex", "math_verify", "sympy"},
+    "prompts": {"jinja2", "yaml", "markupsafe", "numpy"},
+    "reading": {"regex", "math_verify", "sympy"},
 }
 
 MODULES = sorted(path for path in SOURCE.glob("flip_flop/**/*.py") if path != SOURCE / "flip_flop" / "__init__.py")

@@ -103,6 +103,13 @@ def require_package(package: str, extra: str, code: str, what: str) -> None:
         )
 
 
+def unsupported(what: str) -> InputError:
+    """Return the error of a command or an option for tasks with answer choices only."""
+    return InputError(
+        "E-OPEN-ANSWER", f"{what} does not support tasks with open answers.", "Give the templates answer choices."
+    )
+
+
 def look_up(name: str, known: Mapping[str, Value], code: str, what: str) -> Value:
     """Return the value of a name, or refuse an unknown one with the nearest known name.
 

@@ -97,6 +97,7 @@ class TaskRecord(Section):
     num_too_long: int | None = None
     scale: bool | None = None
     answer: Mapping[str, Any] | None = None
+    extract: str | None = None
 
     def design(self, names: Sequence[str]) -> dict[str, Any]:
         """Return the arguments ``factors`` and ``is_scale`` of :class:`flip_flop.metrics.Scores` for templates."""

@@ -4,7 +4,8 @@ import numpy as np
 
 from flip_flop.evaluation.run_directory import Audit
 from flip_flop.metrics import Scores, summarise
-from flip_flop.prompts import AnswerFormat, RenderedInstance
+from flip_flop.prompts import RenderedInstance
+from flip_flop.reading import AnswerFormat
 from flip_flop.record import RunRecord
 from flip_flop.scoring.open_answers import group_answers
 

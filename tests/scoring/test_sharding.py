@@ -17,7 +17,8 @@ from transformers.models.llama.modeling_llama import LlamaMLP
 
 from flip_flop.cli import main
 from flip_flop.errors import InputError
-from flip_flop.prompts import AnswerFormat, RenderedInstance
+from flip_flop.prompts import RenderedInstance
+from flip_flop.reading import AnswerFormat
 from flip_flop.scoring import CausalLMScorer, load_model, models, score
 from flip_flop.scoring.causal_lm import unwrap
 from flip_flop.scoring.distributed import rank, wait_for_all

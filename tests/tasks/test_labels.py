@@ -13,7 +13,8 @@ import pytest
 from pandas._libs.parsers import STR_NA_VALUES
 
 from flip_flop import load_task
-from flip_flop.prompts import AnswerFormat, Template, TemplateSet
+from flip_flop.prompts import Template, TemplateSet
+from flip_flop.reading import AnswerFormat
 from flip_flop.tasks import Task, as_split, holdout, log_label_counts, sources
 from tests.refused import refused
 

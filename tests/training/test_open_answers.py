@@ -12,7 +12,8 @@ from transformers import GenerationMixin
 
 from flip_flop import LoadedModel, audit, load_model
 from flip_flop.files import generator
-from flip_flop.prompts import AnswerFormat, Template
+from flip_flop.prompts import Template
+from flip_flop.reading import AnswerFormat
 from flip_flop.scoring.open_answers import TEMPERATURE, GumbelNoise, as_choices, generate
 from flip_flop.scoring.options import ScoringOptions
 from flip_flop.tasks import RowsSource, Task

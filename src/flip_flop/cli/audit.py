@@ -92,7 +92,7 @@ def audit_command(
     # Errors in the data come before the model is loaded, and errors in options before torch is imported.
     opened = data.open(task.task, task.templates, data.protocol)
     if opened.answer and (run.vary or run.dry_run):
-        from flip_flop.prompts.answers import unsupported
+        from flip_flop.errors import unsupported
 
         raise unsupported("--vary" if run.vary else "--dry-run")
     prior = calibration.prior(opened)

@@ -35,7 +35,8 @@ from flip_flop.drafting.library import (
     read_prompt,
 )
 from flip_flop.errors import InputError, log
-from flip_flop.prompts import NUMBER, AnswerFormat, Finding, LintRow, Template, TemplateSet, lint_templates
+from flip_flop.prompts import Finding, LintRow, Template, TemplateSet, lint_templates
+from flip_flop.reading import NUMBER, AnswerFormat
 from flip_flop.tasks import (
     PARTS,
     Rows,

@@ -13,7 +13,7 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from flip_flop.console import count, duration, today, versions
-from flip_flop.errors import InputError, log
+from flip_flop.errors import InputError, log, unsupported
 from flip_flop.evaluation.decision import LOW_MASS, remedy
 from flip_flop.evaluation.run_directory import Audit
 from flip_flop.metrics import (
@@ -30,7 +30,8 @@ from flip_flop.metrics import (
     uniform_prior,
     vote_changes,
 )
-from flip_flop.prompts import RenderedInstance, label_of, unread, unsupported
+from flip_flop.prompts import RenderedInstance
+from flip_flop.reading import Reader
 from flip_flop.record import AdapterRecord, RunRecord, TaskRecord, this_process
 from flip_flop.scoring import (
     DEFAULT_SCORING,
@@ -238,9 +239,7 @@ def frequent_unparsed(scores: Scores, names: Sequence[str]) -> dict[str, list[tu
     rows = [*zip(scores.instances, scores.predictions.tolist(), strict=True)]
     return {
         name: Counter(
-            (" ".join(row.written[template].split()) if row.answer else unread(row.written[template]))[:MAX_TEXT]
-            for row, predicted in rows
-            if predicted[template] < 0
+            " ".join(row.written[template].split())[:MAX_TEXT] for row, predicted in rows if predicted[template] < 0
         ).most_common(NUM_TEXTS)
         for template, name in enumerate(names)
     }
@@ -248,11 +247,12 @@ def frequent_unparsed(scores: Scores, names: Sequence[str]) -> dict[str, list[tu
 
 def label_inside_share(scores: Scores) -> float:
     """Return the share of generated answers whose label is inside the text, not at its beginning."""
-    begins = [
-        [label_of(text, choices) is not None for text, choices in zip(row.written, row.choices, strict=True)]
+    is_inside = [
+        Reader("label", row.extract, choices).read(text).how == "inside"
         for row in scores.instances
+        for text, choices in zip(row.written, row.choices, strict=True)
     ]
-    return float(((scores.predictions >= 0) & ~np.array(begins)).mean())
+    return float(np.mean(is_inside))
 
 
 def resolve(

@@ -19,7 +19,7 @@ from flip_flop.metrics import (
     chance_f1,
     rank_templates,
 )
-from flip_flop.prompts.answers import has_spaces
+from flip_flop.reading import has_spaces
 
 if TYPE_CHECKING:
     from flip_flop.evaluation.result import Audit

@@ -1,16 +1,5 @@
 """Templates and rendered instances."""
 
-from flip_flop.prompts.answers import (
-    NUMBER,
-    AnswerFormat,
-    begins_reasoning,
-    has_spaces,
-    label_inside,
-    label_of,
-    token_f1,
-    unread,
-    unsupported,
-)
 from flip_flop.prompts.lint import Encode, Finding, LintRow, lines_of, lint_templates
 from flip_flop.prompts.sandbox import MAX_OUTPUT, SEPARATOR, names_of, reference
 from flip_flop.prompts.template import (
@@ -28,7 +17,6 @@ from flip_flop.prompts.template import (
 
 __all__ = [
     "CHAT_KEYS",
-    "AnswerFormat",
     "Chat",
     "RenderedInstance",
     "Template",

@@ -8,8 +8,8 @@ from typing import Any
 
 from flip_flop.errors import InputError, first_repeated, look_up
 from flip_flop.files import generator, sha256_json
-from flip_flop.prompts.answers import AnswerFormat
 from flip_flop.prompts.sandbox import SEPARATOR, check_characters, compile_source, render_text
+from flip_flop.reading import AnswerFormat
 
 RESERVED_FIELD = "answer_choices"
 CHAT_KEYS = ("system", "assistant_prefix", "chat_template_kwargs")
@@ -68,7 +68,7 @@ class Template:
         return f"template {self.name!r}"
 
     @functools.cached_property
-    def _plain_choices(self) -> tuple[str, ...]:
+    def plain_choices(self) -> tuple[str, ...]:
         """Answers without Jinja, or (): most are the same for every row, and half of the work."""
         text = self.answer_choices
         if text is None or "{" in text or "\r" in text:  # Jinja makes one newline of \r\n
@@ -129,7 +129,7 @@ class Template:
                 "Rename the field.",
             )
         visible = {key: value for key, value in fields.items() if key != label_field}
-        choices = self._plain_choices
+        choices = self.plain_choices
         if has_choices and not choices:
             choices = tuple(
                 render_text(
@@ -288,6 +288,7 @@ class RenderedInstance:
         answer: The format of open answers, or None for answer choices. Open answers have V + 1 ``choices``, which are
             empty until the answers are generated.
         references: The keys of right open answers.
+        extract: Where a generated text has its answer choice, as in :class:`~flip_flop.reading.AnswerFormat`.
     """
 
     id: str
@@ -299,6 +300,7 @@ class RenderedInstance:
     endings: tuple[str | None, ...] = field(default=(), repr=False)
     answer: AnswerFormat | None = None
     references: tuple[str, ...] = ()
+    extract: str | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "choices", tuple(map(tuple, self.choices)))

@@ -26,8 +26,9 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from flip_flop.console import today, track, warn_once
-from flip_flop.errors import InputError, log
-from flip_flop.prompts import MAX_OUTPUT, Chat, RenderedInstance, begins_reasoning, has_spaces, unsupported
+from flip_flop.errors import InputError, log, unsupported
+from flip_flop.prompts import MAX_OUTPUT, Chat, RenderedInstance
+from flip_flop.reading import begins_reasoning, has_spaces
 from flip_flop.scoring.causal_lm import as_input_error, one_at_a_time, unwrap
 from flip_flop.scoring.options import ChatTemplate
 from flip_flop.scoring.too_long import TooLong, refuse_or_skip

@@ -16,7 +16,8 @@ from flip_flop.console import track
 from flip_flop.errors import InputError, log
 from flip_flop.files import generator, read_answers, sha256_json, utf8, write_answer
 from flip_flop.metrics import Scores
-from flip_flop.prompts import AnswerFormat, RenderedInstance, token_f1
+from flip_flop.prompts import RenderedInstance
+from flip_flop.reading import AnswerFormat, token_f1
 from flip_flop.scoring import distributed
 from flip_flop.scoring.causal_lm import evaluation_mode, one_at_a_time, unwrap
 from flip_flop.scoring.models import LoadedModel

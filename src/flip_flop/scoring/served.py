@@ -21,7 +21,8 @@ from flip_flop.console import count, echo, today, track
 from flip_flop.errors import InputError
 from flip_flop.files import read_answers, sha256_json, user_cache, utf8, write_answer
 from flip_flop.metrics import Scores
-from flip_flop.prompts import RenderedInstance, has_spaces, label_inside, label_of
+from flip_flop.prompts import RenderedInstance
+from flip_flop.reading import Reader, has_spaces
 from flip_flop.record import ModelRecord
 from flip_flop.scoring.encode import PromptEncoder, refuse_without_template
 from flip_flop.scoring.models import load_tokenizer
@@ -44,6 +45,7 @@ from flip_flop.scoring.served_apis import (
 
 MAX_MASS = 1.05  # of all answers of a template together; half precision may round up
 CHECKED = 10  # stored answers to ask again
+EXTRACTED_TOKENS = 1024  # of a text in which ``extract`` finds the label
 SAME_LETTERS = 20  # of a repeated open answer
 SAME_NATS = 0.1  # tolerance of a repeated score, for servers in half precision
 # Words in the name of an instruction-tuned model, as in Llama-3.2-1B-Instruct, gemma-2-2b-it and zephyr-7b-chat.
@@ -258,8 +260,7 @@ def _meaning(question: Question, answer: Answer) -> Any:
         return [answer["score"]]
     if not question.choices:  # long texts may end in another way
         return answer["text"][:SAME_LETTERS]
-    label = label_of(answer["text"], question.choices)
-    return label_inside(answer["text"], question.choices) if label is None else label
+    return Reader("label", question.extract, question.choices).read(answer["text"], question.prompt).answer
 
 
 def _is_same(question: Question, one: Answer, other: Answer) -> bool:
@@ -302,9 +303,11 @@ def _questions(
         prompt, place = text.removeprefix(str(bos)), _place(instance, template, names)
         if api not in EXACT:
             max_tokens = 16 + max(map(len, choices)) if api == "generation" else 1
+            if instance.extract is not None:
+                max_tokens = EXTRACTED_TOKENS
             if instance.answer is not None:
                 max_tokens, choices = instance.answer.max_tokens, ()
-            yield Question(prompt, "", max_tokens, in_chat, api, choices, place)
+            yield Question(prompt, "", max_tokens, in_chat, api, choices, place, instance.extract)
             continue
         start = prompt if in_chat else prompt.rstrip(" ")
         delimiter = "" if in_chat else _delimiter(instance, encoder, prompt)
@@ -321,7 +324,8 @@ def _delimiter(instance: RenderedInstance, encoder: PromptEncoder | None, prompt
 def require_different(instances: Sequence[RenderedInstance]) -> None:
     """Refuse answers that a generated text cannot distinguish (``E-ENDPOINT``)."""
     for group in dict.fromkeys(group for instance in instances for group in instance.choices):
-        if [label_of(choice, group) for choice in group] != list(range(len(group))):
+        reader = Reader("label", choices=group)
+        if [reader.read(choice).answer for choice in group] != list(range(len(group))):
             raise InputError(
                 "E-ENDPOINT",
                 f"Generated texts cannot distinguish the answers {', '.join(map(repr, group))}.",

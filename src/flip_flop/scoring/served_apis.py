@@ -59,8 +59,8 @@ class UnsupportedError(InputError):
 class Question(NamedTuple):
     """A request for the score of ``answer``, or without one for a generated answer of at most ``max_tokens`` tokens.
 
-    ``in_chat``: the server applies its chat template to the prompt. ``choices`` are all answers. ``place`` names
-    instance and template in messages. ``api`` is a key of :data:`APIS`.
+    ``in_chat``: the server applies its chat template to the prompt. ``choices`` are all answers, and ``extract``
+    finds one in a text. ``place`` names instance and template in messages. ``api`` is a key of :data:`APIS`.
     """
 
     prompt: str
@@ -70,6 +70,7 @@ class Question(NamedTuple):
     api: str
     choices: tuple[str, ...]
     place: str
+    extract: str | None = None
 
     @property
     def key(self) -> str:

@@ -14,20 +14,19 @@ import numpy as np
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from flip_flop.console import count, warn_once
-from flip_flop.errors import InputError, first_repeated, log, look_up, nearest, nearest_file, require_whole
+from flip_flop.errors import InputError, first_repeated, log, look_up, nearest, nearest_file, require_whole, unsupported
 from flip_flop.metrics import prior_of_labels
 from flip_flop.prompts import (
     MIN_VALUE_LIMIT,
     SEPARATOR,
-    AnswerFormat,
     LintRow,
     RenderedInstance,
     Template,
     TemplateSet,
     lines_of,
     lint_templates,
-    unsupported,
 )
+from flip_flop.reading import AnswerFormat
 from flip_flop.strict_yaml import StrictModel, read_yaml, validate
 from flip_flop.tasks.readers import READABLE, label_text, label_words
 from flip_flop.tasks.sources import FileSource, HubSource, Rows, RowsSource, Source, as_source, sample_ids
@@ -155,6 +154,7 @@ class TaskFile(StrictModel):
     f1: str = "auto"
     scale: bool = False
     answer: Annotated[AnswerFormat | None, _READ_ANSWER] = None
+    extract: str | None = None
     id_field: str | None = None
     templates: Annotated[list[Any], Field(min_length=1)] | Annotated[dict[str, str], Field(min_length=1)] = Field(
         examples=['a list such as [{name: plain, jinja: "{{ text }}", answer_choices: "No ||| Yes"}]']

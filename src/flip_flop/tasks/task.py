@@ -18,13 +18,15 @@ from jaxtyping import Int64
 from flip_flop.errors import InputError, first_repeated, log, look_up, nearest, require_whole
 from flip_flop.files import sha256_json
 from flip_flop.metrics import gold_of, resolve_average
-from flip_flop.prompts import AnswerFormat, Chat, RenderedInstance, TemplateSet, render_instance
+from flip_flop.prompts import Chat, RenderedInstance, TemplateSet, render_instance
+from flip_flop.reading import AnswerFormat, Reader, check_extract
 from flip_flop.tasks.readers import MISSING, cell_text, label_text, label_words
 from flip_flop.tasks.sources import FileSource, Rows, Source, as_source, load_file, sample_ids
 
 Label = int | str
 # Texts of inputs without content (Zhao et al. 2021, "Calibrate Before Use").
 CONTENT_FREE = ("N/A", "", "[MASK]")
+MAX_SHOWN = 200  # last characters of a right answer that cannot be read
 GROUP = "flip_flop.tasks"
 # Fields of a task that are lists, with the error code and the order of another type.
 SEQUENCES = (
@@ -54,6 +56,8 @@ class Task:
         scale: Whether the labels are grades in order: Cohen's kappa then has quadratic weights.
         answer: The format of open answers, which a model writes: templates have no answer choices then. The
             ``label_field`` holds a right answer or a list of them, if there are any.
+        extract: The part of a generated text that has the answer choice, as in
+            :class:`~flip_flop.reading.AnswerFormat`. Of a task with ``answer``, it is a key of that.
         id_field: The field with the ids of instances; by default an id is the split and the number of the row.
         system, assistant_prefix, chat_template_kwargs: The fields of :class:`flip_flop.prompts.Chat`.
         dropped_templates: Name and reason of each template of the source that the task does not use.
@@ -86,6 +90,7 @@ class Task:
     dropped_templates: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     scale: bool = False
     answer: AnswerFormat | None = None
+    extract: str | None = None
 
     def __post_init__(self) -> None:
         task = f"task {self.name!r}"
@@ -142,10 +147,11 @@ class Task:
         self.templates.select(self.held_out_templates)
 
     def _check_answer(self, task: str) -> None:
-        labelled = [name for name in ("labels", "label_names", "scale") if getattr(self, name)]
+        labelled = [name for name in ("labels", "label_names", "scale", "extract") if getattr(self, name)]
         labelled += [f"answer_choices in template {item.name!r}" for item in self.templates if item.answer_choices]
         if self.answer is not None and labelled:
             raise InputError("E-TASK-KEY", f"{task} has open answers and {labelled[0]}.", "Remove one of the two.")
+        check_extract(self.extract, "label")
 
     @property
     def training_templates(self) -> TemplateSet:
@@ -168,7 +174,8 @@ class Task:
         """Return the SHA-256 of the task without its data."""
         content = {key: getattr(self, key) for key in ("name", "labels", "label_field", "f1", "held_out_templates")}
         answer = {} if self.answer is None else {"answer": asdict(self.answer)}
-        return sha256_json(content | answer | {"templates": self.templates.digest()} | self.chat.given)
+        extract = {} if self.extract is None else {"extract": self.extract}
+        return sha256_json(content | answer | extract | {"templates": self.templates.digest()} | self.chat.given)
 
     @property
     def chat(self) -> Chat:
@@ -231,7 +238,8 @@ class Task:
                 row=rows.location(rows.rows[index]),
             )
             num_labels = num_labels or len(instance.choices[0])
-            instances.append(replace(instance, chat=self.chat, references=references[index], answer=self.answer))
+            instance = replace(instance, references=references[index], answer=self.answer, extract=self.extract)
+            instances.append(replace(instance, chat=self.chat))
         return RenderedSplit(self, split, rows, instances)
 
     def instances(
@@ -276,6 +284,7 @@ class Task:
         # Cells of a CSV file are texts, so labels are compared as texts, in one Unicode form.
         index_of = {unicodedata.normalize("NFC", str(label)): index for index, label in enumerate(self.labels)}
         gold: list[int | None] = []
+        reader = Reader("label", self.extract, tuple(index_of))
         for row in rows.rows:
             value = row.fields.get(self.label_field)
             text = label_text(value, self.labels)
@@ -285,6 +294,9 @@ class Task:
                 text.lower() if isinstance(value, bool | np.bool_) else text,
             ]
             index = next((index_of[name] for name in texts if name in index_of), None) if text else None
+            if index is None and text and self.extract:
+                read = reader.reference(text).answer
+                index = read if isinstance(read, int) else None
             if index is None and text:
                 raise InputError(
                     "E-LABEL",
@@ -312,10 +324,12 @@ class Task:
             keys |= dict.fromkeys(map(str, nested))
             if None in keys.values():
                 unread = next(text for text, key in keys.items() if key is None)
+                why = self.answer.reader.reference(unread).unread
                 raise InputError(
                     "E-LABEL",
-                    f"{rows.location(row)}: {self.label_field!r} is {unread!r}, which is not a {self.answer.kind}.",
-                    "Correct the row, or leave the cell empty.",
+                    f"{rows.location(row)}: {self.label_field!r} is {unread[-MAX_SHOWN:]!r}, which is not a "
+                    f"{self.answer.kind}: {why}.",
+                    "Correct the row, leave the cell empty, or name the part with the answer in `extract`.",
                 )
             references.append(tuple(dict.fromkeys(key for key in keys.values() if key is not None)))
         if words:
@@ -391,6 +405,7 @@ class RenderedSplit:
             "held_out_templates": list(task.held_out_templates),
             "scale": task.scale or None,
             "answer": task.answer and {**asdict(task.answer), "stop": list(task.answer.stop)},
+            **({"extract": task.extract} if task.extract else {}),
             "templates": [template.entry | {"digest": template.digest()} for template in task.templates],
             "data": dict(self.rows.provenance),
             "instances_digest": instances_digest(self.instances),  # tells two samples of one file apart

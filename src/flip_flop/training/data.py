@@ -11,11 +11,11 @@ from jaxtyping import Int64
 from torch.utils.data import Dataset, Sampler
 
 from flip_flop.console import count
-from flip_flop.errors import InputError, log, require_whole
+from flip_flop.errors import InputError, log, require_whole, unsupported
 from flip_flop.files import generator, sha256_json
 from flip_flop.method import find_method
 from flip_flop.metrics import check_prior, gold_of
-from flip_flop.prompts import RenderedInstance, unsupported
+from flip_flop.prompts import RenderedInstance
 from flip_flop.record import TaskRecord
 from flip_flop.scoring.distributed import world_size
 from flip_flop.scoring.encode import EncodedInstance, PromptEncoder

@@ -19,13 +19,13 @@ from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_utils import PredictionOutput, denumpify_detensorize
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
-from flip_flop.errors import InputError, log, look_up
+from flip_flop.errors import InputError, log, look_up, unsupported
 from flip_flop.files import write_text
 from flip_flop.hub import why_unreachable
 from flip_flop.method import find_consensus, find_method, split_templates
 from flip_flop.method.others import few_label_terms
 from flip_flop.metrics import Scores
-from flip_flop.prompts import RenderedInstance, unsupported
+from flip_flop.prompts import RenderedInstance
 from flip_flop.record import AdapterRecord, RunRecord, TaskRecord, TemplateRecord
 from flip_flop.scoring import distributed
 from flip_flop.scoring.adapters import chat_of_training

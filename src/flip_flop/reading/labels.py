@@ -1,0 +1,226 @@
+"""The label of an answer, among answer choices."""
+
+import functools
+import re
+import unicodedata
+from collections.abc import Sequence
+
+import regex
+
+from flip_flop.reading.reply import NAMES
+from flip_flop.reading.texts import FULL_WIDTH, has_spaces
+
+# A word or number that continues behind its first character.
+CONTINUED = re.compile(r"[^\W_](?:[^\W_]|['’_‐‑-]\w)|\d[.,:/–]\d")
+# A letter that begins a sentence as a word, such as an article. "A is right" is about option A.
+WORD = re.compile(r"[AEIOUYaeiouyАВИКОСУЯавикосуя]\s+(?!(?:is|was|because|since|as)\b)[^\W\d_A-ZА-Я]")
+# Between two answers: words, symbols, or only space.
+JOINT = re.compile(
+    r"\A(?:[\W_]*(?:\b(?:and/or|or|and|nor|as well as|along with|plus|to|till?|until|through|vs|versus|oder|und|bis|ou"
+    r"|et|à|o|y|a|hasta|of|en|tot|veya|ya da|ile|أو|या|또는|или|и|до)(?!\w)"
+    r"|或者?|还是|和|与|及|到|至|または|か|と|から|หรือ|และ)"
+    r"|[\s*_\"'”’]*[-,;/&|+<>=~–—−→⇒、，；／〜～])?[\s*_\"'“‘(\[]*"
+)
+# Words that reverse or deny an answer, in languages with spaces between words.
+NEGATION = re.compile(
+    r"\b(?:no|not|never|neither|nor|none|hardly|without|cannot|nicht|kein\w*|nie|weder|ohne|ne|pas|jamais|sans|non|ni"
+    r"|nunca|sin|né|mai|senza|не|нет|niet|geen|nooit|não|nem|sem|değil|yok|bukan|tidak|không|nie|ikke|inte|aldrig"
+    r"|ليس\w*|لا|غير|नहीं|मत|안|못)(?!\w)|n['’]t\b|\bn['’]|않|없"
+)
+CLAUSE_ENDS = re.compile(r"[^\w\s]|\s*\Z")
+IS_IT_NOT = re.compile(r"[不没]")  # 是不是 asks
+# "Option A" and "Answer A" are A.
+NAMED = re.compile(
+    r"(?:answer|option|response|choice|candidate|assistant|model|output)\s+[\W_]*(?=(?:[^\W\d_]|\d+)(?!\w))"
+)
+LETTER = re.compile(r"[^\W_]|\d+")
+# The answer is ..., Verdict: ..., and [[...]].
+NOUNS = "|".join(name.replace("_", r"\s+") for name in NAMES)
+STATED = re.compile(
+    rf"(?i)(?P<final>\b(?:final|overall)\s+)?\b(?:{NOUNS}|antwort|réponse|respuesta|resposta|risposta|cevap|ответ)\b"
+    r"(?:\s(?:to|for|of|in|on)\s[^.:\n]{1,40}?)?[*_\"'”’)\]]*"
+    r"\s*(?:\b(?:is|are|was|would\sbe|should\sbe|ist|est|es|è|é)\b|:|：|=|→|->)[\s*_:\"'“‘]*"
+    r"|\[\[|(?:答案|答え|정답)\s*(?:是|为|は|:|：)?\s*"
+)
+MAX_STATED, MAX_STATEMENTS = 100, 100  # characters of a stated answer, and the last sentences that are read
+USUAL = FULL_WIDTH | dict.fromkeys(map(ord, "\ufe0f\ufe0e\u20e3"))  # without the frames of keycaps
+# Punctuation, symbols, spaces and invisible characters, except the sign of a number.
+BEFORE = regex.compile(r"(?:(?![-+−]\d)[\p{P}\p{S}\p{Z}\p{C}])*+")
+BEHIND = regex.compile(r"[\p{P}\p{S}\p{Z}\p{C}]*+")  # read backwards
+
+
+class Choices:
+    """Answer choices in the forms in which they are found in texts."""
+
+    def __init__(self, choices: tuple[str, ...]) -> None:
+        self.num_lines = 1 + max((choice.strip().count("\n") for choice in choices), default=0)
+        folded = [_folded(choice) for choice in choices]
+        turkish = [_turkish(choice) for choice in folded]
+        # In Turkish, I and İ are the capitals of ı and i. Choices that differ in nothing else are compared as written.
+        self.is_dotless = len(set(turkish)) == len(set(folded))
+        self.plain = turkish if self.is_dotless else folded
+        self.bare = [_bare(choice) for choice in self.plain]
+        self.letters = [_letter(choice) for choice in self.bare]
+        self.has_letters = any(map(LETTER.fullmatch, self.letters))
+        self.top = max(map(int, self.bare)) if all(map(str.isdecimal, self.bare)) else None
+        self.words = self._words()
+
+    def _words(self) -> regex.Pattern[str] | None:
+        """Return a pattern of the answers as whole words. None: they are equal, of one character, or without spaces."""
+        if len(set(self.bare)) < len(self.bare) or any(len(word) < 2 or not has_spaces(word) for word in self.bare):
+            return None
+        longest_first = "|".join(re.escape(word) for word in sorted(self.bare, key=len, reverse=True))
+        return regex.compile(rf"(?<![\w'’‐‑-])(?:{longest_first})(?!\w|\p{{M}}|['’‐‑-]\w)")
+
+    def folded(self, text: str) -> str:
+        """Return a text in one Unicode form, without case and line breaks, and a grade without its scale."""
+        folded = _turkish(_folded(text)) if self.is_dotless else _folded(text)
+        if self.top is not None:
+            folded = re.sub(rf"(?<![\d.,/])(\d+)(?:\.0+)?\s?(?:/|out of)\s?{self.top}(?![\d.,/]\d|\d)", r"\1", folded)
+            folded = re.sub(r"(?<![\d.,/])(\d+)\.0+(?![\d.,/]\d|\d)", r"\1", folded)
+        return folded
+
+    def begun(self, text: str) -> tuple[int | None, str]:
+        """Return the label of the longest answer at the beginning of a folded text, and the rest."""
+        bare = _bare(text)
+        label, rest = _first(text, self.plain)
+        if label is None:
+            label, rest = _first(bare, self.bare)
+        if label is None and self.has_letters:
+            named = NAMED.match(bare)
+            label, rest = _first(bare[named.end() :] if named else bare, self.letters)
+        return label, rest
+
+
+@functools.lru_cache(maxsize=1000)
+def choices_of(choices: tuple[str, ...]) -> Choices:
+    """Return the forms of answer choices, once for all texts."""
+    return Choices(choices)
+
+
+def label_whole(text: str, choices: Sequence[str]) -> int | None:
+    """Return the index of the answer that a text is, without punctuation around it."""
+    forms = choices_of(tuple(choices))
+    label, rest = forms.begun(forms.folded(text))
+    return None if _bare(rest) else label
+
+
+def label_of(text: str, choices: Sequence[str]) -> int | None:
+    """Return the index of the answer that a text begins with as whole words, or None.
+
+    The longest answer counts. A text that joins it to another answer ("Yes or No", "8 to 9", "Yes, no doubt") has no
+    label. As many lines count as the answers have. Case, white space and the Unicode form do not count. The article
+    "a" is not the option A. If no answer is found, punctuation and symbols around text and answers are removed, and
+    names of options: "Option A" and "A" are "Answer A".
+
+    Example:
+        >>> label_of(" Yes, I think.", ["No", "Yes"]), label_of("Notably so", ["No", "Yes"]), label_of("B)", ["A", "B"])
+        (1, None, 1)
+        >>> label_of("C++.", ["C", "C++"]), label_of("-1", ["1", "-1"]), label_of("8/10", list("123456789") + ["10"])
+        (1, 1, 7)
+        >>> label_of("can't", ["can", "cannot"]), label_of("Yes or no", ["No", "Yes"]), label_of("是的", ["是", "否"])
+        (None, None, 0)
+    """
+    forms = choices_of(tuple(choices))
+    lines = " ".join(unicodedata.normalize("NFC", text).strip().split("\n")[: forms.num_lines])
+    label, rest = forms.begun(forms.folded(lines))
+    if label is None:
+        return None
+    is_article = len(forms.letters[label]) == 1 and WORD.match(_bare(lines))
+    other = JOINT.sub("", rest, count=1)
+    is_joined = any(_first(other, answers)[0] not in (None, label) for answers in (forms.plain, forms.letters))
+    is_question = IS_IT_NOT.match(rest) and rest[1:].startswith(forms.plain[label])
+    # "No doubt: yes."
+    is_negation = NEGATION.fullmatch(forms.bare[label]) and not CLAUSE_ENDS.match(rest)
+    is_reversed = is_negation and labels_inside(rest, choices) - {label}
+    return None if is_article or is_joined or is_question or is_reversed else label
+
+
+def labels_stated(text: str, choices: Sequence[str]) -> tuple[list[int], bool]:
+    """Return the different labels of the sentences that name an answer, and whether the last of them is final.
+
+    A final answer counts alone.
+
+    Example:
+        >>> labels_stated("A is short. Verdict: B", ["A", "B"]), labels_stated("[[A]]? No: [[B]]", ["A", "B"])
+        (([1], False), ([0, 1], False))
+        >>> labels_stated("The answer is not A.", ["A", "B"])
+        ([], False)
+    """
+    line = " ".join(unicodedata.normalize("NFC", text).split())
+    labels, final = list[int](), None
+    for match in list(STATED.finditer(line))[-MAX_STATEMENTS:]:
+        label = label_of(line[match.end() : match.end() + MAX_STATED], choices)
+        if label is not None and label not in labels:
+            labels.append(label)
+        if label is not None and match["final"]:
+            final = label
+    return (labels, False) if final is None else ([final], True)
+
+
+def labels_inside(text: str, choices: Sequence[str]) -> set[int]:
+    """Return the labels of the answers that a text contains as whole words."""
+    forms = choices_of(tuple(choices))
+    words = forms.words.findall(forms.folded(text)) if forms.words else []
+    return set(map(forms.bare.index, words))
+
+
+def label_inside(text: str, choices: Sequence[str]) -> int | None:
+    """Return the index of the only answer that a text contains as whole words, or None.
+
+    A text with another answer, a negation or a question has no label. An answer that is a negation, such as "no", must
+    end a clause. Answers of one character, and of scripts without spaces, are not words.
+
+    Example:
+        >>> choices = ["negative", "positive"]
+        >>> label_inside("I think it is positive.", choices), label_inside("It is not positive.", choices)
+        (1, None)
+        >>> label_inside("The answer is no.", ["no", "yes"]), label_inside("There is no doubt.", ["no", "yes"])
+        (0, None)
+    """
+    forms = choices_of(tuple(choices))
+    answer, labels = forms.folded(text), labels_inside(text, choices)
+    if len(labels) != 1 or forms.words is None or NEGATION.search(forms.words.sub("", answer)) or "?" in answer:
+        return None
+    (label,) = labels
+    is_clause = all(CLAUSE_ENDS.match(answer, match.end()) for match in forms.words.finditer(answer))
+    return label if is_clause or not NEGATION.fullmatch(forms.bare[label]) else None
+
+
+def _folded(text: str) -> str:
+    """Return a text in one Unicode form, without case, line breaks, full width and the frames of keycaps."""
+    return " ".join(unicodedata.normalize("NFC", text).translate(USUAL).split()).casefold()
+
+
+def _turkish(folded: str) -> str:
+    """Return a folded text whose dotless and dotted i are one letter."""
+    return folded.replace("i\u0307", "i").replace("ı", "i")
+
+
+def _first(text: str, answers: Sequence[str]) -> tuple[int | None, str]:
+    """The answer at the beginning of a text, and the rest."""
+    begun = [word for word in answers if word and text.startswith(word) and not _goes_on(word[-1], text[len(word) :])]
+    longest = max(begun, key=len, default="")
+    # Equal answers cannot be told apart.
+    return (answers.index(longest), text[len(longest) :]) if answers.count(longest) == 1 and longest else (None, "")
+
+
+def _goes_on(last: str, rest: str) -> bool:
+    """Whether a word or number is longer than the answer."""
+    # The marks of Indic scripts, such as vowels, are parts of words.
+    word = "".join("x" if unicodedata.category(char)[0] == "M" else char for char in last + rest[:2])
+    return has_spaces(last + rest[:1]) and bool(CONTINUED.match(word))
+
+
+def _letter(choice: str) -> str:
+    """Return the letter or number of a named option, "a" of "answer a", or the choice itself."""
+    letter = NAMED.sub("", choice, count=1)
+    return letter if LETTER.fullmatch(letter) else choice
+
+
+def _bare(text: str) -> str:
+    """Return a text without punctuation, symbols and spaces around it, but with the sign of a number."""
+    behind, before = BEHIND.match(text[::-1]), BEFORE.match(text)
+    assert behind is not None
+    assert before is not None
+    return text[before.end() : max(before.end(), len(text) - behind.end())]
