@@ -1,4 +1,4 @@
-"""Served judges that decide by content alone: what they write is read, or is no flip."""
+"""Served judges that decide by content only have no flips, in any form of reply."""
 
 import json
 import re

@@ -83,7 +83,7 @@ def test_served_answers_are_read_grouped_and_voted_on(served_audit, tmp_path):
     assert again.metrics == json.loads(json.dumps(run.metrics))
     assert again.data.right.tolist() == run.data.right.tolist()
     flips = again.to_pandas("flips")
-    assert flips["label"].tolist() == ["2", "3"]  # what cannot be read is no flip
+    assert flips["label"].tolist() == ["2", "3"]  # unread answers are not flips
     assert set(flips["gold"]) == {"1"}
     assert again.to_pandas("instances")["vote"].tolist() == ["4", "1", "unreadable"]
     assert [row.written for row in again.instances] == [*TEXTS.values()]

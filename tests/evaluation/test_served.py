@@ -243,7 +243,7 @@ def test_generated_answers_have_no_probability_metrics(served, task, tmp_path):
     written = ("good. It was", "I do not know", "It is guaranteed!", "no\nyes")
     assert [row.written for row in stored.instances] == [written] * 5
     assert stored.unparsed == "truth 5 x 'I do not know'"
-    assert set(theirs.to_pandas("flips")["label"]) == {"0"}  # what cannot be read is no flip
+    assert set(theirs.to_pandas("flips")["label"]) == {"0"}  # unread answers are not flips
     page = write_report([tmp_path / "run"], tmp_path / "page.html").read_text()
     assert "25.0% of its generated answers match no label" in page
     assert "Most frequent: truth 5 x" in page

@@ -137,8 +137,9 @@ def _choose(run: "Audit", forms: Sequence["Audit"]) -> Decision:
     candidates = Scores(np.concatenate([form.data.scores for form in forms], axis=1), run.data.gold, average="macro")
     ranking = rank_templates(candidates, confidence=CONFIDENCE)
     best, *others = ranking.order
-    is_raw = forms[0] is run  # else the sentence on the position ends with a hint
-    hint = f" {remedy(run, bool(run.record.scoring.get('chat_template')), 'use a stronger model')}" if is_raw else ""
+    is_raw = forms[0] is run
+    has_hint = run.reading or not is_raw  # the sentence on reading, or the one on the position
+    hint = "" if has_hint else f" {remedy(run, bool(run.record.scoring.get('chat_template')), 'use a stronger model')}"
     if ranking.faults[best] == "constant":
         which = "every one is constant" if len(templates) > 1 else "it is constant"
         return Decision((f"None of these templates works: {which}.{hint}",))

@@ -370,6 +370,12 @@ def _extremes(data: Any) -> tuple[np.ndarray, np.ndarray]:
     return worst[None], np.concatenate([[1, 1, data.num_labels], np.ones(data.num_labels)])[None]
 
 
+def _flip_extremes(counts: Int[np.ndarray, "instances 3"]) -> tuple[np.ndarray, np.ndarray]:
+    """Return an instance without flips and one with flips only. They have as many pairs as any instance."""
+    num_pairs = counts[:, 1].max()
+    return num_pairs * np.array([[0, 1, 1]]), num_pairs * np.array([[1, 1, 1]])
+
+
 # Of Scores.
 AGREEMENT = mean_statistic(
     lambda data: instance_agreement(data.predictions),
@@ -387,11 +393,10 @@ FLEISS_KAPPA = SumStatistic(
     value=_kappa,
     extremes=_extremes,
 )
-# Of the counts of count_flips. The most extreme instance has as many pairs as any.
-FLIP_RATE = SumStatistic(
+FLIP_RATE = SumStatistic(  # of the counts of count_flips
     contributions=lambda counts: counts.astype(np.float64),
     value=lambda sums: ratio(sums[:, 0], sums[:, 1], otherwise=np.nan),
-    extremes=lambda counts: (counts[:, 1].max() * np.array([[0, 1, 1]]), counts[:, 1].max() * np.array([[1, 1, 1]])),
+    extremes=_flip_extremes,
 )
 ANSWERED = {
     name: mean_statistic(
