@@ -40,9 +40,10 @@ def better(prompt):
 # the form of a reply: whether it is read
 FORMS = {
     "{}": True,
-    "Verdict: {}": False,
-    '{{"winner": "{}"}}': False,
-    "Answer {}": False,
+    "Verdict: {}": True,
+    '{{"winner": "{}"}}': True,
+    "Answer {}": True,
+    "I cannot judge {}": False,
 }
 
 
