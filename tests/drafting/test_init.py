@@ -538,6 +538,54 @@ def test_open_answers_get_wordings_without_choices(content, arguments, texts, la
     assert flip_flop("templates", "lint", "task.yaml").out.splitlines()[0].endswith("0 errors, 0 warnings")
 
 
+# name: (right answers that end a reasoning, their keys, generated texts with the first key, kind)
+ENDINGS = {}
+ENDINGS["GSM8K"] = (
+    ["12+6=<<12+6=18>>18 beans.\n#### 18", "3*1200=3,600.\n#### 3,600", "1-4=-3\n#### -3", "#### $10"],
+    ["18", "3600", "-3", "10"],
+    ["18", "12 and 6 make 18.", "12+6=18\n\n#### 18"],
+    "number",
+)
+ENDINGS["a sentence"] = (
+    ["There are 2 and 5. The answer is 7.", "Of 9, 3 go. So the answer is: 6"],
+    ["7", "6"],
+    ["7", "2 + 5 = 7", "The answer is **7**."],
+    "number",
+)
+ENDINGS["a number in a box"] = (
+    ["2 + 3 is $\\boxed{5}$.", "\\boxed{-3}"],
+    ["5", "-3"],
+    ["5", "$\\boxed{5}$"],
+    "number",
+)
+ENDINGS["a text"] = (
+    ["All 3 are fish.\nAnswer: Salmon.", "One is longer.\nANSWER: the Eel"],
+    ["salmon", "eel"],
+    ["Salmon", "It lives in rivers.\nAnswer: salmon"],
+    "text",
+)
+ENDINGS["an expression in a box"] = (
+    ["Half of it, so $\\boxed{\\frac{1}{2}}$.", "It is $\\boxed{x+1}$."],
+    ["1/2", "x + 1"],
+    ["$\\frac{2}{4}$", "$1 - 0.5$ is $\\boxed{0.5}$"],
+    "latex",
+)
+ENDINGS["only one reasoning"] = (["2 and 5.\n#### 7", "six"], ["2 and 5 7", "six"], ["2 and 5. 7"], "text")
+
+
+@pytest.mark.parametrize(("answers", "keys", "texts", "kind"), ENDINGS.values(), ids=ENDINGS)
+def test_the_answer_at_the_end_of_a_reasoning_is_the_right_one(answers, keys, texts, kind, flip_flop, folder):
+    rows = [{"question": f"How many, {number}?", "answer": answer} for number, answer in enumerate(answers)]
+    (folder / "a.jsonl").write_text(asked(*rows))
+    result = flip_flop("init", "a.jsonl", "--kind", "open")
+    assert (result.code, result.err) == (0, "")
+    assert f"answer: open answers of the kind {kind}" in result.out
+    task = load_task("task.yaml")
+    assert [instance.references for instance in task.instances("test")] == [(key,) for key in keys]
+    assert {task.answer.key(text) for text in texts} == {keys[0]}
+    assert (task.answer.stop == ("\n",)) == (kind == "text" and task.answer.extract is None)
+
+
 @pytest.mark.parametrize("answer", [{"spans": ["Ebro"]}, [["Ebro"], ["Rhine"]], "?!"])
 def test_a_right_answer_that_an_audit_refuses_is_refused_at_once(answer, flip_flop, folder):
     rows = [{"question": "Which river?", "answer": "Ebro"}, {"question": "Which one?", "answer": answer}]
@@ -810,10 +858,10 @@ def test_a_terminal_is_asked_for_names_of_columns(flip_flop, folder, monkeypatch
     write_table(HEADERLESS["a label and a text"], "tsv")
     monkeypatch.setattr(sys, "stdin", Terminal("\n"))
     result = flip_flop("init", "a.tsv")
-    assert "Does the first row name the columns? (yes, no) [no]: " in result.err
+    assert "Does the first row name the columns? One of them has the name of one of its values. [y/N]: " in result.err
     assert result.err.endswith("E-INIT: a.tsv has no names of columns. Add them as the first row.\n")
     assert not (folder / "task.yaml").exists()
-    monkeypatch.setattr(sys, "stdin", Terminal("yes\n\n\n\n"))
+    monkeypatch.setattr(sys, "stdin", Terminal("y\n\n\n\n"))
     assert flip_flop("init", "a.tsv").code == 0
 
 

@@ -17,7 +17,7 @@ from flip_flop.drafting import NUM_TEMPLATES, TaskKind
 from flip_flop.drafting.draft import Draft, draft_task, split_labels
 from flip_flop.errors import InputError
 from flip_flop.files import lock_output, write_text
-from flip_flop.tasks import DELIMITERS, SEPARATED, FileSource, Task, load_file
+from flip_flop.tasks import DELIMITERS, SEPARATED, FileSource, Task, load_file, lost_header
 
 if TYPE_CHECKING:
     from flip_flop.drafting.vary import VariedTemplate
@@ -65,6 +65,9 @@ def data_command(init: InitOptions, data: Path) -> None:
         )
     else:
         rows = FileSource(data, init.encoding, init.delimiter).load()
+    question = "Does the first row name the columns? One of them has the name of one of its values."
+    if sys.stdin.isatty() and lost_header(rows.rows) and not click.confirm(question, err=True):
+        raise InputError("E-INIT", f"{data} has no names of columns.", "Add them as the first row.")
     draft = draft_task(
         rows,
         texts=init.text,

@@ -6,7 +6,7 @@ import shlex
 import string
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import yaml
@@ -46,13 +46,14 @@ from flip_flop.tasks import (
     holdout_size,
     label_text,
     label_words,
-    lost_header,
     parts_of,
     right_answers,
 )
 
 LINTED_ROWS = 1000
 MIN_ROWS_TO_DIVIDE = 20
+_REASONING = r".*(?:####|\\boxed\{|answer(?::| is:?))\s*"  # before a right answer, as in GSM8K and MATH
+_FINAL = re.compile(rf"(?is){_REASONING}(.+)")
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,9 @@ class Draft:
             no_label = "# No column of right answers: there is agreement, but no accuracy."
             stop = ", ".join(map(_quoted, self.answer.stop))
             answer = ["# How to extract and end an answer: docs/how-to/open-answers.md."]
-            answer += [f"answer: {{kind: {self.answer.kind}, stop: [{stop}], max_tokens: {self.answer.max_tokens}}}"]
+            extract = f", extract: {_scalar(self.answer.extract)}" if self.answer.extract else ""
+            length = self.answer.max_tokens
+            answer += [f"answer: {{kind: {self.answer.kind}{extract}, stop: [{stop}], max_tokens: {length}}}"]
             hint = "# Each asks the same in other words. Three or more can out-vote one."
         lines += [
             f"label_field: {_scalar(label)}" if label else no_label,
@@ -178,7 +181,6 @@ def draft_task(
             f"--text names {len(texts)} columns.",
             "Give a question and one or two answers." if kind == "judge" else "Give one or two.",
         )
-    _ask_about_header(rows, ask)
     if prompt and (texts or kind or question):
         raise InputError(
             "E-INIT", "--prompt has the text and the question.", "Leave --text, --kind and --question out."
@@ -257,7 +259,7 @@ def draft_task(
     answer = _answer_format(rows, columns.label) if is_open else None
     if answer is not None:
         drafted = Task(rows.source, TemplateSet(tuple(templates)), label_field=columns.label, answer=answer)
-        drafted.references(rows)  # refuses right answers that an audit cannot read
+        drafted.references(replace(rows, rows=rows.rows[:LINTED_ROWS]))  # refuses what an audit cannot read
     by, is_divided = (*columns.texts, *columns.options), len(rows) >= MIN_ROWS_TO_DIVIDE
     known = label_words(values, answer)
     found = parts_of([row.fields for row in rows.rows], by, columns.label, known) if is_divided else []
@@ -266,15 +268,6 @@ def draft_task(
     return Draft(
         Path(rows.source), kind, columns, values, words, tuple(templates), language, parts, form, findings, answer
     )
-
-
-def _ask_about_header(rows: Rows, ask: Ask) -> None:
-    name = lost_header(rows.rows)
-    if ask is None or name is None:
-        return
-    question = f"The column {name!r} has the name of one of its values. Does the first row name the columns?"
-    if ask(question, "no", ("yes", "no")) == "no":
-        raise InputError("E-INIT", f"{rows.source} has no names of columns.", "Add them as the first row.")
 
 
 def _labels(
@@ -338,11 +331,25 @@ def _refuse_no_verdicts(rows: Rows, columns: Columns) -> None:
 
 
 def _answer_format(rows: Rows, label: str | None) -> AnswerFormat:
-    """Return the format of numbers if all right answers are numbers, and otherwise the format of texts."""
-    values = [value for row in rows.rows for value in right_answers(row.fields.get(label or ""))]
-    known, form = list(filter(None, map(label_text, values))), AnswerFormat("number", stop=("\nQ",), max_tokens=256)
-    are_numbers = all(NUMBER.fullmatch(text.strip()) and form.reference_key(text) for text in known)
-    return form if known and are_numbers else AnswerFormat("text", stop=("\n",))
+    """Return the format of texts, or what reads all right answers: numbers, or the answers that end a reasoning."""
+    cells = [row.fields.get(label or "") for row in rows.rows]
+    known = [text for cell in cells for text in map(label_text, right_answers(cell)) if text]
+    ends = [found[1] for found in map(_FINAL.match, known) if found]
+    number = AnswerFormat("number", stop=("\nQ",), max_tokens=256)
+    if known and all(map(_is_number, known)):
+        return number
+    if not known or len(ends) < len(known):
+        return AnswerFormat("text", stop=("\n",))
+    if all(map(_is_number, ends)):
+        return replace(number, extract="last_number")
+    if all("\\boxed" in text for text in known):
+        return replace(number, kind="latex")
+    return replace(number, kind="text", extract=rf"(?is)(?:{_REASONING})?(.+)")
+
+
+def _is_number(text: str) -> bool:
+    text = text.strip(" \n.$}%*")
+    return NUMBER.fullmatch(text) is not None and AnswerFormat("number").key(text) is not None
 
 
 def split_labels(text: str) -> tuple[str, ...]:

@@ -184,7 +184,7 @@ class Reader:
     def reference(self, text: str) -> Read:
         """Return the answer of a text without other text, such as a right answer, or of what ``extract`` finds in it.
 
-        It is unread if another answer could be read in it.
+        It is unread if another answer could be read in it, unless ``extract`` is ``last_number``.
         """
         return self._timed(tidy(text), is_reference=True)
 
@@ -200,7 +200,7 @@ class Reader:
     def _part(self, text: str, is_reference: bool) -> Read:
         inner = unwrap(text, has_boxes=self.kind != "latex")
         if self.extract in (None, LAST_NUMBER):
-            return self._answer(inner, is_reference)
+            return self._answer(inner, is_reference and self.extract is None)
         part = extracted(self.extract, text) or extracted(self.extract, inner)
         if part:
             read = self._answer(unwrap(part, has_boxes=self.kind != "latex"), is_whole=True)

@@ -28,7 +28,7 @@ class NumberedRow(NamedTuple):
 
 
 _MAX_CELL = 1 << 20
-ROWS_FOR_HEADER = 1000
+_ROWS_FOR_HEADER = 1000
 SEPARATED = {".csv": ",", ".tsv": "\t"}  # and by what
 ENCODINGS = "cp1252 (Western Europe), cp1254 (Turkish), gb18030 (Chinese), cp932 (Japanese) or cp949 (Korean)"
 UTF16 = "utf-16-le (or utf-16-be)"  # without a mark at its beginning
@@ -74,11 +74,12 @@ def read_rows(path: Path, encoding: str = "utf-8", delimiter: str | None = None)
 
 # A formula without a value, in spreadsheets in English, German, French, Spanish and Italian, and in LibreOffice.
 CELL_ERRORS = frozenset(
-    (
-        *("#REF!", "#NAME?", "#VALUE!", "#DIV/0!", "#N/A", "#NUM!", "#NULL!", "#SPILL!", "#CALC!", "#FIELD!"),
-        *("#ERROR!", "#BEZUG!", "#WERT!", "#ZAHL!", "#NV", "#VALEUR!", "#NOM?", "#NOMBRE!", "#NUL!", "#N/D", "#¡REF!"),
-        *("#¡VALOR!", "#¿NOMBRE?", "#¡DIV/0!", "#¡NUM!", "#RIF!", "#VALORE!", "#NOME?"),
-        *(f"Err:{number}" for number in range(501, 541)),
+    re.findall(
+        r"\S+",
+        "#REF! #NAME? #VALUE! #DIV/0! #N/A #NUM! #NULL! #SPILL! #CALC! #FIELD! #BLOCKED! #CONNECT! #UNKNOWN! #ERROR! "
+        "#GETTING_DATA #BEZUG! #WERT! #ZAHL! #NV #VALEUR! #NOM? #NOMBRE! #NUL! #N/D #¡REF! #¡VALOR! #¿NOMBRE? #¡DIV/0! "
+        "#¡NUM! #¡NULO! #RIF! #VALORE! #NOME? Err:501 Err:502 Err:503 Err:504 Err:508 Err:509 Err:511 Err:512 Err:513 "
+        "Err:519 Err:520 Err:522 Err:523 Err:524 Err:525 Err:532",
     )
 )
 # The texts that pandas reads or writes for a missing value, and those errors.
@@ -118,7 +119,7 @@ def lost_header(rows: Sequence[NumberedRow]) -> str | None:
     """
     found = None
     for name in rows[0].fields:
-        cells = [str(row.fields.get(name)) for row in rows[:ROWS_FOR_HEADER]]
+        cells = [str(row.fields.get(name)) for row in rows[:_ROWS_FOR_HEADER]]
         if name in cells:
             found = found or name
         elif name.isidentifier() and 3 * len(name) * len(cells) < sum(map(len, cells)):

@@ -422,11 +422,14 @@ def right_answers(cell: Any) -> list[Any]:
         >>> right_answers({"value": "Peru", "aliases": ["Perú"], "type": "WikipediaEntity"})
         ['Peru', 'Perú']
     """
-    if isinstance(cell, Mapping) and {"value", "aliases"} <= cell.keys():
-        return [cell["value"], *(cell["aliases"] or ())]
-    if isinstance(cell, Mapping) and "text" in cell:
-        cell = cell["text"]
-    return list(cell) if isinstance(cell, list | tuple | np.ndarray) else [cell]
+    match cell:
+        case {"text": texts}:
+            return right_answers(texts)
+        case {"value": value, "aliases": [*aliases]}:
+            return [value, *aliases]
+        case [*answers]:
+            return answers
+    return list(cell) if isinstance(cell, np.ndarray) else [cell]
 
 
 def are_grades(labels: Sequence[str]) -> bool:
