@@ -1,7 +1,9 @@
 """``flip-flop templates``: list, show and check templates."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -150,4 +152,10 @@ def _encoder(model: str, revision: str | None) -> Encode:
     limit = tokenizer.model_max_length  # a very large number if unknown
     encoder = PromptEncoder(tokenizer, max_length=limit if limit < 1_000_000 else None)
 
-    return lambda prompt, choices: encoder.encode(RenderedInstance("", (prompt,), (choices,), None))
+    def encode(rendering: tuple[str, tuple[str, ...]], fields: Mapping[str, Any]) -> set[str]:
+        prompt, choices = rendering
+        instance = RenderedInstance("", (prompt,), (choices,), None)
+        encoder.encode(instance)
+        return encoder.special_tokens_of_row(replace(instance, fields=fields))
+
+    return encode

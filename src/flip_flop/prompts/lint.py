@@ -1,7 +1,7 @@
 """Errors and warnings about templates on real rows."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any, NamedTuple
@@ -26,8 +26,8 @@ UNCALLED = re.compile(
     re.S,
 )
 
-Encode = Callable[[str, tuple[str, ...]], object]
 Rendering = tuple[str, tuple[str, ...]]
+Encode = Callable[[Rendering, Mapping[str, Any]], Iterable[str]]
 
 
 class LintRow(NamedTuple):
@@ -75,7 +75,8 @@ def lint_templates(
         label_field: The field that templates must not read.
         num_labels: The number of answers; by default that of the first rendering.
         seed: The seed of random choices.
-        encode: Encodes a prompt with its answers, and raises the errors of a model's tokenizer.
+        encode: Encodes a prompt with its answers, raises the errors of a model's tokenizer, and returns the special
+            tokens that are printed from the row's fields.
         limit: Render this many rows; all are searched for blank texts.
     """
     lint = _Lint(templates, rows[:limit], label_field, num_labels, seed)
@@ -176,9 +177,13 @@ class _Lint:
     def check_tokens(self, template: Template, row: LintRow, rendering: Rendering, encode: Encode) -> None:
         """Check that the model's tokens distinguish the answers."""
         try:
-            encode(*rendering)
+            found = sorted(encode(rendering, row.fields))
         except InputError as error:
             self.add_error(error, template, row)
+            return
+        if found:
+            what = f"its fields have special tokens of the model, such as {', '.join(found[:3])}."
+            self.add("W-SPECIAL-TOKEN", template.name, row.location, what)
 
     def check_target(self, template: Template, row: LintRow, choices: tuple[str, ...], gold: int) -> None:
         """Check that the template's target is the answer of the gold label."""

@@ -289,6 +289,7 @@ class RenderedInstance:
             empty until the answers are generated.
         references: The keys of right open answers.
         extract: Where a generated text has its answer choice, as in :class:`~flip_flop.reading.AnswerFormat`.
+        fields: The row, if known.
     """
 
     id: str
@@ -301,6 +302,7 @@ class RenderedInstance:
     answer: AnswerFormat | None = None
     references: tuple[str, ...] = ()
     extract: str | None = None
+    fields: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "choices", tuple(map(tuple, self.choices)))
@@ -363,7 +365,7 @@ def render_instance(
         check_rendering(template, prompt, choices, num_labels if templates.has_choices else 0, row)
         prompts.append(prompt)
         all_choices.append(choices or ("",) * (len(templates) + 1))
-    return RenderedInstance(id, tuple(prompts), tuple(all_choices), label)
+    return RenderedInstance(id, tuple(prompts), tuple(all_choices), label, fields=fields)
 
 
 def check_rendering(template: Template, prompt: str, choices: Sequence[str], num_labels: int, row: str) -> None:

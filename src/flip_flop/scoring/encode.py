@@ -14,7 +14,9 @@ The boundary rule is implemented only here. Only the tokens of the answer are sc
 import contextlib
 import functools
 import inspect
+import itertools
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -25,7 +27,7 @@ from unittest.mock import patch
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
-from flip_flop.console import today, track, warn_once
+from flip_flop.console import count, today, track, warn_once
 from flip_flop.errors import InputError, log, unsupported
 from flip_flop.prompts import MAX_OUTPUT, Chat, RenderedInstance
 from flip_flop.reading import begins_reasoning, has_spaces
@@ -85,6 +87,13 @@ class EncodedInstance:
     def prompt_tokens(self) -> list[int]:
         """The number of tokens of each prompt, or of the longest context if every answer is merged."""
         return [max(len(answer.context) for answer in template) for template in self.answers]
+
+
+def special_tokens(tokenizer: Any) -> dict[int, str]:
+    """Return the texts of the special tokens by their ids."""
+    named = zip(tokenizer.all_special_ids, tokenizer.all_special_tokens, strict=True)
+    added = tokenizer.added_tokens_decoder.items()
+    return dict(named) | {number: token.content for number, token in added if token.special}
 
 
 def longest_text(answers: Iterable[EncodedAnswer]) -> int:
@@ -186,6 +195,7 @@ class PromptEncoder:
         with track(label, len(instances), "instances", quiet=quiet) as advance:
             if any(instance.answer for instance in instances):
                 raise unsupported("Scoring answer choices")
+            self.warn_of_special_tokens(instances)
             for start in range(0, len(instances), CHUNK):
                 chunk = [self.as_read(instance) for instance in instances[start : start + CHUNK]]
                 if any(map(begins_reasoning, chunk[0].prompts)):
@@ -202,6 +212,27 @@ class PromptEncoder:
                         fitting.append(instance)
                     advance(1)
         return encoded, too_long, fitting
+
+    @functools.cached_property
+    def _special(self) -> re.Pattern[str]:
+        """Special tokens."""
+        names = special_tokens(self.tokenizer).values()
+        return re.compile("|".join(re.escape(name) for name in names if name.strip()) or r"(?!)")
+
+    def special_tokens_of_row(self, instance: RenderedInstance) -> set[str]:
+        """Return the special tokens in fields of the row that are also in a prompt or an answer."""
+        read = "".join([*instance.prompts, *itertools.chain(*instance.choices)])
+        return {name for name in self._special.findall(str(instance.fields)) if name in read}
+
+    def warn_of_special_tokens(self, instances: Sequence[RenderedInstance]) -> None:
+        """Warn of rows that could end a turn and begin another. Those of templates are intended."""
+        found = {row.id: names for row in instances if (names := self.special_tokens_of_row(row))}
+        if found:
+            rows, names = count(len(found), "row"), sorted(set.union(*found.values()))[:3]
+            warn_once(
+                f"W-SPECIAL-TOKEN: {rows} (first {', '.join(list(found)[:3])}) with special tokens of the model, such "
+                f"as {', '.join(names)}, which it does not read as text. Remove them from the data."
+            )
 
     def prompt_ids(self, instance: RenderedInstance) -> list[list[int]]:
         """Return the tokens of each prompt of an instance as the model reads it, without an answer."""

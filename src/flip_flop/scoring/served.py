@@ -119,6 +119,8 @@ class EndpointScorer(Scorer):
             options = replace(options, by="generation")
         elif options.by == "generation":
             require_different(instances)
+        if encoder is not None:
+            encoder.warn_of_special_tokens(instances)
         read = [self.as_read(instance, options) for instance in instances]
         key, failures = (options.by, options.api, options.chat_template), []
         for api, in_chat in self._apis.get(key) or self._possible_apis(options, encoder):

@@ -372,7 +372,7 @@ class RenderedSplit:
                     num_labels=len(self.instances[0].choices[0]),
                     label_field=task.label_field,
                 )
-                instances.append(replace(instance, chat=task.chat))
+                instances.append(replace(instance, chat=task.chat, fields={}))
             except InputError as error:
                 why = error.message.rstrip(".")
         if len(instances) > 1 and any(
