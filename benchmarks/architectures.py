@@ -1,10 +1,12 @@
 """The causal language models of transformers, as tiny random ones: which are read, packed or padded, and trained.
 
 Each is loaded from its own configuration, in float32 and in bfloat16. An audit's scores are compared with a loop in
-float32 that gives the model one sequence at a time; a training step has to give every adapter a finite gradient.
+float32 that gives the model one sequence at a time; a training step has to give every adapter a finite gradient. Open
+answers to a padded batch are compared with a loop that reads one text at a time, without a cache.
 """
 
 import argparse
+import contextlib
 import copy
 import inspect
 import logging
@@ -14,19 +16,24 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoModelForCausalLM, PreTrainedModel, __version__
+from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel, __version__
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from flip_flop.errors import InputError
 from flip_flop.files import write_json, write_text
-from flip_flop.scoring import EncodedAnswer, EncodedInstance, causal_lm, score_instances
+from flip_flop.reading import AnswerFormat
+from flip_flop.record import ModelRecord
+from flip_flop.scoring import EncodedAnswer, EncodedInstance, LoadedModel, causal_lm, score_instances
+from flip_flop.scoring.encode import num_common
+from flip_flop.scoring.open_answers import write_tokens
 from flip_flop.scoring.options import Backend
 from flip_flop.scoring.packed import answer_states
 from flip_flop.training import F2CConfig
 from flip_flop.training.adapter import prepare_model
 
 VOCABULARY, LAYERS, LARGEST = 64, 2, 3_000_000
+LENGTHS, WRITTEN = (3, 14, 7, 5, 9, 4, 20, 11), 8  # of prompts and of their open answers
 # Every architecture takes from these what it knows; no default of a configuration may be large.
 SIZES: dict[str, Any] = {
     "vocab_size": VOCABULARY, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": None, "is_decoder": True,
@@ -43,28 +50,39 @@ SIZES: dict[str, Any] = {
     "v_head_dim": 8, "n_group": 2, "topk_group": 1, "first_k_dense_replace": 1, "moe_num_experts": 4, "moe_k": 2,
 }  # fmt: skip
 # Of sparse attention. The scores of fewer index heads tie.
+ONE_HEAD_EACH = {"num_key_value_heads": 4}
+HYBRID = {"layer_types": ["linear_attention", "full_attention"]}
 INDEXED = {"head_dim": 4, "num_key_value_heads": 4, "index_n_heads": 64, "index_head_dim": 8, "index_topk": 12}
 # Where a width or a number has to be another one.
 OTHER: dict[str, dict[str, Any]] = {
-    "mamba2": {"num_heads": 8}, "deepseek_v3": {"num_key_value_heads": 4}, "deepseek_v2": {"num_key_value_heads": 4},
+    "mamba2": {"num_heads": 8}, "deepseek_v3": ONE_HEAD_EACH, "deepseek_v2": ONE_HEAD_EACH, "axk1": ONE_HEAD_EACH,
+    "glm4_moe_lite": ONE_HEAD_EACH, "minicpm3": ONE_HEAD_EACH, "sarvam_mla": ONE_HEAD_EACH, "youtu": ONE_HEAD_EACH,
+    "dots3_note_text": ONE_HEAD_EACH, "qwen3_5_text": HYBRID, "qwen3_5_moe_text": HYBRID, "qwen3_next": HYBRID,
+    "bailing_hybrid": HYBRID | ONE_HEAD_EACH, "minimax": HYBRID,
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
+    "zaya": {"num_experts_per_tok": 1}, "modernbert-decoder": {"pad_token_id": 0},
+    "gemma3n_text": {"num_kv_shared_layers": 0, "vocab_size_per_layer_input": VOCABULARY, "laurel_rank": 8,
+                     "hidden_size_per_layer_input": 8, "layer_types": ["sliding_attention", "full_attention"]},
+    "gemma4_text": {"num_kv_shared_layers": 0, "vocab_size_per_layer_input": VOCABULARY,
+                    "hidden_size_per_layer_input": 8},
     "gpt_neo": {"attention_types": [[["global", "local"], 1]]}, "zamba": {"n_mamba_heads": 1},
-    "stablelm": {"num_key_value_heads": 4}, "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
+    "stablelm": ONE_HEAD_EACH, "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "nemotron_h": {"layers_block_type": ["mamba", "attention"]}, "bamba": {"attn_layer_indices": [1]},
-    "qwen3_next": {"layer_types": ["linear_attention", "full_attention"]}, "xlnet": {"head_dim": None},
+    "xlnet": {"head_dim": None},
     "recurrent_gemma": {"block_types": ["recurrent", "attention"]},
     "granitemoehybrid": {"layer_types": ["mamba", "attention"]}, "inkling2_text": {"unpadded_vocab_size": VOCABULARY},
-    "inkling2_loop_text": {"unpadded_vocab_size": VOCABULARY}, "longcat_flash": {"head_dim": 4},
+    "inkling2_loop_text": {"unpadded_vocab_size": VOCABULARY}, "longcat_flash": {"head_dim": 4} | ONE_HEAD_EACH,
     "xmod": {"languages": ["en_XX"], "default_language": "en_XX", "pad_token_id": 0},
     "axk2": INDEXED, "deepseek_v32": INDEXED, "glm_moe_dsa": INDEXED,
 }  # fmt: skip
 
 
-def tiny(kind: str) -> PreTrainedModel:
+def tiny(kind: str, **changes: Any) -> PreTrainedModel:
     """A random model of an architecture, its weights large enough that answers differ."""
     config_class = CONFIG_MAPPING[kind]
     known = {*inspect.signature(config_class.__init__).parameters, *dir(config_class), *config_class.attribute_map}
     known |= {name for parent in config_class.__mro__ for name in getattr(parent, "__annotations__", {})}
-    sizes = {name: value for name, value in (SIZES | OTHER.get(kind, {})).items() if name in known}
+    sizes = {name: value for name, value in (SIZES | OTHER.get(kind, {}) | changes).items() if name in known}
     sizes = {
         name: value for name, value in sizes.items() if not isinstance(getattr(config_class, name, None), property)
     }
@@ -121,6 +139,59 @@ def exact_backend(model: nn.Module, instances: list[EncodedInstance]) -> Backend
     return "packed" if torch.allclose(torch.from_numpy(scores).flatten().double(), exact, atol=1e-3) else "padded"
 
 
+@torch.no_grad()
+def greedy(model: nn.Module, prompt: list[int]) -> tuple[list[int], torch.Tensor]:
+    """The greedy answer, and the logits of each token by the model's own forward of the whole text."""
+    tokens, logits = list(prompt), []
+    for _ in range(WRITTEN):
+        logits.append(model(input_ids=torch.tensor([tokens]), use_cache=False).logits[0, -1].double())
+        tokens.append(int(logits[-1].argmax()))
+    return tokens[len(prompt) :], torch.stack(logits)
+
+
+def open_answers(model: PreTrainedModel) -> str:
+    """How the answers to prompts of several lengths are right: ``in batches``, ``one at a time`` or not at all.
+
+    Right answers have the logits of :func:`greedy`, up to a token whose logits are equal to another's.
+    """
+    draw = torch.Generator().manual_seed(2)
+    prompts = [torch.randint(1, VOCABULARY, (length,), generator=draw).tolist() for length in LENGTHS]
+    loaded: Any = LoadedModel(model, None, ModelRecord(name="tiny"))  # type: ignore[arg-type]
+    form, settings = AnswerFormat(), GenerationConfig(max_new_tokens=WRITTEN, pad_token_id=0)
+
+    def are_right(batch: list[list[int]], in_batches: bool) -> bool:
+        read: list[torch.Tensor] = []
+        hook = model.register_forward_hook(lambda _, given, output: read.append(output.logits[:, -1].double()))
+        try:
+            answers = write_tokens(loaded, batch, settings, form, [None] * len(batch), in_batches=in_batches)
+        finally:
+            hook.remove()
+        found = torch.stack(read, dim=1)
+        for prompt, answer, logits in zip(batch, answers, found, strict=True):
+            tokens, exact = greedy(model, prompt)
+            compared = num_common(answer, tokens) + 1
+            if not torch.allclose(logits[:compared], exact[:compared], atol=1e-3):
+                return False
+        return True
+
+    try:
+        if are_right(prompts, in_batches=True):
+            return "in batches"
+    except Exception:  # of any kind: the library's generation fails
+        pass
+    return "one at a time" if all(are_right([prompt], in_batches=False) for prompt in prompts) else "wrong"
+
+
+def open_answers_in_all_orders(kind: str, model: PreTrainedModel) -> str:
+    """Those of a model, and of one with its kinds of layers in reverse order. A cache may depend on the first layer."""
+    found = {open_answers(model)}
+    kinds = list(getattr(model.config, "layer_types", None) or ())
+    if kinds != kinds[::-1]:
+        with contextlib.suppress(AttributeError):  # other settings give the order
+            found.add(open_answers(tiny(kind, layer_types=kinds[::-1])))
+    return max(found)  # in alphabetical order the worst is last
+
+
 def training_step(model: nn.Module, instances: list[EncodedInstance], backend: Backend) -> str:
     """``yes``, or what went wrong in a step that raises the first label."""
     args = F2CConfig(lora_r=4, lora_dropout=0.0, select_by="last", use_cpu=True)
@@ -134,7 +205,7 @@ def training_step(model: nn.Module, instances: list[EncodedInstance], backend: B
 
 
 def row(kind: str) -> list[str] | None:
-    """Of the table: architecture, back end, largest difference in nats in float32 and bfloat16, training in both."""
+    """Of the table: architecture, back end, differences in nats in float32 and bfloat16, training, open answers."""
     instances = made_instances()
     try:
         model = tiny(kind)
@@ -164,7 +235,9 @@ def row(kind: str) -> list[str] | None:
             cells["train"].append(f"refused: {error.code}")
         except Exception as error:  # the model raised it
             cells["train"].append(f"fails: {type(error).__name__}")
-    return [kind, backend, *cells["audit"], *cells["train"]]
+    is_read = cells["audit"][0][0].isdigit()
+    answers = open_answers_in_all_orders(kind, model) if is_read else ""
+    return [kind, backend, *cells["audit"], *cells["train"], answers]
 
 
 def main() -> None:
@@ -185,6 +258,10 @@ def main() -> None:
             rows.append(found)
             print(" | ".join(found), flush=True)
     read = sum(cells[2][0].isdigit() for cells in rows)
+
+    def count(answers: str) -> int:
+        return sum(cells[-1] == answers for cells in rows)
+
     lines = [
         "# Architectures",
         "",
@@ -194,17 +271,22 @@ def main() -> None:
         "adapters` means that so many got a gradient: the others belong to cross-attention, choose tokens of sparse",
         "attention, or, in `doge`, are a factor of what begins at 0.",
         "",
+        f"Open answers to {len(LENGTHS)} prompts of different lengths are those of one text at a time, read without a",
+        f"cache: of {count('in batches')} architectures in padded batches. The others, and those that are not in this",
+        f"table, write one answer at a time and without a cache; so {count('one at a time')} are right.",
+        "",
         "Left out are architectures whose configuration could not be made small.",
         "",
-        "| architecture | back end | float32 | bfloat16 | trains in float32 | in bfloat16 |",
-        "|---|---|---|---|---|---|",
+        "| architecture | back end | float32 | bfloat16 | trains in float32 | in bfloat16 | open answers |",
+        "|---|---|---|---|---|---|---|",
         *(f"| {' | '.join(cells)} |" for cells in rows),
     ]
     if arguments.out:
         write_text(arguments.out, "\n".join(lines) + "\n")
         packed = [cells[0] for cells in rows if cells[1] == "packed"]
-        version = ".".join(__version__.split(".")[:2])
-        write_json(Path(causal_lm.__file__).with_name("tested.json"), {"transformers": version, "packed": packed})
+        batched = [cells[0] for cells in rows if cells[-1] == "in batches"]
+        tested = {"transformers": ".".join(__version__.split(".")[:2]), "packed": packed, "batched": batched}
+        write_json(Path(causal_lm.__file__).with_name("tested.json"), tested)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,8 @@ ANSWER_BEGINS = re.compile(
     re.DOTALL,
 )
 REASONING = re.compile(
-    r"(?i)<(?:think|thinking|thought|seed:think)>|\[THINK\]|◁think▷|<\|begin_of_thought\|>|<\|channel\|>"
+    r"(?i)<(?:think|thinking|thought|seed:think)>|\[THINK\]|◁think▷|<\|begin_of_thought\|>|<\|START_THINKING\|>"
+    r"|<\|channel\|>"
 )
 # What may begin reasoning or end it, except formatting in HTML.
 MARK = re.compile(

@@ -16,7 +16,7 @@ from flip_flop.errors import OTHER_ENDED, InputError, is_of_communication
 from flip_flop.method.divergences import at_least_float32
 
 HALF = (torch.bfloat16, torch.float16)
-# Architectures with exact packed scores, from benchmarks/architectures.py.
+# Architectures with exact packed scores, and with exact answers in batches, from benchmarks/architectures.py.
 TESTED = json.loads(Path(__file__).with_name("tested.json").read_text(encoding="utf-8"))
 
 

@@ -10,16 +10,24 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
-from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
+from transformers import (
+    GenerationConfig,
+    LogitsProcessor,
+    LogitsProcessorList,
+    PreTrainedModel,
+    StoppingCriteria,
+    StoppingCriteriaList,
+)
 
-from flip_flop.console import track
+from flip_flop.console import track, warn_once
 from flip_flop.errors import InputError, log
 from flip_flop.files import generator, read_answers, sha256_json, utf8, write_answer
 from flip_flop.metrics import Scores
 from flip_flop.prompts import RenderedInstance
-from flip_flop.reading import AnswerFormat, token_f1
+from flip_flop.reading import AnswerFormat, begins_reasoning, token_f1
 from flip_flop.scoring import distributed
-from flip_flop.scoring.causal_lm import evaluation_mode, one_at_a_time, unwrap
+from flip_flop.scoring.causal_lm import TESTED, evaluation_mode, one_at_a_time, unwrap
+from flip_flop.scoring.encode import special_tokens
 from flip_flop.scoring.models import LoadedModel
 from flip_flop.scoring.options import ScoringOptions
 from flip_flop.scoring.packed import groups
@@ -54,6 +62,7 @@ def generate(
     assert form is not None
     too_long, read, prompts = list[TooLong](), list[RenderedInstance](), list[list[int]]()
     (num_samples, seed), random_keys = sampling, list[RandomKey | None]()
+    encoder.warn_of_special_tokens(instances)
     for instance in map(encoder.as_read, instances):
         ids = encoder.prompt_ids(instance)
         long = encoder.too_long(instance.id, (len(tokens) + form.max_tokens for tokens in ids))
@@ -109,18 +118,41 @@ class GumbelNoise(LogitsProcessor):
         return noisy
 
 
+class AnswerDecoder:
+    """Decodes answers. The special tokens of their reasoning are text, which is read; later ones are removed."""
+
+    def __init__(self, tokenizer: Any, form: AnswerFormat) -> None:
+        self.tokenizer, self.form = tokenizer, form
+        self.special = set(special_tokens(tokenizer))
+
+    def text(self, tokens: Sequence[int], prompt: Sequence[int]) -> str:
+        """Return the text of an answer to a prompt, which may have begun the reasoning."""
+        text, start = self.tokenizer.decode(tokens), self.end_of(prompt)
+        names = map(self.tokenizer.decode, self.special.intersection(tokens))
+        removed = tuple(name for name in names if name.strip() and not begins_reasoning(name))
+        until = replace(self.form, stop=removed)
+        while (before := until.before_stop(text, start)) != text:
+            rest = text.removeprefix(before)
+            text = before + rest.removeprefix(max(filter(rest.startswith, removed), key=len))
+        return text
+
+    def end_of(self, prompt: Sequence[int]) -> str:
+        """Return the end of a prompt, in which reasoning may begin."""
+        return str(self.tokenizer.decode(prompt[-MARK_TOKENS:]))
+
+
 class _Stops(StoppingCriteria):
     """Ends answers at their stop texts. The library's criterion would also end the reasoning before an answer."""
 
-    def __init__(self, tokenizer: Any, form: AnswerFormat, prompts: torch.Tensor) -> None:
-        self.tokenizer, self.form, self.width = tokenizer, form, prompts.shape[1]
-        self.prompts = tokenizer.batch_decode(prompts[:, -MARK_TOKENS:])  # their ends, which may begin reasoning
+    def __init__(self, decoder: AnswerDecoder, prompts: Sequence[Sequence[int]], width: int) -> None:
+        self.decoder, self.prompts, self.width = decoder, prompts, width
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **kwargs: Any) -> torch.Tensor:
-        texts = self.tokenizer.batch_decode(input_ids[:, self.width :], skip_special_tokens=True)
-        pairs = zip(texts, self.prompts, strict=True)
-        is_ended = [self.form.before_stop(text, prompt) != text for text, prompt in pairs]
-        return torch.tensor(is_ended, device=input_ids.device)
+        return torch.tensor(list(map(self._is_ended, input_ids.tolist(), self.prompts)), device=input_ids.device)
+
+    def _is_ended(self, tokens: list[int], prompt: Sequence[int]) -> bool:
+        text = self.decoder.text(tokens[self.width :], prompt)
+        return self.decoder.form.before_stop(text, self.decoder.end_of(prompt)) != text
 
 
 def batches_of(prompts: Sequence[Sequence[int]], max_tokens: int, batch_tokens: int) -> list[list[int]]:
@@ -153,6 +185,11 @@ def write_all(
         pad_token_id=min(ends, default=0),
         max_new_tokens=form.max_tokens,
     )
+    decoder = AnswerDecoder(tokenizer, form)
+    kind, in_batches = model.config.get_text_config().model_type, is_generated_in_batches(model)
+    if not in_batches:
+        warn_once(f"W-PADDED: {kind!r} is not tested with batches of open answers; they are written one at a time.")
+        batches = [[place] for batch in batches for place in batch]
     stored, answers, waiting = dict[str, Any](), {}, list(batches)[::-1]
     with contextlib.suppress(OSError):  # without a cache, answers are not stored
         stored = read_answers(loaded.store)
@@ -163,7 +200,7 @@ def write_all(
             key = sha256_json([read, keys, settings.to_dict(), *form.stop])
             if key not in stored:
                 try:
-                    stored[key] = _write(loaded, read, settings, form, keys)
+                    stored[key] = write_tokens(loaded, read, settings, form, keys, in_batches=in_batches)
                 except torch.OutOfMemoryError:
                     if len(batch) == 1:
                         raise
@@ -175,7 +212,7 @@ def write_all(
                     write_answer(loaded.store, key, stored[key])
             for place, tokens in zip(batch, stored[key], strict=True):
                 end = next((number for number, token in enumerate(tokens) if token in ends), len(tokens))
-                text = str(tokenizer.decode(tokens[:end], skip_special_tokens=True))
+                text = decoder.text(tokens[:end], prompts[place])
                 end_token = None if end == form.max_tokens else str(tokenizer.decode(tokens[end : end + 1]))
                 # The limit may be inside a character.
                 answers[place] = text.rstrip("\ufffd") if end_token is None else text, end_token
@@ -183,29 +220,61 @@ def write_all(
     return answers
 
 
+def is_generated_in_batches(model: PreTrainedModel) -> bool:
+    """Whether answers of this architecture are the same in padded batches. It may be a part of a larger model."""
+    return model.config.get_text_config().model_type in TESTED["batched"]
+
+
 @torch.no_grad()
-def _write(
+def write_tokens(
     loaded: LoadedModel,
     prompts: Sequence[Sequence[int]],
     settings: GenerationConfig,
     form: AnswerFormat,
     random_keys: Sequence[RandomKey | None],
+    *,
+    in_batches: bool,
 ) -> list[list[int]]:
-    """Return the tokens of the answers to a batch. An answer without random numbers is greedy."""
+    """Return the tokens of the answers to a batch. An answer without random numbers is greedy.
+
+    Without ``in_batches`` there is one prompt, which is read again for each token: without padding and without a cache.
+    """
     model: Any = unwrap(loaded.model)
     width = max(map(len, prompts))
     padded = torch.tensor([[0] * (width - len(tokens)) + list(tokens) for tokens in prompts], device=model.device)
     mask = torch.tensor([[0] * (width - len(tokens)) + [1] * len(tokens) for tokens in prompts], device=model.device)
-    more: dict[str, Any] = {}
+    stops, processors = StoppingCriteriaList(), LogitsProcessorList()
     if form.stop:
-        more["stopping_criteria"] = StoppingCriteriaList([_Stops(loaded.tokenizer, form, padded)])
+        stops.append(_Stops(AnswerDecoder(loaded.tokenizer, form), prompts, width))
     if any(random_keys):
-        random = [generator(*key) if key else None for key in random_keys]
-        more["logits_processor"] = LogitsProcessorList([GumbelNoise(random)])
-    # A model's own settings may sample, or penalize repeated words.
-    with patch.object(model, "generation_config", settings), distributed.shared_pass(loaded.model):
-        written = model.generate(padded, attention_mask=mask, **more)[:, width:]
-    return cast(list[list[int]], written.tolist())
+        processors.append(GumbelNoise([generator(*key) if key else None for key in random_keys]))
+    with distributed.shared_pass(loaded.model):
+        if not in_batches:
+            ids = _write_alone(model, padded, settings, stops, processors)
+            return cast(list[list[int]], ids[:, width:].tolist())
+        # A model's own settings may sample, or penalize repeated words.
+        with patch.object(model, "generation_config", settings):
+            more: dict[str, Any] = {"stopping_criteria": stops, "logits_processor": processors}
+            written = model.generate(padded, attention_mask=mask, **more)
+    return cast(list[list[int]], written[:, width:].tolist())
+
+
+def _write_alone(
+    model: PreTrainedModel,
+    ids: torch.Tensor,
+    settings: GenerationConfig,
+    stops: StoppingCriteriaList,
+    processors: LogitsProcessorList,
+) -> torch.Tensor:
+    """Return the tokens of a prompt and its answer."""
+    for _ in range(settings.max_new_tokens):
+        logits = model(input_ids=ids, use_cache=False).logits[:, -1]
+        token = processors(ids, logits).argmax(dim=-1, keepdim=True)
+        ids = torch.cat([ids, token], dim=1)
+        is_end = int(token) in (settings.eos_token_id or ())
+        if is_end or bool(stops(ids, logits).all()):
+            break
+    return ids
 
 
 def group_answers(
