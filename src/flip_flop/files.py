@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import stat
+import sys
 import uuid
 import zlib
 from collections.abc import Iterable, Iterator
@@ -211,6 +212,26 @@ def write_answer(path: Path | None, key: str, answer: Any) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a", encoding="utf-8") as file:
             file.write(f"\n{json.dumps([key, answer, sha256_json([key, answer])])}\n")
+
+
+def discard(path: Path) -> None:
+    """Remove a file of the cache, if possible."""
+    with contextlib.suppress(OSError):
+        path.unlink()
+
+
+def discard_after_command(path: Path) -> None:
+    """Remove a file of the cache when the command ends without an error; in a Python program, now."""
+
+    def discard_if_complete() -> None:
+        if sys.exception() is None:
+            discard(path)
+
+    context = click.get_current_context(silent=True)
+    if context is None:
+        discard(path)
+    else:
+        context.find_root().call_on_close(discard_if_complete)
 
 
 def remove(path: Path) -> None:

@@ -171,7 +171,7 @@ def test_scores_match_the_cpu_with_one_wait_per_window(results, instances, backe
     expected = score_instances(model, instances, backend=backend, quiet=True).scores
     np.testing.assert_allclose(scores, expected, rtol=float32_bound(model))
     if backend == "packed":  # transformers' own masks wait
-        assert waits == ["scoring/scores.py: score_instances"]
+        assert waits == ["scoring/parts.py: store"]
 
 
 @pytest.mark.parametrize("name", STEPS)

@@ -300,6 +300,8 @@ def estimate(scorer: Scorer, split: RenderedSplit, options: ScoringOptions) -> s
     instances, is_local = split.instances, isinstance(scorer, CausalLMScorer)
     sample = instances[:: max(1, len(instances) // NUM_TIMED[is_local])][: NUM_TIMED[is_local]]
     names = split.task.templates.names
+    if isinstance(scorer, CausalLMScorer):
+        scorer.loaded = replace(scorer.loaded, store=None)
     with tempfile.TemporaryDirectory() as folder:
         # The first instance finds the API of a server or warms up a local model.
         for name, timed in (("first", sample[:1]), ("timed", sample)):

@@ -48,6 +48,7 @@ from flip_flop.scoring.causal_lm import as_input_error, check_model, one_at_a_ti
 from flip_flop.scoring.distributed import join_processes, sharding_arguments, sharding_of
 from flip_flop.scoring.encode import PromptEncoder
 from flip_flop.scoring.options import ChatTemplate, DeviceMap, LoadIn, Shard
+from flip_flop.scoring.parts import Parts
 
 # Behind the name of a module: the scale of its quantized weights.
 SCALE = re.compile(r"\.(weight_scale|scale|qscale|SCB|weight\.absmax)")
@@ -198,7 +199,7 @@ class LoadedModel:
     """A loaded causal LM with its tokenizer and their records. ``model`` may be a ``PeftModel``.
 
     ``allowed_changes`` is ``("weights",)`` if the adapter was trained on other weights. ``store`` is a file of its
-    generated answers.
+    generated answers, and beside it are the scores of its unfinished runs.
     """
 
     model: nn.Module
@@ -222,6 +223,13 @@ class LoadedModel:
             store = user_cache() / "answers" / f"{sha256_json(parts)[:16]}.jsonl"
             return replace(self, store=store if is_whole else None)
         return self
+
+    def parts(self, *content: Any) -> Parts:
+        """Return the scores that a stopped run with this content has stored."""
+        if self.store is None:
+            return Parts()
+        digest = sha256_json([self.store.name, *content])
+        return Parts(self.store.with_name(f"{digest[:16]}.scores.jsonl"))
 
     def encoder(self, chat_template: ChatTemplate = "auto", date: str = "") -> PromptEncoder:
         """Return the encoder for this model. ``auto`` uses a chat template if the adapter's training did."""

@@ -5,6 +5,7 @@ Their sources are a local model, a served model, or one's own :class:`Scorer`.
 
 import abc
 import contextlib
+import functools
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -39,6 +40,7 @@ from flip_flop.scoring.packed import (
     rotary_limit,
     spare_pass,
 )
+from flip_flop.scoring.parts import Parts
 from flip_flop.scoring.too_long import ids_of, refuse_or_skip
 from flip_flop.scoring.trie import shared_beginning
 
@@ -98,20 +100,21 @@ def score(
     encoded, too_long, read = encoder.encode_all(instances)
     refuse_or_skip(too_long, len(instances), options.too_long, names)
     backend = choose_backend(loaded.model, encoded, options.backend)
-    preferred: list[Tensor] = []
+    rows = [[row.prompts, row.choices] for row in read]
+    parts = loaded.parts(backend, options.batch_tokens, rows)
 
-    def score_part(part: Sequence[EncodedInstance]) -> Scores:
-        return score_instances(
-            loaded.model,
-            part,
-            backend=backend,
-            batch_tokens=options.batch_tokens,
-            label=label,
-            quiet=quiet,
-            visit=_note_first_tokens(part, preferred),
-        )
-
-    scores = score_in_parts(encoded, score_part) if shared else score_part(encoded)
+    score_part = functools.partial(
+        score_instances,
+        loaded.model,
+        backend=backend,
+        batch_tokens=options.batch_tokens,
+        label=label,
+        quiet=quiet,
+        parts=parts,
+    )
+    with parts.of_run():
+        scores = score_in_parts(encoded, score_part) if shared else score_part(encoded)
+        self_check = check_scores(loaded.model, scores, encoded, names, quiet=quiet)
     settings = {
         "delimiter": encoder.delimiter_of(instances[0].chat, instances[0].prompts[0]),
         "chat_template": encoder.uses_chat_template,
@@ -120,9 +123,10 @@ def score(
         "backend": backend,
         "batch_tokens": options.batch_tokens,
         "boundary_merged": sum(answer.merged for instance in encoded for group in instance.answers for answer in group),
-        "self_check": check_scores(loaded.model, scores, encoded, names, quiet=quiet),
+        "self_check": self_check,
     }
-    top = torch.stack(preferred).mean(dim=0).topk(min(NUM_TOKENS, preferred[0].shape[-1])).indices.tolist()
+    probs = _first_token_probs(loaded.model, encoded, backend)
+    top = probs.topk(min(NUM_TOKENS, probs.shape[-1])).indices.tolist()
     words = tuple(tuple(str(loaded.tokenizer.decode([token])) for token in tokens) for tokens in top)
     return replace(
         scores,
@@ -134,20 +138,21 @@ def score(
     )
 
 
-def _note_first_tokens(instances: Sequence[EncodedInstance], probs: list[Tensor]) -> Visit:
-    """Append the probabilities of the answer's first token, ``[templates, vocab]``, of a few drawn instances."""
-    drawn = generator(0, "preferred-tokens").permutation(len(instances))[:NUM_ROWS].tolist()
-    ids = {instances[row].id for row in drawn}
-
-    def visit(members: Sequence[EncodedInstance], states: AnswerStates, scores: Tensor) -> None:
-        for number, member in enumerate(members):
-            if member.id in ids:
-                answers = states.of(number, label=0)
-                counts = answers.token_counts.flatten()
-                rows = answers.token_row[counts.cumsum(0) - counts].to(states.logits.device)
-                probs.append(states.logits[rows].softmax(dim=-1).cpu())
-
-    return visit
+@one_at_a_time()
+@torch.no_grad()
+def _first_token_probs(
+    model: nn.Module, instances: Sequence[EncodedInstance], backend: Backend
+) -> Float[Tensor, "templates vocab"]:
+    """Return the probabilities of the answer's first token under each template, the mean of a few drawn instances."""
+    probs: list[Tensor] = []
+    with evaluation_mode(model):
+        for row in generator(0, "preferred-tokens").permutation(len(instances))[:NUM_ROWS].tolist():
+            alone = answer_states(model, [instances[row]], backend=backend, batch_tokens=len(instances[row].trie))
+            states = alone.of(0, label=0)
+            counts = states.token_counts.flatten()
+            first = states.token_row[counts.cumsum(0) - counts].to(states.logits.device)
+            probs.append(states.logits[first].softmax(dim=-1).cpu())
+    return torch.stack(probs).mean(dim=0)
 
 
 def choose_backend(model: nn.Module, instances: Sequence[EncodedInstance], wanted: Backend) -> Backend:
@@ -204,19 +209,21 @@ def score_instances(
     label: str = "scoring",
     quiet: bool = False,
     visit: Visit | None = None,
+    parts: Parts | None = None,
 ) -> Scores:
     """Score every label of every instance under every template.
 
     The result does not depend on the order of the instances. It depends on ``batch_tokens``, the tokens of one forward
     pass, only by rounding. An instance is never divided. The model is in evaluation mode. ``visit`` gets the instances,
-    states and scores of each forward pass.
+    states and scores of each forward pass. Passes whose scores are among the stored ``parts`` are not computed.
 
     Raises:
         InputError: ``E-NONFINITE`` with the instance's id if the model's output is not finite.
     """
     backend = choose_backend(model, instances, backend)
-    scores: list[np.ndarray] = []
-    counts: list[np.ndarray] = []
+    parts = parts or Parts()
+    tables: list[Tensor] = []
+    counts: list[Tensor] = []
     max_nodes = WINDOW * batch_tokens
     with (
         evaluation_mode(model),
@@ -230,34 +237,42 @@ def score_instances(
             shared = shared_beginning([instance.trie for instance in window])
             sizes = pass_sizes(model, window, batch_tokens, shared)
             waiting = list(pack(sizes, batch_tokens - shared))[::-1]
-            results: dict[int, tuple[Tensor, Tensor]] = {}
+            passes: list[tuple[str, list[int]]] = []
             while waiting:
                 indices = waiting.pop()
                 members = [window[index] for index in indices]
-                try:
-                    states = answer_states(model, members, backend=backend, batch_tokens=batch_tokens, shared=shared)
-                    answers = states.scores()
-                except torch.OutOfMemoryError:
-                    if len(indices) == 1:
-                        raise
-                    tokens = sum(sizes[index] for index in indices)
-                    batch_tokens = shared + tokens // 2
-                    log.warning("W-MEMORY: %d tokens do not fit; forwards now have %d", shared + tokens, batch_tokens)
-                    left = [index for group in [*waiting, indices] for index in group]
-                    parts = pack([sizes[index] for index in left], tokens // 2)
-                    waiting = [[left[number] for number in part] for part in parts][::-1]
-                    continue
-                if visit is not None:
-                    visit(members, states, answers)
-                results |= zip(indices, zip(answers, states.token_counts, strict=True), strict=True)
+                key = parts.key(members, batch_tokens, shared)
+                if key not in parts.stored:
+                    try:
+                        states = answer_states(
+                            model, members, backend=backend, batch_tokens=batch_tokens, shared=shared
+                        )
+                        answers = states.scores()
+                    except torch.OutOfMemoryError:
+                        if len(indices) == 1:
+                            raise
+                        tokens = sum(sizes[index] for index in indices)
+                        batch_tokens = shared + tokens // 2
+                        log.warning(
+                            "W-MEMORY: %d tokens do not fit; forwards now have %d", shared + tokens, batch_tokens
+                        )
+                        left = [index for group in [*waiting, indices] for index in group]
+                        halves = pack([sizes[index] for index in left], tokens // 2)
+                        waiting = [[left[number] for number in half] for half in halves][::-1]
+                        continue
+                    if visit is not None:
+                        visit(members, states, answers)
+                    parts.add(key, answers)
+                passes.append((key, indices))
                 advance(len(indices))
-            # One copy per window: while a device computes a forward pass, the CPU prepares the next one.
-            in_order = [results[index] for index in range(len(window))]
-            batch, batch_counts = (torch.stack(parts) for parts in zip(*in_order, strict=True))
-            batch = require_finite(batch.float().cpu(), batch_counts, [instance.id for instance in window])
-            scores.append(batch.numpy())
-            counts.append(batch_counts.numpy())
-    return Scores.of(instances, np.concatenate(scores), np.concatenate(counts))
+            parts.store()
+            num_tokens = torch.from_numpy(np.concatenate([instance.trie.token_counts for instance in window]))
+            table = torch.empty(num_tokens.shape, dtype=torch.float32)
+            for key, indices in passes:
+                table[indices] = torch.as_tensor(parts.scores[key])
+            tables.append(require_finite(table, num_tokens, [instance.id for instance in window]))
+            counts.append(num_tokens)
+    return Scores.of(instances, torch.cat(tables).numpy(), torch.cat(counts).numpy())
 
 
 def score_in_parts(
