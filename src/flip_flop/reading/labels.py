@@ -61,7 +61,6 @@ class Choices:
         self.plain = turkish if self.is_dotless else folded
         self.bare = [_bare(choice) for choice in self.plain]
         self.letters = [_letter(choice) for choice in self.bare]
-        self.has_letters = any(map(LETTER.fullmatch, self.letters))
         self.top = max(map(int, self.bare)) if all(map(str.isdecimal, self.bare)) else None
         self.words = self._words()
 
@@ -83,13 +82,13 @@ class Choices:
     def begun(self, text: str) -> tuple[int | None, str]:
         """Return the label of the longest answer at the beginning of a folded text, and the rest."""
         bare = _bare(text)
-        label, rest = _first(text, self.plain)
-        if label is None:
-            label, rest = _first(bare, self.bare)
-        if label is None and self.has_letters:
-            named = NAMED.match(bare)
-            label, rest = _first(bare[named.end() :] if named else bare, self.letters)
-        return label, rest
+        named = NAMED.match(bare)
+        letter = bare[named.end() :] if named else bare
+        for written, answers in ((text, self.plain), (bare, self.bare), (letter, self.letters)):
+            label, rest = _first(written, answers)
+            if label is not None:
+                return label, rest
+        return None, ""
 
 
 @functools.lru_cache(maxsize=1000)
@@ -98,15 +97,8 @@ def choices_of(choices: tuple[str, ...]) -> Choices:
     return Choices(choices)
 
 
-def label_whole(text: str, choices: Sequence[str]) -> int | None:
-    """Return the index of the answer that a text is, without punctuation around it."""
-    forms = choices_of(tuple(choices))
-    label, rest = forms.begun(forms.folded(text))
-    return None if _bare(rest) else label
-
-
-def label_of(text: str, choices: Sequence[str]) -> int | None:
-    """Return the index of the answer that a text begins with as whole words, or None.
+def label_begun(text: str, choices: Sequence[str]) -> tuple[int | None, bool]:
+    """Return the index of the answer that a text begins with as whole words, and whether it is the whole text.
 
     The longest answer counts. A text that joins it to another answer ("Yes or No", "8 to 9", "Yes, no doubt") has no
     label. As many lines count as the answers have. Case, white space and the Unicode form do not count. The article
@@ -114,26 +106,26 @@ def label_of(text: str, choices: Sequence[str]) -> int | None:
     names of options: "Option A" and "A" are "Answer A".
 
     Example:
-        >>> label_of(" Yes, I think.", ["No", "Yes"]), label_of("Notably so", ["No", "Yes"]), label_of("B)", ["A", "B"])
-        (1, None, 1)
-        >>> label_of("C++.", ["C", "C++"]), label_of("-1", ["1", "-1"]), label_of("8/10", list("123456789") + ["10"])
-        (1, 1, 7)
-        >>> label_of("can't", ["can", "cannot"]), label_of("Yes or no", ["No", "Yes"]), label_of("是的", ["是", "否"])
-        (None, None, 0)
+        >>> label_begun(" Yes, I think.", ["No", "Yes"]), label_begun("Notably so", ["No", "Yes"])
+        ((1, False), (None, False))
+        >>> label_begun("B)", ["A", "B"]), label_begun("8/10", ["8", "9", "10"]), label_begun("是的", ["是", "否"])
+        ((1, True), (0, True), (0, False))
     """
-    forms = choices_of(tuple(choices))
-    lines = " ".join(unicodedata.normalize("NFC", text).strip().split("\n")[: forms.num_lines])
+    forms, text = choices_of(tuple(choices)), unicodedata.normalize("NFC", text).strip()
+    lines = " ".join(text.split("\n")[: forms.num_lines])
     label, rest = forms.begun(forms.folded(lines))
     if label is None:
-        return None
-    is_article = len(forms.letters[label]) == 1 and WORD.match(_bare(lines))
+        return None, False
     other = JOINT.sub("", rest, count=1)
     is_joined = any(_first(other, answers)[0] not in (None, label) for answers in (forms.plain, forms.letters))
+    is_article = len(forms.letters[label]) == 1 and WORD.match(_bare(lines))
     is_question = IS_IT_NOT.match(rest) and rest[1:].startswith(forms.plain[label])
     # "No doubt: yes."
     is_negation = NEGATION.fullmatch(forms.bare[label]) and not CLAUSE_ENDS.match(rest)
     is_reversed = is_negation and labels_inside(rest, choices) - {label}
-    return None if is_article or is_joined or is_question or is_reversed else label
+    if is_joined or is_article or is_question or is_reversed:
+        return None, False
+    return label, not _bare(rest) and text.count("\n") < forms.num_lines
 
 
 def labels_stated(text: str, choices: Sequence[str]) -> tuple[list[int], bool]:
@@ -150,7 +142,7 @@ def labels_stated(text: str, choices: Sequence[str]) -> tuple[list[int], bool]:
     line = " ".join(unicodedata.normalize("NFC", text).split())
     labels, final = list[int](), None
     for match in list(STATED.finditer(line))[-MAX_STATEMENTS:]:
-        label = label_of(line[match.end() : match.end() + MAX_STATED], choices)
+        label, _ = label_begun(line[match.end() : match.end() + MAX_STATED], choices)
         if label is not None and label not in labels:
             labels.append(label)
         if label is not None and match["final"]:

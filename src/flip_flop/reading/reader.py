@@ -8,7 +8,7 @@ import regex
 
 from flip_flop.errors import InputError, look_up, require_package
 from flip_flop.reading import limits
-from flip_flop.reading.labels import label_inside, label_of, label_whole, labels_stated
+from flip_flop.reading.labels import label_begun, label_inside, labels_stated
 from flip_flop.reading.latex import expression_key, latex_key
 from flip_flop.reading.numbers import numbers
 from flip_flop.reading.reply import (
@@ -236,13 +236,11 @@ def read_label(text: str, choices: Sequence[str]) -> Read:
     """Return the label of a text: all of it, stated in it, at its beginning, or its only one."""
     if mark := MARK.search(text):
         return Read(unread=f"unknown mark {mark[0]}")
-    whole = label_whole(text, choices)
-    if whole is not None:
-        return Read(whole, how="whole")
+    begun, is_whole = label_begun(text, choices)
     stated, is_final = labels_stated(text, choices)
-    begun = label_of(text, choices)
     if begun is not None and not is_final:
-        return Read(begun, how="begins") if set(stated) <= {begun} else Read(unread="two different answers")
+        how = "whole" if is_whole else "begins"
+        return Read(begun, how=how) if set(stated) <= {begun} else Read(unread="two different answers")
     if stated:
         return Read(stated[0], how="stated") if len(stated) == 1 else Read(unread="two different answers")
     inside = label_inside(text, choices)
