@@ -4,23 +4,17 @@ import itertools
 import re
 from collections import Counter
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flip_flop import audit, load_model, load_run, load_task
+from flip_flop import load_model, load_task
 from flip_flop.drafting.formats import apply_format, draw_format, draw_order, format_choices
-from flip_flop.drafting.spread import format_spread, render_formats
 from flip_flop.drafting.vary import instruction, kept_templates, sampler, vary_templates
 from flip_flop.files import generator
-from flip_flop.metrics import Scores
 from flip_flop.prompts import Template
 from flip_flop.prompts.lint import LintRow
-from flip_flop.record import ModelRecord
-from flip_flop.scoring import Scorer
-from flip_flop.scoring.too_long import TooLong
 from flip_flop.tasks import Task
 from tests.tiny import save_tiny
 
@@ -82,78 +76,6 @@ def test_paraphrases_depend_on_the_seed_only(loaded):
     assert torch.equal(state, torch.random.get_rng_state())
 
 
-@pytest.mark.slow
-def test_the_spread_equals_that_of_separate_audits(loaded):
-    found = format_spread(loaded, TASK, 3, quiet=True)
-    spreads, agreements = [], []
-    for name, each in found["per_template"].items():
-        template = TASK.with_templates([name]).templates[0]
-        runs = [_audit(loaded, apply_format(template, change, "one")) for change in each["formats"]]
-        f1 = [run.metrics["mean_f1"] for run in runs]
-        pairs = [(one, two) for at, one in enumerate(runs) for two in runs[:at]]
-        same = np.mean([np.mean(one.predictions == two.predictions) for one, two in pairs])
-        assert each["f1_min"] == pytest.approx(min(f1))
-        assert each["observed_agreement"] == pytest.approx(same)
-        spreads.append(max(f1) - min(f1))
-        agreements.append(same)
-        if name == "plain":
-            swapped = [_audit(loaded, apply_format(template, c | {"order": (1, 0)}, "one")) for c in each["formats"]]
-            order = np.mean([np.mean(a.predictions != b.predictions) for a, b in zip(runs, swapped, strict=True)])
-            assert found["order"]["templates"] == ["plain"]
-            assert found["order"]["order"] == pytest.approx(order)
-            share = order / (order + 1 - same) if order + 1 - same else None
-            assert found["order"]["share"] == pytest.approx(share)
-    assert found["f1_spread"] == pytest.approx(np.mean(spreads))
-    assert found["observed_agreement"] == pytest.approx(np.mean(agreements))
-    assert set(found["intervals"].values()) == {None}  # three formats are too few
-
-
-class Stub(Scorer):
-    """Returns the answer of a function of the prompt; None is not a label."""
-
-    record = ModelRecord(name="stub")
-
-    def __init__(self, answer, too_long=()):
-        self.answer, self.too_long = answer, too_long
-
-    def scores(self, instances, options=None, **_):
-        left = [each for each in instances if each.id not in {one.id for one in self.too_long}]
-        answers = [[self.answer(prompt) for prompt in each.prompts] for each in left]
-        scores = [[[0.0 if at == each else -np.inf for at in (0, 1)] for each in row] for row in answers]
-        table = np.array(scores, np.float32)
-        return Scores.of(left, table, np.ones(table.shape, np.int64), too_long=self.too_long)
-
-
-@pytest.mark.slow
-def test_invalid_answers_disagree_without_flips_and_random_choices_stay():
-    found = format_spread(Stub(lambda prompt: None), TASK, 3, quiet=True)
-    assert (found["observed_agreement"], found["order"]["order"], found["order"]["format"]) == (0, None, None)
-    assert found["order"]["flip_pairs"] == {"order": 0, "format": 0}
-    assert "another order change – % of 0 pairs of answers, another format – % of 0 pairs;" in render_formats(found)
-    drawing = Template("draw", "{{ ['alpha', 'beta'] | choice }}\nText: {{ text }}\nYes or no?", "no ||| yes")
-    task = Task("draws", [drawing], {"test": [*ROWS, *ROWS]}, labels=(0, 1), label_field="gold")
-    found = format_spread(Stub(lambda prompt: int("alpha" in prompt.casefold())), task, 6, quiet=True)
-    assert (found["f1_spread"], found["order"]["order"], found["order"]["format"]) == (0, 0, 0)
-
-
-def test_intervals_need_five_formats():
-    stub = Stub(lambda prompt: len(prompt) % 2)
-    low, high = format_spread(stub, TASK, 5, quiet=True)["intervals"]["f1_spread"]
-    assert 0 <= low < high
-    assert set(format_spread(stub, TASK, 4, quiet=True)["intervals"].values()) == {None}
-
-
-def test_a_long_instance_is_skipped_under_all_formats():
-    stub = Stub(lambda prompt: int("food" in prompt or "staff" in prompt), (TooLong("test-1", 3, 300, 256),))
-    found = format_spread(stub, TASK, 2, quiet=True)
-    assert (found["num_instances"], found["num_too_long"], found["f1_min"]) == (3, 1, 1)
-    assert "skipped under all formats, too long under some: 1 instance" in render_formats(found)
-
-
-def _audit(loaded, template):
-    return audit(loaded, Task("one", [template], {"test": ROWS}, labels=(0, 1), label_field="gold"), quiet=True)
-
-
 def test_the_new_task_file_loads_and_records_the_changes(tmp_path, flip_flop, loaded):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "rows.csv").write_text(
@@ -191,32 +113,6 @@ held_out_templates: [terse]
     assert again.templates.names == (*task.templates.names, "plain format 5", "plain format 6")
     assert again.held_out_templates == ("terse",)
     assert more.read_text().count("metadata:") == 6
-    run = flip_flop("audit", "-m", model, "-t", out, "--out", tmp_path / "run", "--templates", "plain", "--vary", 3)
-    assert run.code == 0, run.err
-    assert "3 formats of each template" in run.out
-    assert "options in another order change" in run.out
-
-
-def test_an_audit_is_written_if_a_format_is_too_long(tmp_path, flip_flop, loaded):
-    def longest(words):
-        (tmp_path / "rows.csv").write_text(f"text,gold\n{'good ' * words},0\nbad,1\n")
-        (tmp_path / "task.yaml").write_text("""\
-data: {test: rows.csv}
-label_field: gold
-labels: [0, 1]
-templates: [{name: plain, jinja: "Ticket: {{ text }}\\nUrgent?", answer_choices: "No ||| Yes"}]
-""")
-        found = load_task(tmp_path / "task.yaml").instances("test")
-        return max(loaded.encoder().encode(each).longest for each in found)
-
-    short, long = longest(20), longest(40)
-    longest(20 + 20 * (255 - short) // (long - short))
-    where = ("-t", tmp_path / "task.yaml", "--out", tmp_path / "run", "--vary", 6)
-    run = flip_flop("audit", "-m", loaded.record.name, *where)
-    assert (run.code, run.err.count("E-TOO-LONG: 1 of 2")) == (2, 1), run.err
-    assert "under 'plain, format " in run.err
-    assert "plain, format" in (tmp_path / "run.too_long.csv").read_text()
-    assert load_run(tmp_path / "run").scores.shape == (2, 1, 2)
 
 
 # ---- formats ----

@@ -298,5 +298,5 @@ def test_commands_read_open_answers_from_a_task_file(tmp_path, flip_flop):
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"question": word * 2000}) + "\n" for word in ("", "x ")))
     code, out, _ = flip_flop("predict", "--model", "demo", "--task", str(task), *predicting, "--too-long", "skip", "-q")
     assert (code, out.endswith("; 1 too long; 1 without a readable answer)\n")) == (0, True)
-    code, _, err = flip_flop(*command, "--overwrite", "--vary", "2")
-    assert (code, err.startswith("E-OPEN-ANSWER: --vary does not support")) == (2, True)
+    code, _, err = flip_flop(*command, "--overwrite", "--dry-run")
+    assert (code, err.startswith("E-OPEN-ANSWER: --dry-run does not support")) == (2, True)

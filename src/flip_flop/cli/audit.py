@@ -19,7 +19,7 @@ from flip_flop.cli.options import (
     out_folder,
 )
 from flip_flop.console import echo, is_first_process, percent
-from flip_flop.errors import InputError
+from flip_flop.errors import InputError, unsupported
 from flip_flop.evaluation.result import Audit, check_out
 from flip_flop.files import check_output, lock_output, write_text
 from flip_flop.hub import is_endpoint
@@ -47,12 +47,6 @@ class AuditOptions:
     markdown: Path | None = option(
         None, callback=out_file, help="Write the table and the results of --fail-... as Markdown."
     )
-    vary: int | None = option(
-        None,
-        min=2,
-        metavar="N",
-        help="Also score each template under this many random formats, to measure sensitivity to formatting.",
-    )
     seed: int = option(0, help="For the sample, the bootstrap, and templates that draw at random.")
     ask_again: bool = option(False, help="Ask a served model everything twice, and report how many answers differ.")
     compare_chat: bool = option(
@@ -77,9 +71,8 @@ def audit_command(
 
     Writes run.json, metrics.json, scores.npz and instances.jsonl.gz, with the prompts of all rows, into --out. A second
     row of the table shows the same scores after calibration, if there are 50 rows and a prediction changes.
-    --fail-under and --fail-if-worse-than read the first row. --vary N prints a second table, of the sensitivity to
-    formatting: separators, spaces, casing, marks and the order of options. Rows that are too long in one format are
-    skipped in all. With --too-long skip, too_long.csv in --out lists the skipped rows.
+    --fail-under and --fail-if-worse-than read the first row. With --too-long skip, too_long.csv in --out lists the
+    skipped rows.
     """
     from flip_flop.metrics import add_metric
 
@@ -91,10 +84,8 @@ def audit_command(
     checks = gates.Checks.of(run.fail_under, run.fail_if_worse_than)
     # Errors in the data come before the model is loaded, and errors in options before torch is imported.
     opened = data.open(task.task, task.templates, data.protocol)
-    if opened.answer and (run.vary or run.dry_run):
-        from flip_flop.errors import unsupported
-
-        raise unsupported("--vary" if run.vary else "--dry-run")
+    if opened.answer and run.dry_run:
+        raise unsupported("--dry-run")
     prior = calibration.prior(opened)
     split = opened.render(run.split, limit=run.limit, seed=run.seed)
     checks.require_values(split, skips_rows=scoring.too_long == "skip")
@@ -139,20 +130,6 @@ def audit_command(
             with listed_beside(out):
                 if run.ask_again:
                     result = ask_again(scorer, split, result, variant, quiet=quiet)
-                if run.vary is not None:
-                    from flip_flop.drafting.spread import format_spread
-
-                    spread = format_spread(
-                        scorer,
-                        opened,
-                        run.vary,
-                        split=run.split,
-                        limit=run.limit,
-                        scoring=variant,
-                        seed=run.seed,
-                        quiet=quiet,
-                    )
-                    result = replace(result, metrics={**result.metrics, "formats": spread})
         finally:  # an error here does not lose the audit
             if is_first_process():
                 result.write(out)
@@ -178,10 +155,6 @@ def _show(runs: Sequence[Audit], run: AuditOptions, checks: gates.Checks) -> int
     for result in runs:
         place = f"{result.path}: " if run.compare_chat else ""
         kind = "unreadable" if result.data.answered else "no label"
-        if "formats" in result.metrics:
-            from flip_flop.drafting.spread import render_formats
-
-            echo(f"\n{place}{render_formats(result.metrics['formats'])}")
         if result.value("unmapped_share"):
             listed = (f"{name} {percent(part)}" for name, part in result.metrics["unmapped_share_per_template"].items())
             share = percent(result.value("unmapped_share"))
