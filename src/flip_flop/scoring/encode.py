@@ -228,10 +228,10 @@ class PromptEncoder:
         """Warn of rows that could end a turn and begin another. Those of templates are intended."""
         found = {row.id: names for row in instances if (names := self.special_tokens_of_row(row))}
         if found:
-            rows, names = count(len(found), "row"), sorted(set.union(*found.values()))[:3]
+            tokens = sorted(set.union(*found.values()))[:3]
             warn_once(
-                f"W-SPECIAL-TOKEN: {rows} (first {', '.join(list(found)[:3])}) with special tokens of the model, such "
-                f"as {', '.join(names)}, which it does not read as text. Remove them from the data."
+                f"W-SPECIAL-TOKEN: {count(len(found), 'row')} (first {', '.join(list(found)[:3])}) with special tokens "
+                f"of the model, such as {', '.join(tokens)}, which it does not read as text. Remove them from the data."
             )
 
     def prompt_ids(self, instance: RenderedInstance) -> list[list[int]]:

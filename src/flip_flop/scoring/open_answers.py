@@ -261,7 +261,7 @@ def write_tokens(
 
 def _write_alone(
     model: PreTrainedModel,
-    ids: torch.Tensor,
+    ids: Any,
     settings: GenerationConfig,
     stops: StoppingCriteriaList,
     processors: LogitsProcessorList,
