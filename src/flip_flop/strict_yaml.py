@@ -27,6 +27,12 @@ class StrictLoader(yaml.SafeLoader):
             raise yaml.MarkedYAMLError(problem=f"the tag {tag} is not allowed", problem_mark=event.start_mark)
         return super().compose_node(parent, index)
 
+    def construct_yaml_int(self, node: Any) -> int:
+        """Construct a number that Python can print; otherwise the ValueError is raised here."""
+        number: int = super().construct_yaml_int(node)
+        str(number)
+        return number
+
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
         """Construct a mapping with texts as keys, each once."""
         seen = set()
@@ -39,6 +45,9 @@ class StrictLoader(yaml.SafeLoader):
                 raise yaml.MarkedYAMLError(problem=f"duplicate key {key!r}", problem_mark=key_node.start_mark)
             seen.add(key)
         return super().construct_mapping(node, deep=deep)
+
+
+StrictLoader.add_constructor("tag:yaml.org,2002:int", StrictLoader.construct_yaml_int)
 
 
 def read_yaml(path: Path, *, loader: type[StrictLoader] = StrictLoader, code: str = "E-TASK-FILE") -> Any:

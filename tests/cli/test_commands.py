@@ -94,6 +94,10 @@ TYPED_WRONG = [
 FIRST = [
     (("audit", "-m", "demo", "-t", "demo", "-o", "out"), "loading demo"),
     (("predict", "-m", "demo", "-t", "tickets.yaml", "-i", "test.csv", "-o", "out.csv"), "loading demo"),
+    (
+        ("audit", "-m", "openai:http://127.0.0.1:9/v1#x", "-t", "demo", "-o", "out"),
+        "asking openai:http://127.0.0.1:9/v1#x",
+    ),
     (TRAIN, "reading demo"),
     (("templates", "vary", "tickets.yaml", "-o", "more.yaml", "-m", "demo"), "loading demo"),
     *((("study", verb, "smoke"), "reading study smoke") for verb in ("plan", "run", "status", "tables")),

@@ -1,6 +1,7 @@
 """Every mistake prints its code and one line, exits with status 2 and leaves no files."""
 
 import contextlib
+import errno
 import fcntl
 import os
 import re
@@ -253,6 +254,17 @@ templates:
   - {name: plain, jinja: "{{ text }}", answer_choices: "No ||| Yes"}
   - {name: reversed, jinja: "{{ text }}", answer_choices: "Yes ||| No"}
 """
+
+
+def test_too_many_open_files_are_one_line_whatever_library_finds_them(run, project, monkeypatch):
+    def fail(*_, **__):
+        try:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        except OSError as error:
+            raise ModuleNotFoundError("Could not import module 'Trainer'") from error
+
+    monkeypatch.setattr("flip_flop.cli.options.BaseModelOptions.load", fail)
+    one_line(run(AUDIT, "--quiet"), "E-OS", "Too many open files", "ulimit")
 
 
 def test_an_error_is_one_line_that_can_be_printed():

@@ -6,6 +6,7 @@ import itertools
 import json
 import random
 import re
+import socket
 import time
 import tracemalloc
 import types
@@ -220,6 +221,23 @@ def test_server_that_asks_for_short_waits_is_asked_for_about_a_minute(served, mo
     monkeypatch.setattr("openai._base_client.time", types.SimpleNamespace(sleep=waits.append, time=time.time))
     refused("E-ENDPOINT-ANSWER: .* answers 429", audit, name, FEW, quiet=True, scoring=ECHO)
     assert 40 < sum(waits) < 60
+
+
+def test_refused_connection_is_reported_within_five_seconds(task, monkeypatch, caplog):
+    waits = []
+
+    def sleep(seconds):
+        waits.append(seconds)
+        assert sum(waits) < 5 or "requests fail; retrying" in caplog.text
+
+    monkeypatch.setattr("openai._base_client.time", types.SimpleNamespace(sleep=sleep, time=time.time))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        name = f"openai:http://127.0.0.1:{free.getsockname()[1]}/v1#tiny"
+        scoring = ScoringOptions(concurrency=1)
+        refused("E-ENDPOINT-ANSWER: .* does not answer", audit, name, task, quiet=True, scoring=scoring)
+    assert sum(waits) > 5
+    assert caplog.text.count("requests fail; retrying for about a minute") == 1
 
 
 @pytest.mark.parametrize(

@@ -419,6 +419,7 @@ MISTAKES = [
     # The YAML itself.
     ("labels: [0, 1]", "labels: [0, 1", "E-TASK-FILE", "task.yaml line 6: "),
     ("name: support", "\tname: support", "E-TASK-FILE", "line 1"),
+    ("labels: [0, 1]", f"labels: [0, 0x{'f' * 3600}]", "E-TASK-FILE", "task.yaml: Exceeds the limit"),
     # Keys.
     (GOOD, "- a\n- b\n", "E-TASK-KEY", "does not hold keys and values"),
     (GOOD, "", "E-TASK-KEY", "does not hold keys and values"),

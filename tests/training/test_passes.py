@@ -49,7 +49,7 @@ def passes(monkeypatch):
     ("changes", "expected"),
     [
         ({}, {"base votes": 1, "validation": 4}),  # 5 evaluations: the learning rate of the first step is 0
-        ({"eval_strategy": "no"}, {"base votes": 1, "calibration": 1}),
+        ({"eval_strategy": "no"}, {"base votes": 1, "offsets of predict --calibrate stored": 1}),
     ],
 )
 def test_a_training_scores_each_state_once(out, passes, changes, expected):
@@ -152,12 +152,12 @@ def test_passes_after_the_scores_of_an_audit_have_lines_too(monkeypatch, capsys,
 
 
 def test_a_training_has_a_line_each_minute_with_step_loss_and_time_left(clock, capsys):
-    shown, state = ShowProgress("f2c"), TrainerState(global_step=20, max_steps=100)
+    trainer, state = SimpleNamespace(step_loss=0.0), TrainerState(global_step=20, max_steps=100)
+    shown = ShowProgress("f2c", trainer)
     shown.on_train_begin(None, state, None)  # resumed at step 20
     for step in range(21, 31):
         clock.now += 10
-        state.global_step = step
+        state.global_step, trainer.step_loss = step, step / 10
         shown.on_step_end(None, state, None)
-        state.log_history.append({"loss": step / 10})
     shown.on_train_end(None, state, None)
-    assert capsys.readouterr().err.splitlines() == ["f2c: 6 of 80 steps, loss 2.500, 12.3 min left"]
+    assert capsys.readouterr().err.splitlines() == ["f2c: 6 of 80 steps, loss 2.600, 12.3 min left"]

@@ -2,6 +2,7 @@
 
 import atexit
 import contextlib
+import errno
 import gc
 import io
 import logging
@@ -93,12 +94,15 @@ def main() -> None:
         plain = InputError("E-OS", f"{error.strerror or error}{where}.", "Fix it and run the command again.")
         is_write = error.filename and error.errno in WRITE_ERRORS
         _refuse(str(write_failure(error, Path(error.filename), plain.hint) if is_write else plain))
-    except RuntimeError as error:
+    except Exception as error:
         kind = type(error).__name__  # of torch, which is not imported for its name
         reason = first_sentence(error)
         if kind == "OutOfMemoryError":
             hint = "See docs/memory.md. --resume continues a training run from its last checkpoint."
             _refuse(str(InputError("E-MEMORY", f"{reason}.", hint)))
+        out_of_files = os.strerror(errno.EMFILE)
+        if out_of_files in "".join(traceback.format_exception(error)):  # an import fails with an error of its own kind
+            _refuse(str(InputError("E-OS", f"{out_of_files}.", "Raise the limit: ulimit -n 1024.")))
         if not is_of_communication(error):
             raise
         code, message, hint = OTHER_ENDED

@@ -186,6 +186,8 @@ class ModelOptions(BaseModelOptions):
     def scorer(self, *, quiet: bool = False) -> "scoring.Scorer":
         """Return the scorer of a local or served model. Each process of a launcher loads the model."""
         if is_endpoint(self.model):
+            if not quiet and is_first_process():
+                echo(f"asking {self.model}", err=True)  # before seconds of imports
             return scoring.EndpointScorer(self.model, self.tokenizer)
         self.announce(quiet=quiet or not is_first_process())
         from flip_flop.scoring.distributed import join_processes

@@ -14,6 +14,7 @@ import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
+from flip_flop.console import warn_once
 from flip_flop.errors import InputError
 from flip_flop.files import MAX_JSON, sha256_json, utf8
 from flip_flop.hub import endpoint_of
@@ -269,13 +270,21 @@ class Server:
                 api_key=self._key or "none",
                 max_retries=retries,
                 timeout=seconds,
-                http_client=openai.DefaultHttpxClient(follow_redirects=False, event_hooks={"response": [mark_errors]}),
+                http_client=openai.DefaultHttpxClient(
+                    follow_redirects=False,
+                    event_hooks={"request": [self._report_retry], "response": [mark_errors]},
+                ),
             )
         except Exception as error:  # such as an invalid address or proxy
             raise InputError("E-ENDPOINT", f"{name} cannot be asked: {self.plain(error)}.") from None
 
     def __str__(self) -> str:
         return f"{self.endpoint.model} at {self.endpoint.url}"
+
+    def _report_retry(self, request: Any) -> None:
+        """Report the second retry, after less than two seconds. The client counts retries in a header."""
+        if int(request.headers.get("x-stainless-retry-count", 0)) >= 2:
+            warn_once(f"{self}: requests fail; retrying for about a minute")
 
     def too_slow(self, seconds: float, place: str = "") -> UnreachableError:
         """Return the error of a server that has not answered in time, at this place of the data."""

@@ -153,9 +153,11 @@ def train(
             if resume and not has_begun:
                 log.info("%s has no run to resume: it begins at step 0", out)
         warn_of_templates(data.train, config)
-        callbacks = [LogFile(out / "log.jsonl"), *([] if quiet else [ShowProgress(find_method(config.method).name)])]
+        callbacks: list[TrainerCallback] = [LogFile(out / "log.jsonl")] if rank() == 0 else []
         with listed_beside(out):
-            trainer = F2CTrainer(loaded, config, callbacks=callbacks if rank() == 0 else [], task=data)
+            trainer = F2CTrainer(loaded, config, callbacks=callbacks, task=data)
+        if rank() == 0 and not quiet:
+            trainer.add_callback(ShowProgress(find_method(config.method).name, trainer))
         scores = trainer.model_scores
         _check_steps(trainer)
         folder, needs_best = Path(config.output_dir), trainer.args.load_best_model_at_end
@@ -267,7 +269,9 @@ def _calibration_scores(trainer: F2CTrainer) -> Scores | None:
     scores = trainer.model_scores
     if trainer.args.eval_strategy != "no" and len(scores.validation) >= MIN_INSTANCES:
         return scores.score_validation()
-    return scores.score(trainer.sample, "calibration") if len(trainer.sample) >= MIN_INSTANCES else None
+    if len(trainer.sample) < MIN_INSTANCES:
+        return None
+    return scores.score(trainer.sample, "offsets of predict --calibrate stored")
 
 
 def _save(
@@ -347,17 +351,16 @@ def _json_line(entry: dict[str, Any]) -> str:
 class ShowProgress(TrainerCallback):
     """Shows a bar on a terminal, otherwise a line each minute; and a line per evaluation."""
 
-    def __init__(self, label: str):
-        self.label, self._shown = label, contextlib.ExitStack()
+    def __init__(self, label: str, trainer: F2CTrainer):
+        self.label, self.trainer, self._shown = label, trainer, contextlib.ExitStack()
 
     def on_train_begin(self, args, state: TrainerState, control, **kwargs) -> None:
         """Open the bar for the remaining steps."""
         self._advance = self._shown.enter_context(track(self.label, state.max_steps - state.global_step, "steps"))
 
     def on_step_end(self, args, state: TrainerState, control, **kwargs) -> None:
-        """Move the bar, with the last loss; without a bar, print a line each minute."""
-        losses = (f"loss {entry['loss']:.3f}" for entry in reversed(state.log_history) if "loss" in entry)
-        self._advance(1, next(losses, ""))
+        """Move the bar, with the loss of the step; without a bar, print a line each minute."""
+        self._advance(1, f"loss {self.trainer.step_loss:.3f}")
 
     def on_evaluate(self, args, state: TrainerState, control, metrics: Any = None, **kwargs) -> None:
         """Print the validation metrics."""

@@ -97,6 +97,7 @@ class F2CTrainer(Trainer):
     evaluation_seconds: float = 0.0
     _task: Task | None = None  # which renders rows
     _has_gradient: bool = False  # in this step, of an instance with a loss
+    step_loss = 0.0  # of this process, in this step so far
     _has_learned: bool | None = None  # whether a step had a gradient and a learning rate, after the first one
 
     def __init__(  # noqa: PLR0913  those of transformers' trainer
@@ -458,7 +459,9 @@ class F2CTrainer(Trainer):
             self._has_learned, self._has_gradient = self._has_learned or learns, False
             distributed.sum_gradients(parameters)
         # transformers logs the mean over the processes, but the step's loss is the sum.
-        return sum((loss for loss, _ in results), torch.zeros((), device=self.args.device)) * distributed.world_size()
+        loss = sum((loss for loss, _ in results), torch.zeros((), device=self.args.device)) * distributed.world_size()
+        self.step_loss += float(loss)
+        return loss
 
     def _sync_replicated_trainable_parameters(self, model: nn.Module) -> None:
         """Do nothing: the adapter is the same in all processes, and its gradients are summed once a step."""
@@ -487,6 +490,7 @@ class F2CTrainer(Trainer):
             return [], 0
         # On resume in several processes, accelerate does not set the epoch of the sampler.
         self._sampler.set_epoch(int((self.state.epoch or 0.0) + 1e-6))
+        self.step_loss = 0.0
         batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
         count = sum(distributed.all_gather(sum(len(batch["instances"]) for batch in batches)))
         return batches, count
