@@ -97,7 +97,7 @@ class F2CTrainer(Trainer):
     evaluation_seconds: float = 0.0
     _task: Task | None = None  # which renders rows
     _has_gradient: bool = False  # in this step, of an instance with a loss
-    step_loss = 0.0  # of this process, in this step so far
+    step_loss: float | Tensor = 0.0  # of this process, in this step so far
     _has_learned: bool | None = None  # whether a step had a gradient and a learning rate, after the first one
 
     def __init__(  # noqa: PLR0913  those of transformers' trainer
@@ -460,7 +460,7 @@ class F2CTrainer(Trainer):
             distributed.sum_gradients(parameters)
         # transformers logs the mean over the processes, but the step's loss is the sum.
         loss = sum((loss for loss, _ in results), torch.zeros((), device=self.args.device)) * distributed.world_size()
-        self.step_loss += float(loss)
+        self.step_loss += loss.detach()
         return loss
 
     def _sync_replicated_trainable_parameters(self, model: nn.Module) -> None:
