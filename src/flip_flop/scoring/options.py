@@ -48,6 +48,8 @@ class ScoringOptions:
                 raise InputError("E-CONFIG", f"{item.name} is {value!r}.", f"Choose one of {', '.join(choices)}.")
             if "min" in item.metadata:
                 object.__setattr__(self, item.name, require_whole(item.name, value, item.metadata["min"]))
+        if self.by == "generation" and self.api != "auto":
+            raise InputError("E-ENDPOINT", f"--api {self.api} has no effect on generated answers.", "Remove it.")
 
 
 DEFAULT_SCORING = ScoringOptions()

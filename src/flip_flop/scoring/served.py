@@ -163,8 +163,6 @@ class EndpointScorer(Scorer):
         plain = encoder is not None or options.chat_template != "on"
         chat = encoder is None and options.chat_template != "off"
         if options.by == "generation":
-            if options.api != "auto":
-                raise InputError("E-ENDPOINT", f"--api {options.api} has no effect on generated answers.", "Remove it.")
             return [("generation", in_chat) for in_chat, is_possible in ((False, plain), (True, chat)) if is_possible]
         apis = [("echo", False)] if plain else []
         apis += [(name, True) for name in ("prompt_logprobs", "top_logprobs") if chat]
@@ -201,6 +199,7 @@ class EndpointScorer(Scorer):
         again = [by_key[key] for key in sorted(stored)[:CHECKED]]  # keys are digests, so this is a random sample
         answers, num_changed, num_allowed = dict(stored), 0, len(again) // 5  # a few may change by rounding
         asked: list[Answer] = []
+        self.server.is_asked = True
         with (
             track(label, len(by_key), "answers", quiet=quiet) as advance,
             ThreadPool(concurrency) as pool,
@@ -221,6 +220,7 @@ class EndpointScorer(Scorer):
                     if num_changed > num_allowed:
                         break
             except (InputError, KeyboardInterrupt) as error:
+                self.server.is_asked = False
                 if not answers:
                     raise
                 kept = f"{len(answers):,} of {len(by_key):,} answers are stored. Run the command again to continue."

@@ -261,6 +261,7 @@ class Server:
         self._errors: Any = openai
         self.seconds = seconds
         self.adapted: dict[str, Any] = {}  # how requests differ from the usual ones
+        self.is_asked = True  # False after an error: abandoned requests report nothing
         self._key = os.environ.get("OPENAI_API_KEY", "").strip()
         if not (self._key.isascii() and self._key.isprintable()):
             raise InputError("E-ENDPOINT", "OPENAI_API_KEY has characters that no key has.", "Correct or unset it.")
@@ -283,7 +284,7 @@ class Server:
 
     def _report_retry(self, request: Any) -> None:
         """Report the second retry, after less than two seconds. The client counts retries in a header."""
-        if int(request.headers.get("x-stainless-retry-count", 0)) >= 2:
+        if self.is_asked and int(request.headers.get("x-stainless-retry-count", 0)) >= 2:
             warn_once(f"{self}: requests fail; retrying for about a minute")
 
     def too_slow(self, seconds: float, place: str = "") -> UnreachableError:
