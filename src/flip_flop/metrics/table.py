@@ -408,10 +408,7 @@ def summarise(
         "num_templates": num_templates,
         "num_labels": num_labels,
         "intervals": {name: ends and list(ends) for name, ends in ends_of.items()},
-        "flip_pairs": {
-            f"{factor}_flips": int(factor_flips(predictions, data.factors, factor)[:, 1].sum())
-            for factor in data.factors
-        },
+        "flip_pairs": _num_pairs(data),
         **(
             {"unmapped_share_per_template": by_template((predictions < 0).mean(axis=0))}
             if data.is_generated or predictions.min() < 0
@@ -424,6 +421,16 @@ def summarise(
         },
         **({"absent": _absent(data)} if data.is_generated else {}),
     }
+
+
+def _num_pairs(data: Scores) -> dict[str, int]:
+    """Return the number of pairs that were read, of each flip rate that has pairs."""
+    result = {}
+    for factor in data.factors:
+        _, num_read, num_pairs = factor_flips(data.predictions, data.factors, factor).sum(axis=0)
+        if num_pairs:
+            result[f"{factor}_flips"] = int(num_read)
+    return result
 
 
 def _absent(data: Scores) -> dict[str, str]:
