@@ -20,8 +20,11 @@ from flip_flop.scoring import distributed
 from flip_flop.scoring.causal_lm import as_input_error
 from flip_flop.training.settings import ALIASES, MAX_STEPS, TrainingSettings, as_flag, named_by_flag, read_value
 
+# The default as to_dict() of the library's settings stores it, which lacks one value.
+STORED_ACCELERATOR = vars(AcceleratorConfig()).copy()
+STORED_ACCELERATOR.pop("use_configured_state")
 # Values of unsupported settings that change nothing.
-UNSET: tuple[Any, ...] = (None, False, [], AcceleratorConfig())
+UNSET: tuple[Any, ...] = (None, False, [], AcceleratorConfig(), STORED_ACCELERATOR)
 # Values of metric_for_best_model that mean select_by. The library's default is "loss".
 SELECTED = (None, "loss", "selection")
 # Inherited settings that would have no effect or a wrong one, and why.
