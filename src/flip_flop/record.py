@@ -43,7 +43,7 @@ STRICT = pydantic.ConfigDict(extra="forbid")
 OPTIONAL = {
     *("system", "assistant_prefix", "chat_template_kwargs", "num_validation", "num_dropped", "eval_limit"),
     *("num_too_long", "endpoint", "quantization", "chat_template", "chat", "flip_flop_version", "uses_labels"),
-    *("wording", "order", "scale", "answer"),
+    *("wording", "order", "scale", "answer", "extract"),
 }
 
 
