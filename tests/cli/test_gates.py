@@ -225,7 +225,7 @@ def test_a_gate_without_a_value_names_the_reason_after_which_the_others_are_chec
     result = flip_flop("audit", "-m", "demo", "-t", "tickets.yaml", "--templates", "plain,terse", "-o", "out", *limits)
     assert result.code == 2
     results = [line.split(" | ")[1] for line in (project / "ci.md").read_text().splitlines()[-3:]]
-    assert results == ["**no value**", "passed", "**failed**"]
+    assert results == ["**no value**", "**failed**", "**failed**"]
     reason = "fleiss_kappa has no value here: all answers are one label. Choose another metric, such as agreement."
-    assert result.err.splitlines()[-2] == f"E-FAIL-UNDER: --fail-under: {reason}"
+    assert f"E-FAIL-UNDER: --fail-under: {reason}" in result.err.splitlines()
     assert len(np.unique(load_run("out").predictions)) == 1

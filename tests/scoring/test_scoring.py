@@ -218,7 +218,7 @@ def test_audit_tokenizes_and_scores_each_row_once(tmp_path, monkeypatch):
     assert {texts[prompt] for prompt in prompts} == {1}
     encoded, _, _ = loaded.encoder().encode_all(found.instances)
     packed = [named["input_ids"].numel() for named in passes if "packed" in named]
-    assert len(packed) == 1
+    assert len(packed) == 1 + 3  # the scores, then the preferred tokens of three rows
     assert packed[0] <= sum(len(instance.trie) for instance in encoded)
     alone = sum(named["input_ids"].numel() for named in passes if "packed" not in named)
     assert alone <= 2 * max(len(PROMPTS) * (instance.longest + 1) for instance in encoded)

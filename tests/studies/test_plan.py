@@ -87,9 +87,9 @@ def test_model_and_dtype_change_every_digest(first, tmp_path):
 
 def test_digests_are_stable():
     expected = {
-        "audit base-hotel_reviews": "2dc939505c7909068e4615b773d8c902b56bb154ea17b4216d664e8b8c081daf",
-        "train swarm-hotel_reviews-seed0": "71d65573ec9c18f6f881fc24bb53e5281ea6714312c02a1f055b544bafe4426b",
-        "audit swarm-hotel_reviews-seed0": "bfdd41f0438ab1c22e46d5df05836810f3ca8466661d419c9a84d6cfbd349cbd",
+        "audit base-hotel_reviews": "a9c962fc755aeff5c2a3028dac1fc28320c4273a66f12f555f827798a2ece34c",
+        "train swarm-hotel_reviews-seed0": "e484c73c1cdc428950e0d37014b362bb7b3ae86a23dd4c6b8765c98bc7e26941",
+        "audit swarm-hotel_reviews-seed0": "0ff113e14360b1343a6f107dfc517af810f224a88bbbef08438bc575437d363b",
     }
     study = narrow(load_study("smoke"), tasks=["demo"], methods=["base", "swarm"])
     made = plan(study, Setup("demo", dtype="float32"))

@@ -219,7 +219,7 @@ def test_execution_settings_may_change_after_an_out_of_memory_error(out, monkeyp
     ],
 )
 def test_invalid_settings_leave_the_folder_free(out, changes):
-    refused(r"E-CONFIG: .*(optim or lr_scheduler|activation_checkpointing)", run, out, **changes)
+    refused(r"E-CONFIG: .*(optim, lr_scheduler or dataloader|activation_checkpointing)", run, out, **changes)
     assert not out.exists()
 
 
