@@ -99,7 +99,7 @@ FIRST = [
         "asking openai:http://127.0.0.1:9/v1#x",
     ),
     (TRAIN, "reading demo"),
-    (("templates", "vary", "tickets.yaml", "-o", "more.yaml", "-m", "demo"), "loading demo"),
+    (("templates", "vary", "tickets.yaml", "-o", "more.yaml", "--paraphraser", "demo"), "loading demo"),
     *((("study", verb, "smoke"), "reading study smoke") for verb in ("plan", "run", "status", "tables")),
 ]
 HELP = [("--help",), ("--version",), *((verb, "--help") for verb in NAMES)]

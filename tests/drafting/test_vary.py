@@ -76,7 +76,7 @@ def test_paraphrases_depend_on_the_seed_only(loaded):
     assert torch.equal(state, torch.random.get_rng_state())
 
 
-def test_the_new_task_file_loads_and_records_the_changes(tmp_path, flip_flop, loaded):
+def test_the_new_task_file_loads_and_records_the_changes(tmp_path, flip_flop):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "rows.csv").write_text(
         "text,gold\n" + "".join("{text},{gold}\n".format(**row) for row in ROWS)
@@ -92,11 +92,9 @@ templates:
 held_out_templates: [terse]
 """)
     out = tmp_path / "new" / "deep" / "more.yaml"
-    model = loaded.record.name
-    result = flip_flop("templates", "vary", tmp_path / "mine" / "task.yaml", "--out", out, "-n", 5, "--model", model)
+    result = flip_flop("templates", "vary", tmp_path / "mine" / "task.yaml", "--out", out, "-n", 5)
     assert result.code == 0, result.err
     assert result.out.splitlines()[-1] == f"{out}: 5 templates, 1 of them original; 0 rejected"
-    assert "agrees with vote  label mass" in result.out
     task = load_task(out, templates="all")
     assert task.templates.names == ("plain", "terse", *(f"plain format {at}" for at in (1, 2, 3, 4)))
     assert task.held_out_templates == ("terse",)

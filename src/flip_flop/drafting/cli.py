@@ -12,7 +12,7 @@ import click
 
 from flip_flop.cli.options import BaseModelOptions, DataOptions, TemplateOptions, option, options, out_file
 from flip_flop.cli.templates import sample_rows
-from flip_flop.console import align_columns, count, echo, percent
+from flip_flop.console import align_columns, count, echo
 from flip_flop.drafting import NUM_TEMPLATES, TaskKind
 from flip_flop.drafting.draft import Draft, draft_task, split_labels
 from flip_flop.errors import InputError
@@ -138,9 +138,7 @@ class VaryOptions(TemplateOptions):
     typos: float = option(0.0, type=click.FloatRange(0, 1), help="The share of words with a typo in new formats.")
     paraphraser: str | None = option(None, metavar="MODEL", help="Also paraphrase with this causal model.")
     paraphrases: int = option(4, min=1, help="Paraphrases per template.")
-    model: str | None = option(None, short="-m", help="Show this model's agreement under each template.")
-    split: str | None = option(None, help="The split for --model; by default train, or else test.")
-    limit: int = option(200, min=1, help="Lint and score a seeded uniform sample of this many rows.")
+    limit: int = option(200, min=1, help="Lint a seeded uniform sample of this many rows.")
     seed: int = option(0, help="For formats, paraphrases and samples.")
     overwrite: bool = option(False, help="Replace a task file that is there already.")
 
@@ -154,8 +152,7 @@ def vary_command(vary: VaryOptions, data: DataOptions, task: Path) -> None:
     New templates are formats of the training templates, or of --templates: separators, spaces, casing, wrappers of
     marks, and the order of options. --paraphraser adds paraphrases. Lint rejects invalid templates and duplicates.
 
-    Review paraphrases, because their meaning may differ. --model shows the share of instances on which a template
-    agrees with the vote of the original templates, and the probability of its labels.
+    Review paraphrases, because their meaning may differ. `flip-flop audit` shows how the model answers each template.
     """
     if task.suffix not in (".yaml", ".yml"):
         raise InputError("E-TASK-FILE", f"{task} is not a task file.", "Give a .yaml file: the new file has its data.")
@@ -165,49 +162,37 @@ def vary_command(vary: VaryOptions, data: DataOptions, task: Path) -> None:
         names = data.open(str(task), vary.templates).templates.names
         others = tuple(name for name in whole.templates.names if name not in names or name in whole.held_out_templates)
         found = replace(whole, held_out_templates=others)
-    split = vary.split or ("train" if "train" in found.data else "test")
-    found.rows(split)
-    given = {name: BaseModelOptions(model=name) for name in (vary.paraphraser, vary.model) if name}
-    for model in given.values():
+    model = BaseModelOptions(model=vary.paraphraser) if vary.paraphraser else None
+    if model:
         model.check()
     rows = [row for name in found.data for row in sample_rows(found, name, vary.limit, vary.seed)]
-    for model in given.values():
+    if model:
         model.announce()
-    from flip_flop.drafting.vary import review, sampler, varied_task_text, vary_templates
+    from flip_flop.drafting.vary import sampler, varied_task_text, vary_templates
 
-    loaded = {name: model.load() for name, model in given.items()}
     variants = vary_templates(
         found,
         rows,
         number=vary.number,
         seed=vary.seed,
         typos=vary.typos,
-        generate=sampler(loaded[vary.paraphraser]) if vary.paraphraser else None,
+        generate=sampler(model.load()) if model else None,
         paraphrases=vary.paraphrases,
         by=vary.paraphraser or "",
     )
-    shown = {}
-    if vary.model:
-        shown = review(loaded[vary.model], found, variants, split=split, limit=vary.limit, seed=vary.seed)
     write_text(vary.out, varied_task_text(task, vary.out, whole, variants))
-    _show_variants(found, variants, shown, vary)
+    _show_variants(found, variants, vary)
 
 
-def _show_variants(
-    task: Task, variants: "Sequence[VariedTemplate]", shown: dict[str, tuple[float, float]], vary: VaryOptions
-) -> None:
+def _show_variants(task: Task, variants: "Sequence[VariedTemplate]", vary: VaryOptions) -> None:
     own = task.training_templates.names
-    lines = [(name, "original", "") for name in own]
+    lines = [("template", "change", "verdict"), *((name, "original", "") for name in own)]
     for variant in variants:
         verdict = f"rejected: {variant.rejected}" if variant.rejected else " ".join(("kept", *variant.warnings))
         lines.append((variant.name, variant.text, verdict))
-    head: list[tuple[str, ...]] = [
-        ("template", "change", "verdict", *(("agrees with vote", "label mass") if shown else ()))
-    ]
-    cells = [(*line, *(map(percent, shown.get(line[0], (None, None))) if shown else ())) for line in lines]
     kept = sum(not variant.rejected for variant in variants)
     reached = f"{count(len(own) + kept, 'template')}, {len(own)} of them original; {len(variants) - kept} rejected"
-    echo(align_columns([*head, *cells], num_left=3, rule=True))
+    echo(align_columns(lines, num_left=3, rule=True))
     echo(f"{vary.out}: {reached}")
     if len(own) + kept < vary.number:
         echo(f"only {len(own) + kept} of {vary.number} templates: the templates have no more formats", err=True)

@@ -15,10 +15,9 @@ from flip_flop.console import track
 from flip_flop.drafting.formats import TemplateParts, apply_format, draw_format
 from flip_flop.errors import InputError
 from flip_flop.files import generator
-from flip_flop.metrics import majority_vote
 from flip_flop.prompts import SEPARATOR, LintRow, RenderedInstance, Template, lint_templates
 from flip_flop.reading import AnswerFormat
-from flip_flop.scoring import DEFAULT_SCORING, LoadedModel, score
+from flip_flop.scoring import DEFAULT_SCORING, LoadedModel
 from flip_flop.scoring.open_answers import RandomKey, batches_of, write_all
 from flip_flop.strict_yaml import read_yaml
 from flip_flop.tasks import Task
@@ -181,24 +180,6 @@ def _judge(task: Task, rows: Sequence[LintRow], found: Sequence[VariedTemplate])
         )
         for variant in found
     ]
-
-
-def review(
-    loaded: LoadedModel, task: Task, found: Sequence[VariedTemplate], *, split: str, limit: int, seed: int = 0
-) -> dict[str, tuple[float, float]]:
-    """Score the original and the kept templates without reading labels.
-
-    Returns:
-        For each template, the share of instances that agree with the vote of the original templates, and the mean
-        probability of its labels.
-    """
-    own = task.training_templates
-    asked = replace(task, templates=replace(own, templates=(*own, *kept_templates(found))), held_out_templates=())
-    table = score(loaded, asked.render(split, limit=limit, seed=seed, need_labels=False).instances, quiet=False)
-    votes = majority_vote(table.scores[:, : len(own)])
-    agreement = (table.scores.argmax(axis=2) == votes[:, None]).mean(axis=0)
-    numbers = zip(agreement.tolist(), table.own_label_mass.mean(axis=0).tolist(), strict=True)
-    return dict(zip(asked.templates.names, numbers, strict=True))
 
 
 def varied_task_text(source: Path, out: Path, task: Task, found: Sequence[VariedTemplate]) -> str:
