@@ -65,6 +65,14 @@ def test_prompt_tokens_are_counted_by_the_tokenizer(audited):
         assert audited.metrics["prompt_tokens_per_template"][name] == pytest.approx(sum(lengths) / len(lengths))
 
 
+def test_copies_of_rows_change_no_number(loaded, audited):
+    rows = [row for row in make_rows() for _ in range(3)]
+    tripled = audit(loaded, make_task().with_rows(rows), quiet=True)
+    assert tripled.metrics == audited.metrics
+    assert tripled.record.task.num_instances == 5
+    assert len(predict(loaded, make_task().with_rows(rows), quiet=True)) == 15
+
+
 def test_record_suffices_to_repeat_audit(loaded, audited):
     record = audited.record.to_json()
     assert (record["kind"], record["name"], record["adapter"], record["training"]) == ("audit", "base", None, None)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from flip_flop.errors import InputError
 from flip_flop.files import sha256_json
 from flip_flop.prompts import RenderedInstance, Template, TemplateSet
+from flip_flop.reading import AnswerFormat
 from flip_flop.record import TaskRecord
 from flip_flop.strict_yaml import read_yaml
 from flip_flop.tasks import (
@@ -294,6 +295,23 @@ def test_deduplicate_prefers_a_copy_with_a_gold_label():
     for order in (rows, rows[::-1]):
         kept, _ = deduplicate(task(order).instances("test"))
         assert {instance.prompts[1]: instance.label for instance in kept} == {"fire:": 1, "tea:": 0}
+
+
+def test_equal_instances_have_their_most_frequent_label_and_none_in_a_tie(caplog):
+    labels = {"fire": (1, 0, 1), "tea": (0, 1, None), "smoke": (1, None, 1)}
+    rows = [{"text": text, "urgent": label} for text, given in labels.items() for label in given]
+    kept, dropped = deduplicate(task(rows).instances("test"))
+    assert {instance.prompts[1]: instance.label for instance in kept} == {"fire:": 1, "tea:": None, "smoke:": 1}
+    assert dropped == 6
+    assert "2 texts with different labels: test-1, test-2, test-3; test-4, test-5, test-6." in caplog.text
+
+
+def test_equal_open_instances_have_the_references_of_all():
+    rows = [{"text": "half of 6", "urgent": value} for value in ("3", "3.0", "4")]
+    templates = TemplateSet((Template("plain", "What is {{ text }}?"),))
+    halves = Task("halves", templates, {"test": rows}, label_field="urgent", answer=AnswerFormat("number"))
+    kept, _ = deduplicate(halves.instances("test"))
+    assert [instance.references for instance in kept] == [("3", "4")]
 
 
 def test_the_columns_of_a_table_can_be_numbers():

@@ -54,7 +54,7 @@ class Checks:
         for name, _ in self.thresholds:
             check_threshold(name, split)
         for stored, metric in () if skips_rows else self.stored:
-            check_stored(stored, unscored_audit(split), metric)
+            check_stored(stored, unscored_audit(split.distinct), metric)
 
     def results(self, runs: "Sequence[Audit]") -> list[Gate]:
         """Return the results of all gates for all runs."""

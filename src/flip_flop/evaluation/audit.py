@@ -90,9 +90,8 @@ def audit(
         raise InputError("E-CONFIG", f"name is {name!r}.", "Give a text.")
     scorer, split = resolve(model, data, limit=limit, seed=seed)
     scoring = replace(scoring, prompt_date=scoring.prompt_date or today())  # all prompts of a run have the same date
-    scores = score_calibrated(
-        scorer, log_label_counts(split), scoring, calibrate, label_prior, label="audit", quiet=quiet
-    )
+    split = log_findings(log_label_counts(split)).distinct
+    scores = score_calibrated(scorer, split, scoring, calibrate, label_prior, label="audit", quiet=quiet)
     if skipped := ids_of(scores.too_long):
         split = replace(split, instances=[instance for instance in split.instances if instance.id not in skipped])
     adapter = scorer.adapter
@@ -161,7 +160,8 @@ def ask_again(
     asked: Any = copy.copy(scorer)
     with tempfile.TemporaryDirectory() as folder:
         asked.store = Path(folder) / "answers"  # instead of the stored answers
-        again = asked.checked_scores(split.instances, scoring, names=run.template_names, label="again", quiet=quiet)
+        instances, names = split.distinct.instances, run.template_names
+        again = asked.checked_scores(instances, scoring, names=names, label="again", quiet=quiet)
     flips = count_flips(run.data.answer_keys, again.answer_keys)
     num_pairs = int(flips[:, 1].sum())
     rate = FLIP_RATE(flips) if num_pairs else None
@@ -202,7 +202,7 @@ def score_calibrated(
     if calibrate not in ("auto", "none") and scoring.by == "generation":
         raise no_probabilities
     names = data.task.templates.names
-    scores = scorer.checked_scores(log_findings(data).instances, scoring, names=names, label=label, quiet=quiet)
+    scores = scorer.checked_scores(data.instances, scoring, names=names, label=label, quiet=quiet)
     if scorer.is_instruct and not scores.settings.get("chat_template") and scoring.chat_template != "off":
         log.warning(
             "W-CHAT: %s is an instruct model, asked without its chat template. Use --chat-template on, or for a served "
@@ -297,7 +297,7 @@ def estimate(scorer: Scorer, split: RenderedSplit, options: ScoringOptions) -> s
     Raises:
         InputError: As :meth:`~flip_flop.scoring.Scorer.scores`.
     """
-    instances, is_local = split.instances, isinstance(scorer, CausalLMScorer)
+    instances, is_local = split.distinct.instances, isinstance(scorer, CausalLMScorer)
     sample = instances[:: max(1, len(instances) // NUM_TIMED[is_local])][: NUM_TIMED[is_local]]
     names = split.task.templates.names
     if isinstance(scorer, CausalLMScorer):

@@ -23,7 +23,7 @@ from flip_flop.files import utf8, write_bytes
 from flip_flop.metrics import CalibrationChoice, calibrated, label_probs, vote_share
 from flip_flop.prompts import RenderedInstance
 from flip_flop.scoring import DEFAULT_SCORING, ModelGiven, Scorer, ScoringOptions, words
-from flip_flop.tasks import Data, Rows, Source, as_source
+from flip_flop.tasks import Data, Rows, Source, as_source, log_findings
 
 
 def predict(
@@ -53,6 +53,7 @@ def predict(
     if not isinstance(abstain_below, numbers.Real) or not 0 <= abstain_below <= 1:
         raise InputError("E-CONFIG", f"abstain_below is {abstain_below!r}.", "Use a share from 0 to 1, such as 0.8.")
     scorer, split = resolve(model, data, need_labels=False)
+    split = log_findings(split)
     scored = score_calibrated(scorer, split, scoring, calibrate, label_prior, label="predict", quiet=quiet)
     if scored.calibration is not None:
         scored = replace(scored, scores=calibrated(scored.scores, scored.calibration["offsets"]))

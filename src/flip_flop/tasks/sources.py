@@ -5,6 +5,7 @@ import json
 import os
 import re
 import sys
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 
-from flip_flop.console import warn_once
+from flip_flop.console import count, warn_once
 from flip_flop.errors import InputError, Value, nearest, require_whole
 from flip_flop.files import derive_seed, inputs_of_command, sha256_file, sha256_text
 from flip_flop.hub import commit_on_hub, is_offline, why_unreachable
@@ -31,6 +32,7 @@ from flip_flop.tasks.readers import (
 
 MIRROR_VARIABLE = "FLIP_FLOP_HUB_MIRROR"
 PARTS = ("train", "test")
+MAX_NAMED = 8  # conflicting labels in a warning
 _FLOAT32 = ("float32", "Float32", "float[pyarrow]")  # the types of pandas
 _ROWS = "Give a list of dicts, a datasets.Dataset, a pandas.DataFrame or a file's path."
 
@@ -465,15 +467,41 @@ def strata_of(labels: Mapping[Value, int | None], wanted: int) -> list[tuple[lis
 def deduplicate(
     instances: Sequence[RenderedInstance], *, against: Sequence[RenderedInstance] = ()
 ) -> tuple[list[RenderedInstance], int]:
-    """The instances that render like no earlier one and like none of ``against``, and how many were dropped.
+    """Return one instance of those that render alike and unlike all of ``against``, and how many were dropped.
 
-    Of equal instances, the first with a gold label takes the place of the first.
+    The first one with a gold label or a reference stays. It gets the most frequent gold label, or None if several are
+    as frequent (``W-LABEL-CONFLICT``), and the references of all.
     """
     excluded = {(instance.prompts, instance.choices) for instance in against}
-    first: dict[tuple[object, ...], RenderedInstance] = {}
+    copies: dict[tuple[object, ...], list[RenderedInstance]] = {}
     for instance in instances:
-        if (rendered := (instance.prompts, instance.choices)) not in excluded:
-            known = first.setdefault(rendered, instance)
-            if known.label is None and not known.references and (instance.label is not None or instance.references):
-                first[rendered] = instance
-    return list(first.values()), len(instances) - len(first)
+        rendered = (instance.prompts, instance.choices)
+        if rendered not in excluded:
+            copies.setdefault(rendered, []).append(instance)
+    _warn_of_conflicts(copies.values())
+    kept = [_merged(equal) for equal in copies.values()]
+    return kept, len(instances) - len(kept)
+
+
+def _merged(equal: Sequence[RenderedInstance]) -> RenderedInstance:
+    """Return one instance for several that render alike."""
+    known = [instance for instance in equal if instance.label is not None or instance.references]
+    if not known:
+        return equal[0]
+    labels = Counter(instance.label for instance in known).most_common(2)
+    is_tie = len(labels) == 2 and labels[0][1] == labels[1][1]
+    references = dict.fromkeys(key for instance in known for key in instance.references)
+    return replace(known[0], label=None if is_tie else labels[0][0], references=tuple(references))
+
+
+def _warn_of_conflicts(copies: Iterable[Sequence[RenderedInstance]]) -> None:
+    """Warn of instances that render alike and have different gold labels."""
+    conflicts = []
+    for equal in copies:
+        labels = {instance.label for instance in equal} - {None}
+        if len(labels) > 1:
+            conflicts.append(", ".join(instance.id for instance in equal))
+    if conflicts:
+        number, ids = count(len(conflicts), "text"), "; ".join(conflicts[:MAX_NAMED])
+        rule = "The most frequent label of a text is used, and none in a tie."
+        warn_once(f"W-LABEL-CONFLICT: {number} with different labels: {ids}. {rule}")

@@ -21,7 +21,7 @@ from flip_flop.metrics import gold_of, resolve_average
 from flip_flop.prompts import Chat, RenderedInstance, TemplateSet, render_instance
 from flip_flop.reading import AnswerFormat, Reader, check_extract
 from flip_flop.tasks.readers import MISSING, cell_text, label_text, label_words
-from flip_flop.tasks.sources import FileSource, Rows, Source, as_source, load_file, sample_ids
+from flip_flop.tasks.sources import FileSource, Rows, Source, as_source, deduplicate, load_file, sample_ids
 
 Label = int | str
 # Texts of inputs without content (Zhao et al. 2021, "Calibrate Before Use").
@@ -351,6 +351,16 @@ class RenderedSplit:
     def gold(self) -> Int64[np.ndarray, " instances"]:
         """The label indices, -1 for an unlabelled instance."""
         return gold_of(self.instances)
+
+    @functools.cached_property
+    def distinct(self) -> "RenderedSplit":
+        """The split with one instance of those that render alike, because copies are no further evidence."""
+        instances, dropped = deduplicate(self.instances)
+        if not dropped:
+            return self
+        total = len(self.instances)
+        log.info("%s: %d of %d rows render like an earlier one and are left out", self.rows.source, dropped, total)
+        return replace(self, instances=instances)
 
     def content_free(self) -> list[RenderedInstance]:
         """Render the first row with its texts replaced by "N/A", "" and "[MASK]".
