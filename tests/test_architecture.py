@@ -14,7 +14,7 @@ OPTIONAL = ("paper", "drafting")
 
 # Lowest first. A module imports from its package and from lower floors only.
 FLOORS = [
-    {"errors"},
+    {"errors", "lazy"},
     {"plugins", "files", "console"},
     {"hub", "strict_yaml", "record", "reading"},
     {"method", "metrics", "prompts"},

@@ -5,9 +5,9 @@
 ('plain',)
 """
 
-import importlib
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from flip_flop.lazy import exports
 
 if TYPE_CHECKING:
     from flip_flop.errors import InputError
@@ -47,21 +47,6 @@ __all__ = [
     "write_predictions",
     "write_report",
 ]
-
-
-def exports(
-    package: str, modules: Mapping[str, tuple[str, ...]]
-) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
-    """Return ``__all__``, ``__getattr__`` and ``__dir__`` of a package whose names are imported on first use."""
-    module_of = {name: module for module, names in modules.items() for name in names}
-
-    def get(name: str) -> Any:
-        if name not in module_of:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(f"{package}.{module_of[name]}"), name)
-
-    return list(module_of), get, lambda: list(module_of)
-
 
 _MODULES = {
     "errors": ("InputError",),

@@ -5,7 +5,7 @@ Names are imported on first use: the module ``settings`` needs no torch.
 
 from typing import TYPE_CHECKING
 
-from flip_flop import exports
+from flip_flop.lazy import exports
 
 if TYPE_CHECKING:
     from flip_flop.method.algorithm import (

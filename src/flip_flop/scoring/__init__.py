@@ -5,7 +5,7 @@ The modules ``options`` and ``too_long`` need no torch.
 
 from typing import TYPE_CHECKING
 
-from flip_flop import exports
+from flip_flop.lazy import exports
 
 if TYPE_CHECKING:
     from flip_flop.scoring.adapters import store_calibration

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from flip_flop import exports
+from flip_flop.lazy import exports
 
 if TYPE_CHECKING:
     from flip_flop.training.config import F2CConfig, make_config
