@@ -13,8 +13,8 @@ import click
 from flip_flop.cli.options import BaseModelOptions, DataOptions, TemplateOptions, option, options, out_file
 from flip_flop.cli.templates import sample_rows
 from flip_flop.console import align_columns, count, echo
-from flip_flop.drafting import NUM_TEMPLATES, TaskKind
-from flip_flop.drafting.draft import Draft, draft_task, split_labels
+from flip_flop.drafting.draft import NUM_TEMPLATES, Draft, draft_task, split_labels
+from flip_flop.drafting.library import TaskKind
 from flip_flop.errors import InputError
 from flip_flop.files import lock_output, write_text
 from flip_flop.tasks import DELIMITERS, SEPARATED, FileSource, Task, load_file, lost_header

@@ -12,7 +12,6 @@ from pathlib import Path
 import yaml
 
 from flip_flop.console import count, visible
-from flip_flop.drafting import NUM_TEMPLATES
 from flip_flop.drafting.columns import (
     LABEL_NAMES,
     MAX_LABELS,
@@ -50,6 +49,7 @@ from flip_flop.tasks import (
     right_answers,
 )
 
+NUM_TEMPLATES = 4  # of a drafted task
 LINTED_ROWS = 1000
 MIN_ROWS_TO_DIVIDE = 20
 _REASONING = r".*(?:####|\\boxed\{|answer(?::| is:?))\s*"  # before a right answer, as in GSM8K and MATH

@@ -6,15 +6,15 @@ import string
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import yaml
 
-from flip_flop.drafting import TaskKind
 from flip_flop.errors import InputError, look_up
 from flip_flop.prompts import SEPARATOR, Template, names_of, reference
 from flip_flop.tasks.readers import read_text
 
+TaskKind = Literal["sentiment", "topic", "yes_no", "entailment", "choice", "judge", "open"]
 KINDS = get_args(TaskKind)
 _FIELD = r'\{([^{}"\n]*)\}'  # not a brace of JSON
 _ORDERED = ("sentiment", "yes_no", "judge")  # kinds with ordered numbers as labels: the first means no
