@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from flip_flop.scoring.encode import EncodedAnswer, EncodedInstance, PromptEncoder
     from flip_flop.scoring.models import LoadedModel, ModelGiven, as_loaded, load_model, load_tokenizer
     from flip_flop.scoring.options import DEFAULT_SCORING, ScoringOptions
-    from flip_flop.scoring.scores import CausalLMScorer, Scorer, as_scorer, score, score_instances
+    from flip_flop.scoring.scorer import Scorer
+    from flip_flop.scoring.scores import CausalLMScorer, as_scorer, score, score_instances
     from flip_flop.scoring.served import EndpointScorer
     from flip_flop.scoring.too_long import ids_of, listed_beside, words
 
@@ -46,7 +47,8 @@ _, __getattr__, __dir__ = exports(
         "encode": ("EncodedAnswer", "EncodedInstance", "PromptEncoder"),
         "models": ("LoadedModel", "ModelGiven", "as_loaded", "load_model", "load_tokenizer"),
         "options": ("DEFAULT_SCORING", "ScoringOptions"),
-        "scores": ("CausalLMScorer", "Scorer", "as_scorer", "score", "score_instances"),
+        "scorer": ("Scorer",),
+        "scores": ("CausalLMScorer", "as_scorer", "score", "score_instances"),
         "served": ("EndpointScorer",),
         "too_long": ("ids_of", "listed_beside", "words"),
     },

@@ -3,13 +3,11 @@
 Their sources are a local model, a served model, or one's own :class:`Scorer`.
 """
 
-import abc
 import contextlib
 import functools
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,9 +19,9 @@ from flip_flop.console import track, warn_once
 from flip_flop.errors import InputError, log
 from flip_flop.files import generator
 from flip_flop.hub import is_endpoint
-from flip_flop.metrics import Scores, gold_of
+from flip_flop.metrics import Scores
 from flip_flop.prompts import RenderedInstance
-from flip_flop.record import AdapterRecord, ModelRecord
+from flip_flop.record import ModelRecord
 from flip_flop.scoring import distributed
 from flip_flop.scoring.causal_lm import TESTED, evaluation_mode, one_at_a_time, require_finite, unwrap
 from flip_flop.scoring.encode import EncodedInstance
@@ -41,7 +39,9 @@ from flip_flop.scoring.packed import (
     spare_pass,
 )
 from flip_flop.scoring.parts import Parts
-from flip_flop.scoring.too_long import ids_of, refuse_or_skip
+from flip_flop.scoring.scorer import Scorer
+from flip_flop.scoring.served import EndpointScorer
+from flip_flop.scoring.too_long import refuse_or_skip
 from flip_flop.scoring.trie import shared_beginning
 
 WINDOW = 8  # forward passes whose instances are sorted by length
@@ -54,8 +54,6 @@ SAME_NATS, SAME_SHARE = 1e-3, 1e-5
 # In units of eps, the dtype's spacing above 1. A logit from 16 to 32 is a multiple of 16 eps. The difference of two
 # logits, each rounded by up to half of that, doubles for two computations, and again for the layers below.
 ROUNDING_EPS = 64
-# The largest log-probability of an answer, because half precision may round up.
-MAX_SCORE = 0.05
 # Rows and tokens of the preferred tokens.
 NUM_ROWS, NUM_TOKENS = 3, 5
 
@@ -372,80 +370,6 @@ def check_backend(model: nn.Module, instances: Sequence[EncodedInstance], backen
         check_scores(model, score_instances(model, sample, backend=backend, quiet=True), sample)
 
 
-class Scorer(abc.ABC):
-    """A model as a source of scores. A subclass defines ``record`` and ``scores``. The rest has defaults.
-
-    Attributes:
-        record: The model in ``run.json``.
-        adapter: The adapter in ``run.json``.
-        allowed_changes: ``("weights",)`` if the adapter was trained on other weights.
-        is_instruct: Whether the model has a chat template, as far as known. Without it, a warning follows.
-    """
-
-    record: ModelRecord
-    adapter: AdapterRecord | None = None
-    allowed_changes: tuple[str, ...] = ()
-    is_instruct = False
-
-    @abc.abstractmethod
-    def scores(
-        self,
-        instances: Sequence[RenderedInstance],
-        options: ScoringOptions = DEFAULT_SCORING,
-        *,
-        names: Sequence[str] = (),
-        label: str = "scoring",
-        quiet: bool = True,
-    ) -> Scores:
-        """Score every label of every instance under every template.
-
-        All instances have the same numbers of templates and labels. Instances that are too long are refused, or left
-        out of the scores and listed in their ``too_long``, as the options say. ``names`` are template names, for
-        errors. ``label`` names the progress bar.
-
-        Returns:
-            ``Scores.of(instances, scores, token_counts)``, both arrays ``[instances, templates, labels]``: the ids and
-            gold labels are those of the instances, in their order. A score is a log-probability in nats, at most 0;
-            ``-inf`` is allowed. ``token_counts`` are 0 where they are unknown. Open answers have labels of their own,
-            see ``answered``.
-
-        Raises:
-            InputError: The instances cannot be scored. No part of them is returned.
-        """
-
-    def checked_scores(self, instances: Sequence[RenderedInstance], *options: ScoringOptions, **how: Any) -> Scores:
-        """Return the :meth:`scores` of the same arguments, or refuse those that break its contract (``E-SCORER``)."""
-        scores = self.scores(instances, *options, **how)
-        if fault := _fault(scores, instances):
-            raise InputError("E-SCORER", f"{type(self).__name__}.scores returned {fault}.")
-        return scores
-
-    def as_read(self, instance: RenderedInstance, options: ScoringOptions) -> RenderedInstance:
-        """Return the instance as the model reads it, for example in a chat template."""
-        return instance
-
-
-def _fault(scores: object, instances: Sequence[RenderedInstance]) -> str:
-    """Return how the result of a scorer breaks the contract of :meth:`Scorer.scores`, or an empty text."""
-    if not isinstance(scores, Scores):
-        return f"an object of type {type(scores).__name__}, not Scores"
-    skipped = ids_of(scores.too_long)
-    rows = [instance for instance in instances if instance.id not in skipped]
-    if not rows or [*scores.ids] != [row.id for row in rows]:
-        return f"{len(scores.ids)} ids, which differ from the ids of the {len(rows)} instances or their order"
-    arrays: list[Any] = [scores.scores, scores.token_counts, scores.gold]
-    kinds = [array.dtype.kind if isinstance(array, np.ndarray) else "" for array in arrays]
-    if kinds[0] != "f" or not {*kinds[1:]} <= {*"iu"}:
-        return "scores, token_counts and gold labels that are not numpy arrays of floats and of whole numbers"
-    shape, *shapes = (len(rows), len(rows[0].prompts), len(rows[0].choices[0])), *map(np.shape, arrays[:2])
-    if shapes != [shape] * 2:
-        return f"scores and token_counts of shapes {shapes[0]} and {shapes[1]}, not {shape}"
-    if not scores.answered and not np.array_equal(scores.gold, gold_of(rows)):
-        return "gold labels that differ from the labels of the instances"
-    highest = scores.scores.max()
-    return "" if highest <= MAX_SCORE else f"the score {highest:g}, which is not a log-probability"
-
-
 class CausalLMScorer(Scorer):
     """A local model, scored by the packed or the padded backend. ``shared`` as in :func:`~flip_flop.score`."""
 
@@ -494,8 +418,6 @@ def as_scorer(model: ModelGiven | Scorer, tokenizer: PreTrainedTokenizerBase | N
             )
         return model
     if isinstance(model, str | os.PathLike) and is_endpoint(os.fspath(model)):
-        from flip_flop.scoring.served import EndpointScorer  # needs openai, and imports Scorer
-
         return EndpointScorer(os.fspath(model), tokenizer)
     loaded = as_loaded(model, tokenizer)
     return CausalLMScorer(loaded.keep_answers() if isinstance(model, str | os.PathLike) else loaded)

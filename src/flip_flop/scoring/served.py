@@ -28,7 +28,7 @@ from flip_flop.scoring.encode import PromptEncoder, refuse_without_template
 from flip_flop.scoring.models import load_tokenizer
 from flip_flop.scoring.open_answers import group_answers
 from flip_flop.scoring.options import DEFAULT_SCORING, ScoringOptions
-from flip_flop.scoring.scores import Scorer
+from flip_flop.scoring.scorer import Scorer
 from flip_flop.scoring.served_apis import (
     EXACT,
     RETRIES,

@@ -1,0 +1,91 @@
+"""The base class of all sources of scores, also of your own."""
+
+import abc
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from flip_flop.errors import InputError
+from flip_flop.metrics import Scores, gold_of
+from flip_flop.prompts import RenderedInstance
+from flip_flop.record import AdapterRecord, ModelRecord
+from flip_flop.scoring.options import DEFAULT_SCORING, ScoringOptions
+from flip_flop.scoring.too_long import ids_of
+
+# The largest log-probability of an answer, because half precision may round up.
+MAX_SCORE = 0.05
+
+
+class Scorer(abc.ABC):
+    """A model as a source of scores. A subclass defines ``record`` and ``scores``. The rest has defaults.
+
+    Attributes:
+        record: The model in ``run.json``.
+        adapter: The adapter in ``run.json``.
+        allowed_changes: ``("weights",)`` if the adapter was trained on other weights.
+        is_instruct: Whether the model has a chat template, as far as known. Without it, a warning follows.
+    """
+
+    record: ModelRecord
+    adapter: AdapterRecord | None = None
+    allowed_changes: tuple[str, ...] = ()
+    is_instruct = False
+
+    @abc.abstractmethod
+    def scores(
+        self,
+        instances: Sequence[RenderedInstance],
+        options: ScoringOptions = DEFAULT_SCORING,
+        *,
+        names: Sequence[str] = (),
+        label: str = "scoring",
+        quiet: bool = True,
+    ) -> Scores:
+        """Score every label of every instance under every template.
+
+        All instances have the same numbers of templates and labels. Instances that are too long are refused, or left
+        out of the scores and listed in their ``too_long``, as the options say. ``names`` are template names, for
+        errors. ``label`` names the progress bar.
+
+        Returns:
+            ``Scores.of(instances, scores, token_counts)``, both arrays ``[instances, templates, labels]``: the ids and
+            gold labels are those of the instances, in their order. A score is a log-probability in nats, at most 0;
+            ``-inf`` is allowed. ``token_counts`` are 0 where they are unknown. Open answers have labels of their own,
+            see ``answered``.
+
+        Raises:
+            InputError: The instances cannot be scored. No part of them is returned.
+        """
+
+    def checked_scores(self, instances: Sequence[RenderedInstance], *options: ScoringOptions, **how: Any) -> Scores:
+        """Return the :meth:`scores` of the same arguments, or refuse those that break its contract (``E-SCORER``)."""
+        scores = self.scores(instances, *options, **how)
+        if fault := _fault(scores, instances):
+            raise InputError("E-SCORER", f"{type(self).__name__}.scores returned {fault}.")
+        return scores
+
+    def as_read(self, instance: RenderedInstance, options: ScoringOptions) -> RenderedInstance:
+        """Return the instance as the model reads it, for example in a chat template."""
+        return instance
+
+
+def _fault(scores: object, instances: Sequence[RenderedInstance]) -> str:
+    """Return how the result of a scorer breaks the contract of :meth:`Scorer.scores`, or an empty text."""
+    if not isinstance(scores, Scores):
+        return f"an object of type {type(scores).__name__}, not Scores"
+    skipped = ids_of(scores.too_long)
+    rows = [instance for instance in instances if instance.id not in skipped]
+    if not rows or [*scores.ids] != [row.id for row in rows]:
+        return f"{len(scores.ids)} ids, which differ from the ids of the {len(rows)} instances or their order"
+    arrays: list[Any] = [scores.scores, scores.token_counts, scores.gold]
+    kinds = [array.dtype.kind if isinstance(array, np.ndarray) else "" for array in arrays]
+    if kinds[0] != "f" or not {*kinds[1:]} <= {*"iu"}:
+        return "scores, token_counts and gold labels that are not numpy arrays of floats and of whole numbers"
+    shape, *shapes = (len(rows), len(rows[0].prompts), len(rows[0].choices[0])), *map(np.shape, arrays[:2])
+    if shapes != [shape] * 2:
+        return f"scores and token_counts of shapes {shapes[0]} and {shapes[1]}, not {shape}"
+    if not scores.answered and not np.array_equal(scores.gold, gold_of(rows)):
+        return "gold labels that differ from the labels of the instances"
+    highest = scores.scores.max()
+    return "" if highest <= MAX_SCORE else f"the score {highest:g}, which is not a log-probability"
