@@ -272,3 +272,9 @@ def load_trained(
     if args.use_cpu:
         settings.setdefault("device", "cpu")
     return as_loaded(load_model(model, **settings), tokenizer)
+
+
+def has_dropout(model: nn.Module) -> bool:
+    """Whether a layer or the attention has dropout."""
+    in_attention = getattr(getattr(model, "config", None), "attention_dropout", 0.0)
+    return bool(in_attention) or any(isinstance(layer, nn.Dropout) and layer.p > 0 for layer in model.modules())

@@ -1,34 +1,23 @@
-"""The record of a training run in ``run.json``, and the model card, which is filled from this record."""
+"""The model card of an adapter, which is filled from the record of its training run in ``run.json``."""
 
 import json
 import math
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jinja2
 from huggingface_hub import EvalResult, ModelCardData
-from torch import Tensor, nn
 
-from flip_flop.console import DEMO_NOTE, count, markdown_cell, percent, point_interval, points, versions, visible
+from flip_flop.console import DEMO_NOTE, count, markdown_cell, percent, point_interval, points, visible
 from flip_flop.hub import gguf_name, is_local_name
 from flip_flop.method import METHODS
-from flip_flop.metrics import METRICS, Scores, is_collapsed
+from flip_flop.metrics import METRICS
 from flip_flop.record import ModelRecord, RunRecord, TaskRecord
-from flip_flop.scoring.distributed import world_size
-from flip_flop.training.checkpoints import recorded_settings
-from flip_flop.training.config import SELECTED
-from flip_flop.training.selection import selected_evaluation
-
-if TYPE_CHECKING:
-    from flip_flop.training.trainer import F2CTrainer  # which imports this module
 
 CARD = "README.md"
 PROJECT = "flip-flop-consistency"
-# Metrics before and after training.
-SHOWN = ("observed_agreement", "mean_f1", "f1_std", "vote_f1")
-SHOWN_OPEN = ("observed_agreement", "accuracy", "vote_accuracy", "unmapped_share", "answer_length")
 # Recorded settings that the card shows.
 SETTINGS = (
     *("protocol", "votes", "vote_calibration", "label_prior", "divergence_space", "cce_weight", "jsd_weight"),
@@ -45,97 +34,6 @@ SELECTED_BY = {
 # The hub's names of metrics.
 _METRIC_TYPES = {"observed_agreement": "observed_agreement", "mean_f1": "f1"}
 _FILES = re.compile(r"\.(csv|tsv|jsonl?|parquet)$", re.IGNORECASE)
-
-
-def training_record(trainer: "F2CTrainer", change: dict[str, Any] | None, survey: Any = None) -> dict[str, Any]:
-    """Return the ``training`` of ``run.json``: settings, steps, selection, first votes, and ``validation``."""
-    best, metric = trainer.state.best_model_checkpoint, trainer.args.metric_for_best_model
-    criterion = trainer.criterion.by if trainer.args.load_best_model_at_end else "last"
-    evaluation = selected_evaluation(trainer.state) if metric in SELECTED else {}
-    states = trainer.optimizer.state.values() if trainer.optimizer is not None else ()
-    return recorded_settings(trainer.args) | {
-        "uses_labels": trainer.args.uses_labels,
-        "num_processes": world_size(),
-        "dropout_depends_on_processes": world_size() > 1 and has_dropout(trainer.adapted),
-        "steps": trainer.state.global_step,
-        "collapsed_at_step": trainer.stop_on_collapse.step(trainer.state),
-        "stopped_early": trainer.state.global_step < trainer.state.max_steps,
-        "adapter_dtype": _dtypes(value for value in trainer.adapted.parameters() if value.requires_grad),
-        "optimizer_dtype": _dtypes(
-            value
-            for state in states
-            for value in state.values()
-            if isinstance(value, Tensor) and value.dim() > 0  # without step counts
-        ),
-        "selected_by": criterion if metric in SELECTED else metric,
-        "selected_checkpoint": None if best is None else Path(best).name,
-        "selected_value": evaluation.get("eval_selection", trainer.state.best_metric),
-        "base_value": evaluation.get("eval_base_selection"),
-        "survey": survey,
-        "votes_digest": trainer.model_scores.first_votes.digest if trainer.is_frozen else None,
-        "validation": change,
-        "evaluation_seconds": round(trainer.evaluation_seconds, 2),  # part of the run's seconds
-    }
-
-
-def has_dropout(model: nn.Module) -> bool:
-    """Whether a layer or the attention has dropout."""
-    in_attention = getattr(getattr(model, "config", None), "attention_dropout", 0.0)
-    return bool(in_attention) or any(isinstance(layer, nn.Dropout) and layer.p > 0 for layer in model.modules())
-
-
-def change_on_validation(trainer: "F2CTrainer") -> dict[str, Any] | None:
-    """Compare the base and the trained model on the validation split; ``None`` without evaluations.
-
-    By name: ``before`` and ``after``, fractions, and ``interval``, the paired 95% interval of their difference. All
-    processes take part in the scoring. Open answers are generated for a few rows.
-    """
-    dataset, more = trainer.eval_instances, dict[str, Any]()
-    if trainer.base_answers is not None:
-        before, after = trainer.base_answers, trainer.validation_answers(trainer.args, "trained")
-        more["collapsed"] = bool((after.answers < 0).all()) or is_collapsed(after.answers, after.num_answers)
-        keys = after.answer_keys[:, :, None]
-        is_known = (keys == before.answer_keys[:, None, :]) & (keys >= 0)
-        more["base_answer_share"] = float(is_known.any(axis=2).mean())
-    elif dataset is None or trainer.args.eval_strategy == "no":
-        return None
-    else:
-        tables = (trainer.model_scores.validation_votes.uncalibrated, trainer.model_scores.score_validation())
-        before, after = (Scores(table.scores, dataset.gold, trainer.task_record.f1) for table in tables)
-    changes = {
-        name: {
-            "before": METRICS[name].value(before),
-            "after": METRICS[name].value(after),
-            "interval": METRICS[name].change_interval(before, after),
-        }
-        for name in (SHOWN_OPEN if trainer.open_validation else SHOWN)
-    }
-    return {"num_instances": len(after)} | more | changes
-
-
-def describe(trainer: "F2CTrainer", change: dict[str, Any] | None, survey: Any = None) -> RunRecord:
-    """Return the record of a trainer, which may have rows without a task."""
-    validation = trainer.eval_instances
-    return RunRecord(
-        kind="train",
-        name=trainer.method.name,
-        task=trainer.task_record,
-        model=trainer.loaded.record,
-        scoring={
-            "delimiter": trainer.train_instances.delimiter,
-            "chat_template": trainer.encoder.uses_chat_template,
-            "prompts_digest": trainer.train_instances.digest,
-            "validation_prompts_digest": None if validation is None else validation.digest,
-            "backend": trainer.backend,
-        },
-        training=training_record(trainer, change, survey),
-        seed=trainer.args.seed,
-        versions=versions(),
-    )
-
-
-def _dtypes(tensors: Iterable[Tensor]) -> str:
-    return ", ".join(sorted({str(tensor.dtype).removeprefix("torch.") for tensor in tensors}))
 
 
 def model_card(

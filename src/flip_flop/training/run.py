@@ -43,7 +43,7 @@ from flip_flop.scoring.models import ModelGiven
 from flip_flop.scoring.too_long import TOO_LONG_FILE, listed_beside, write_too_long
 from flip_flop.tasks import Task
 from flip_flop.training.adapter import load_trained, restored, sharded_state
-from flip_flop.training.card import CARD, base_name, change_on_validation, describe, model_card
+from flip_flop.training.card import CARD, base_name, model_card
 from flip_flop.training.checkpoints import (
     PLAN,
     check_plan,
@@ -201,7 +201,7 @@ def _finish(
         None if trainer.eval_instances is None else trainer.eval_instances.gold,
         len(trainer.train_instances[0].answers[0]),
     )
-    change = change_on_validation(trainer)
+    change = trainer.change_on_validation()
     if trainer.open_validation and change is not None:
         reason = reason_against_answers(change) or reason
     if reason is not None and rank() == 0:
@@ -213,7 +213,7 @@ def _finish(
     state = sharded_state(trainer.adapted)
     if rank() == 0:
         process = this_process(started)
-        record = replace(describe(trainer, change, survey), allowed_changes=tuple(allowed_changes), **process)
+        record = replace(trainer.describe(change, survey), allowed_changes=tuple(allowed_changes), **process)
         _save(trainer, record, table, state, out)
     wait_for_all()
     return TrainingRun(out, out / "adapter")

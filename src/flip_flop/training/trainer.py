@@ -4,7 +4,7 @@ import contextlib
 import math
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -19,12 +19,13 @@ from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_utils import PredictionOutput, denumpify_detensorize
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
+from flip_flop.console import versions
 from flip_flop.errors import InputError, log, look_up, unsupported
 from flip_flop.files import write_text
 from flip_flop.hub import why_unreachable
 from flip_flop.method import find_consensus, find_method, split_templates
 from flip_flop.method.others import few_label_terms
-from flip_flop.metrics import Scores
+from flip_flop.metrics import METRICS, Scores, is_collapsed
 from flip_flop.prompts import RenderedInstance
 from flip_flop.record import AdapterRecord, RunRecord, TaskRecord, TemplateRecord
 from flip_flop.scoring import distributed
@@ -38,10 +39,10 @@ from flip_flop.scoring.packed import AnswerStates, answer_states, packed_attenti
 from flip_flop.scoring.scores import check_backend, choose_backend
 from flip_flop.scoring.too_long import TooLong, count_instances
 from flip_flop.tasks import RenderedRows, Task, template_name
-from flip_flop.training.adapter import check_optimizer, load_trained, prepare_model, sharded_state
-from flip_flop.training.card import CARD, change_on_validation, describe, model_card
-from flip_flop.training.checkpoints import Checkpoints
-from flip_flop.training.config import F2CConfig, setting_errors
+from flip_flop.training.adapter import check_optimizer, has_dropout, load_trained, prepare_model, sharded_state
+from flip_flop.training.card import CARD, model_card
+from flip_flop.training.checkpoints import Checkpoints, recorded_settings
+from flip_flop.training.config import SELECTED, F2CConfig, setting_errors
 from flip_flop.training.data import (
     InstanceDataset,
     KeyedSampler,
@@ -55,10 +56,19 @@ from flip_flop.training.data import (
     require_data,
     require_same_shape,
 )
-from flip_flop.training.selection import CheckpointCriterion, StopEarly, StopOnCollapse, evaluation_metrics
+from flip_flop.training.selection import (
+    CheckpointCriterion,
+    StopEarly,
+    StopOnCollapse,
+    evaluation_metrics,
+    selected_evaluation,
+)
 from flip_flop.training.step import StepStatistics, TrainingInstance, by_rows, drawn_for, loss_terms, mean_loss
 from flip_flop.training.votes import ModelScores, check_frozen_votes, draw_sample, votes_of
 
+# Metrics before and after training.
+SHOWN = ("observed_agreement", "mean_f1", "f1_std", "vote_f1")
+SHOWN_OPEN = ("observed_agreement", "accuracy", "vote_accuracy", "unmapped_share", "answer_length")
 OPEN_ROWS = 32  # validation rows of which open answers are generated
 
 
@@ -607,7 +617,85 @@ class F2CTrainer(Trainer):
             metrics |= more
         return metrics
 
-    # ---- the model card ----
+    # ---- the record and the model card ----
+
+    def change_on_validation(self) -> dict[str, Any] | None:
+        """Compare the base and the trained model on the validation split; ``None`` without evaluations.
+
+        By name: ``before`` and ``after``, fractions, and ``interval``, the paired 95% interval of their difference. All
+        processes take part in the scoring. Open answers are generated for a few rows.
+        """
+        dataset, more = self.eval_instances, dict[str, Any]()
+        if self.base_answers is not None:
+            before, after = self.base_answers, self.validation_answers(self.args, "trained")
+            more["collapsed"] = bool((after.answers < 0).all()) or is_collapsed(after.answers, after.num_answers)
+            keys = after.answer_keys[:, :, None]
+            is_known = (keys == before.answer_keys[:, None, :]) & (keys >= 0)
+            more["base_answer_share"] = float(is_known.any(axis=2).mean())
+        elif dataset is None or self.args.eval_strategy == "no":
+            return None
+        else:
+            tables = (self.model_scores.validation_votes.uncalibrated, self.model_scores.score_validation())
+            before, after = (Scores(table.scores, dataset.gold, self.task_record.f1) for table in tables)
+        changes = {
+            name: {
+                "before": METRICS[name].value(before),
+                "after": METRICS[name].value(after),
+                "interval": METRICS[name].change_interval(before, after),
+            }
+            for name in (SHOWN_OPEN if self.open_validation else SHOWN)
+        }
+        return {"num_instances": len(after)} | more | changes
+
+    def describe(self, change: dict[str, Any] | None, survey: Any = None) -> RunRecord:
+        """Return the record of the training, which may have rows without a task."""
+        validation = self.eval_instances
+        return RunRecord(
+            kind="train",
+            name=self.method.name,
+            task=self.task_record,
+            model=self.loaded.record,
+            scoring={
+                "delimiter": self.train_instances.delimiter,
+                "chat_template": self.encoder.uses_chat_template,
+                "prompts_digest": self.train_instances.digest,
+                "validation_prompts_digest": None if validation is None else validation.digest,
+                "backend": self.backend,
+            },
+            training=self._training_record(change, survey),
+            seed=self.args.seed,
+            versions=versions(),
+        )
+
+    def _training_record(self, change: dict[str, Any] | None, survey: Any = None) -> dict[str, Any]:
+        """Return the ``training`` of ``run.json``: settings, steps, selection, first votes, and ``validation``."""
+        best, metric = self.state.best_model_checkpoint, self.args.metric_for_best_model
+        criterion = self.criterion.by if self.args.load_best_model_at_end else "last"
+        evaluation = selected_evaluation(self.state) if metric in SELECTED else {}
+        states = self.optimizer.state.values() if self.optimizer is not None else ()
+        return recorded_settings(self.args) | {
+            "uses_labels": self.args.uses_labels,
+            "num_processes": distributed.world_size(),
+            "dropout_depends_on_processes": distributed.world_size() > 1 and has_dropout(self.adapted),
+            "steps": self.state.global_step,
+            "collapsed_at_step": self.stop_on_collapse.step(self.state),
+            "stopped_early": self.state.global_step < self.state.max_steps,
+            "adapter_dtype": _dtypes(value for value in self.adapted.parameters() if value.requires_grad),
+            "optimizer_dtype": _dtypes(
+                value
+                for state in states
+                for value in state.values()
+                if isinstance(value, Tensor) and value.dim() > 0  # without step counts
+            ),
+            "selected_by": criterion if metric in SELECTED else metric,
+            "selected_checkpoint": None if best is None else Path(best).name,
+            "selected_value": evaluation.get("eval_selection", self.state.best_metric),
+            "base_value": evaluation.get("eval_base_selection"),
+            "survey": survey,
+            "votes_digest": self.model_scores.first_votes.digest if self.is_frozen else None,
+            "validation": change,
+            "evaluation_seconds": round(self.evaluation_seconds, 2),  # part of the run's seconds
+        }
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Save the adapter with the model card. A checkpoint keeps PEFT's card."""
@@ -616,7 +704,7 @@ class F2CTrainer(Trainer):
         if distributed.rank() == 0:
             (folder / TRAINING_ARGS_NAME).unlink(missing_ok=True)  # an unused pickle
         if not _internal_call:
-            self._write_card(folder, describe(self, change_on_validation(self)))
+            self._write_card(folder, self.describe(self.change_on_validation()))
             if self.args.push_to_hub:
                 self.push_to_hub(commit_message="Model save")
 
@@ -629,9 +717,9 @@ class F2CTrainer(Trainer):
     ) -> None:  # fmt: skip
         """Write the model card ``README.md`` into ``output_dir``; ``metadata``: further keys of the hub's cards."""
         # Scoring needs all processes, but maybe one of them calls this.
-        change = change_on_validation(self) if distributed.world_size() == 1 else None
+        change = self.change_on_validation() if distributed.world_size() == 1 else None
         metadata |= {"language": language, "license": license, "tags": tags, "model_name": model_name}
-        self._write_card(Path(self.args.output_dir or ""), describe(self, change), **metadata)
+        self._write_card(Path(self.args.output_dir or ""), self.describe(change), **metadata)
 
     def _write_card(self, folder: Path, record: RunRecord, **metadata: Any) -> None:
         if distributed.rank() == 0:
@@ -650,3 +738,7 @@ def _known(label: int | None) -> int | None:
 
 def _joined(named: Mapping[str, dict[str, float]]) -> dict[str, float]:
     return {f"{name}_{key}": value for name, metrics in named.items() for key, value in metrics.items()}
+
+
+def _dtypes(tensors: Iterable[Tensor]) -> str:
+    return ", ".join(sorted({str(tensor.dtype).removeprefix("torch.") for tensor in tensors}))
