@@ -82,6 +82,7 @@ def written_pages() -> dict[str, str]:
     """The Markdown of pages without a file, by their path on the site."""
     pages = {f"metrics/{name}.md": metric_page(name) for name in METRICS}
     names = [f"::: flip_flop.{module}.{name}" for module, names in _MODULES.items() for name in names]
+    names[names.index("::: flip_flop.evaluation.run_directory.Audit")] += "\n    options: {inherited_members: true}"
     return pages | {
         "python.md": "\n\n".join(["# Python", "The names that `from flip_flop import ...` provides.", *names])
     }

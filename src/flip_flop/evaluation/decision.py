@@ -4,11 +4,11 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from flip_flop.console import count, percent, percent_interval, point_interval, points, visible
+from flip_flop.evaluation.values import AuditValues
 from flip_flop.metrics import (
     METRICS,
     MIN_LABELLED,
@@ -19,11 +19,8 @@ from flip_flop.metrics import (
     chance_f1,
     rank_templates,
 )
+from flip_flop.prompts import RenderedInstance
 from flip_flop.reading import has_spaces
-
-if TYPE_CHECKING:
-    from flip_flop.evaluation.result import Audit
-    from flip_flop.prompts import RenderedInstance
 
 # Of the statement that a template is better than another: at 95 %, 5 % of these statements about equal templates would
 # be wrong.
@@ -64,13 +61,14 @@ class Decision:
         return visible(" ".join(self.sentences), one_line=True)
 
 
-def decide(run: "Audit") -> Decision:
+def decide(run: AuditValues) -> Decision:
     """Choose the template to use, after sentences on answers that cannot be read, and on what changes the others."""
     chosen = _decide_read(run)
-    return replace(chosen, sentences=(run.reading, *chosen.sentences)) if run.reading else chosen
+    reading = reading_advice(run)
+    return replace(chosen, sentences=(reading, *chosen.sentences)) if reading else chosen
 
 
-def reading_advice(run: "Audit") -> str:
+def reading_advice(run: AuditValues) -> str:
     """Return a sentence on how to read more answers, with three of them, or an empty text if most were read."""
     share = run.value("unmapped_share") or 0.0
     if share <= UNREAD or "unparsed_per_template" not in run.metrics:
@@ -83,7 +81,7 @@ def reading_advice(run: "Audit") -> str:
     return f"{percent(share)} % of the answers cannot be read, such as {examples}. Set extract in the task{more}."
 
 
-def _decide_read(run: "Audit") -> Decision:
+def _decide_read(run: AuditValues) -> Decision:
     """Choose the template to use, after sentences on the order of options, the wording and repeated questions.
 
     Templates are not used raw if their answers depend on the position of the options.
@@ -99,7 +97,7 @@ def _decide_read(run: "Audit") -> Decision:
     return replace(chosen, sentences=(words, *chosen.sentences, *hint, *others))
 
 
-def _flips(run: "Audit") -> list[str]:
+def _flips(run: AuditValues) -> list[str]:
     """Return how often the order of the options, the wording and the same question change an answer, if known."""
     found, again = [], run.value("repeat_flips")
     for name, cause in CAUSES.items():
@@ -115,7 +113,7 @@ def _flips(run: "Audit") -> list[str]:
     return found
 
 
-def _choose(run: "Audit", forms: Sequence["Audit"]) -> Decision:
+def _choose(run: AuditValues, forms: Sequence[AuditValues]) -> Decision:
     """Choose from the templates of these forms of a run, raw and calibrated, by macro-F1.
 
     No template is chosen from fewer than 50 labelled instances, no constant template, and none whose macro-F1 is not
@@ -138,7 +136,7 @@ def _choose(run: "Audit", forms: Sequence["Audit"]) -> Decision:
     ranking = rank_templates(candidates, confidence=CONFIDENCE)
     best, *others = ranking.order
     is_raw = forms[0] is run
-    has_hint = run.reading or not is_raw  # the sentence on reading, or the one on the position
+    has_hint = reading_advice(run) or not is_raw  # the sentence on reading, or the one on the position
     hint = "" if has_hint else f" {remedy(run, bool(run.record.scoring.get('chat_template')), 'use a stronger model')}"
     if ranking.faults[best] == "constant":
         which = "every one is constant" if len(templates) > 1 else "it is constant"
@@ -175,7 +173,7 @@ def _choose(run: "Audit", forms: Sequence["Audit"]) -> Decision:
     return Decision(tuple(sentences), *names[best], value, interval, close)
 
 
-def calibrate_options(run: "Audit") -> str:
+def calibrate_options(run: AuditValues) -> str:
     """Return the options of ``predict`` for the calibration of an audit, such as ``--calibrate batch``."""
     if run.calibrated is None:
         return ""
@@ -186,7 +184,7 @@ def calibrate_options(run: "Audit") -> str:
     return options
 
 
-def remedy(run: "Audit", has_chat_template: bool, other: str) -> str:
+def remedy(run: AuditValues, has_chat_template: bool, other: str) -> str:
     """Return a sentence on what may help a model that does not answer with the labels: only settings that it lacks."""
     is_compared = "--compare-chat" in (run.record.command or "")
     hints = [] if _lists_labels(run.instances) else ["list the labels in the prompt"]
@@ -195,7 +193,7 @@ def remedy(run: "Audit", has_chat_template: bool, other: str) -> str:
     return f"{words[0].upper()}{words[1:]}."
 
 
-def _lists_labels(instances: "Iterable[RenderedInstance]") -> bool:
+def _lists_labels(instances: Iterable[RenderedInstance]) -> bool:
     """Return whether all prompts of the first instance have all of their answers."""
     first = next(iter(instances), None)
     pairs = zip(first.prompts, first.choices, strict=True) if first else [("", ("label",))]
@@ -206,7 +204,7 @@ def _has_word(text: str, word: str) -> bool:
     return bool(re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text)) if has_spaces(word) else word in text
 
 
-def _decide_open(run: "Audit") -> Decision:
+def _decide_open(run: AuditValues) -> Decision:
     """Choose the template with the highest accuracy of open answers, if there are 50 rows with references.
 
     It must be right, and clearly better than a template with one answer to all rows.
@@ -233,7 +231,7 @@ def _decide_open(run: "Audit") -> Decision:
     return Decision((words,), names[best], close=tuple((name, False) for name in close))
 
 
-def _fixes(run: "Audit", ranking: TemplateRanking, used: str | None = None, is_raw: bool = True) -> list[str]:
+def _fixes(run: AuditValues, ranking: TemplateRanking, used: str | None = None, is_raw: bool = True) -> list[str]:
     """Return a sentence on templates that are constant or whose label words the model does not say, if there are any.
 
     The forms without calibration, if they are candidates, are the first of the ranking. The template that is used may

@@ -1,11 +1,11 @@
-"""The result of an audit: its values, tables of pandas, a notebook's view, and sentences of advice."""
+"""The result of an audit: its decision, tables of pandas, run directory, a notebook's view, and sentences of advice."""
 
 import contextlib
 import json
 import math
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from html import escape
 from itertools import chain
@@ -13,33 +13,30 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Int
 
 from flip_flop.console import count, percent, percent_interval, visible
 from flip_flop.errors import InputError, look_up
 from flip_flop.evaluation.decision import LOW_MASS, Decision, calibrate_options, decide, reading_advice
+from flip_flop.evaluation.values import AuditValues
 from flip_flop.files import check_output, compress, new_folder, write_arrays, write_bytes, write_json
 from flip_flop.metrics import (
-    ALIASES,
     METRICS,
     MIN_LABELLED,
     Scores,
     SumStatistic,
-    TemplateRanking,
     answers_by_position,
     bootstrap_interval,
-    calibrated,
     calibration_error_per_template,
     factor_flips,
     label_probs,
-    rank_templates,
     risk_coverage,
     vote_margin,
     vote_share,
 )
 from flip_flop.prompts import RenderedInstance
 from flip_flop.record import RunRecord, write_manifest
-from flip_flop.scoring.too_long import TOO_LONG_FILE, TooLong, write_too_long
+from flip_flop.scoring.too_long import TOO_LONG_FILE, write_too_long
 
 METRICS_FILE, SCORES_FILE, INSTANCES_FILE = "metrics.json", "scores.npz", "instances.jsonl.gz"
 Table = Literal["metrics", "scores", "flips", "templates", "instances", "coverage"]
@@ -51,7 +48,7 @@ NEAR = 0.8  # the coverage that the sentence on abstention is for, or the closes
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Audit:
+class Audit(AuditValues):
     """The result of an audit, in memory or from a run directory.
 
     Attributes:
@@ -62,143 +59,6 @@ class Audit:
         path: The run directory.
         too_long_file: The content of its list of prompts that were too long.
     """
-
-    record: RunRecord
-    metrics: dict[str, Any]
-    data: Scores
-    template_names: tuple[str, ...]
-    path: Path = Path()
-    too_long_file: bytes = b""
-
-    @property
-    def name(self) -> str:
-        """Its name in tables."""
-        return self.record.name or self.path.name
-
-    @property
-    def place(self) -> str:
-        """Its name in errors: the run directory, or the name of an audit in memory."""
-        return str(self.path) if self.folder else self.name
-
-    @property
-    def folder(self) -> str:
-        """The name of the run directory; empty for an audit in memory."""
-        return self.path.resolve().name if self.path.name else ""
-
-    @property
-    def scores(self) -> Float[np.ndarray, "instances templates labels"]:
-        """Mean log-probability of each answer's tokens, in nats."""
-        return self.data.scores
-
-    @property
-    def token_counts(self) -> Int[np.ndarray, "instances templates labels"]:
-        """The number of tokens of each answer."""
-        assert self.data.token_counts is not None
-        return self.data.token_counts
-
-    @property
-    def gold(self) -> Int[np.ndarray, " instances"]:
-        """Label indices, -1 without a gold label."""
-        return self.data.gold
-
-    @property
-    def instance_ids(self) -> tuple[str, ...]:
-        """The ids of the instances."""
-        return self.data.ids
-
-    @property
-    def instances(self) -> Iterable[RenderedInstance]:
-        """The instances as the model read them. In a run directory, each iteration loads them from disk."""
-        return self.data.instances
-
-    @property
-    def too_long(self) -> tuple[TooLong, ...]:
-        """The prompts that were too long for the model. ``load_run`` does not load them."""
-        return self.data.too_long
-
-    @property
-    def predictions(self) -> Int[np.ndarray, "instances templates"]:
-        """The label with the highest score; ties go to the lowest index."""
-        return self.data.predictions
-
-    @property
-    def label_names(self) -> tuple[str, ...]:
-        """The labels' names, in the order of the scores."""
-        return self.record.task.label_names or tuple(map(str, self.record.task.labels))
-
-    @cached_property
-    def answer_words(self) -> Sequence[Sequence[str]]:
-        """The open answers of each instance, in the order of its labels."""
-        return [instance.choices[0] for instance in self.instances] if self.data.answered else ()
-
-    def label_name(self, label: int, row: int = 0) -> str:
-        """A label's name, or the open answer to an instance. -1 is an answer that is none of the labels."""
-        if label < 0:
-            return "unreadable" if self.data.answered else "no label"
-        return self.answer_words[row][label] if row < len(self.answer_words) else self.label_names[label]
-
-    @property
-    def has_gold(self) -> bool:
-        """Whether accuracy could be computed."""
-        return self.value("accuracy") is not None
-
-    @property
-    def is_collapsed(self) -> bool:
-        """Whether one label dominates the predictions, or every template is constant."""
-        return bool(self.metrics.get("collapsed"))
-
-    @property
-    def constant_templates(self) -> dict[str, str]:
-        """The label of each template that predicts it for every instance."""
-        labels = dict(zip(self.template_names, map(self.label_name, self.predictions[0].tolist()), strict=True))
-        return {name: labels[name] for name in self.metrics["constant_templates"]}
-
-    @property
-    def method(self) -> str | None:
-        """The training method of the adapter such as ``f2c``, or ``None`` for a base model."""
-        method = (self.record.training or {}).get("method")
-        return str(method) if method else self.record.adapter.method if self.record.adapter else None
-
-    @property
-    def uses_labels(self) -> bool:
-        """Whether the loss of the adapter's training read gold labels."""
-        return bool(self.record.adapter and self.record.adapter.uses_labels)
-
-    def value(self, metric: str) -> float | None:
-        """Return a number of ``metrics.json``, or ``None`` for a metric without a value.
-
-        Raises:
-            InputError: ``E-CONFIG`` for an unknown name.
-        """
-        known = dict.fromkeys((*METRICS, "repeat_flips")) | self.metrics
-        return look_up(ALIASES.get(metric, metric), known, "E-CONFIG", "there is no metric")
-
-    def interval(self, metric: str) -> tuple[float, float] | None:
-        """Return the 95% interval of a metric, or ``None``."""
-        self.value(metric)  # refuses an unknown name
-        ends = (self.metrics.get("intervals") or {}).get(ALIASES.get(metric, metric))
-        return (float(ends[0]), float(ends[1])) if ends else None
-
-    def num_pairs(self, metric: str) -> int:
-        """The number of pairs of answers of a flip rate, in which both could be read. 0 for other metrics."""
-        return int((self.metrics.get("flip_pairs") or {}).get(metric, 0))
-
-    @property
-    def f1_range(self) -> tuple[float, float] | None:
-        """F1 of the worst template and of the best."""
-        values = list((self.metrics.get("f1_per_template") or {}).values())
-        return (min(values), max(values)) if values else None
-
-    @cached_property
-    def calibrated(self) -> "Audit | None":
-        """The same instances with calibrated scores; None if the audit has no calibration."""
-        metrics = self.metrics.get("calibrated")
-        if metrics is None:
-            return None
-        offsets = np.array([metrics["offsets"][name] for name in self.template_names])
-        record = replace(self.record, name=f"{self.name} (calibrated)")
-        data = replace(self.data, scores=calibrated(self.scores, offsets))
-        return replace(self, record=record, metrics=metrics, data=data)
 
     def write(self, out: str | os.PathLike[str], *, overwrite: bool = True) -> Path:
         """Write the run directory, whole or not at all. By default it replaces an audit that is there.
@@ -271,12 +131,6 @@ class Audit:
         return html_table(
             self.heading, ("", *("%", "95% interval", "% calibrated", "95% interval")[: 2 * len(runs)]), rows
         )
-
-    @cached_property
-    def template_ranking(self) -> TemplateRanking:
-        """The templates, best first: by macro-F1 from 50 gold labels on, else by agreement with the calibrated vote."""
-        data = replace(self.data, average="macro")
-        return rank_templates(data, self.calibrated.data if self.calibrated else None)
 
     @cached_property
     def reading(self) -> str:

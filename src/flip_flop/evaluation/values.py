@@ -1,0 +1,166 @@
+"""The values of an audit: its record, metrics and scores."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from flip_flop.errors import look_up
+from flip_flop.metrics import ALIASES, METRICS, Scores, TemplateRanking, calibrated, rank_templates
+from flip_flop.prompts import RenderedInstance
+from flip_flop.record import RunRecord
+from flip_flop.scoring.too_long import TooLong
+
+Form = TypeVar("Form", bound="AuditValues")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class AuditValues:
+    """The values of an audit; their attributes are those of :class:`~flip_flop.Audit`."""
+
+    record: RunRecord
+    metrics: dict[str, Any]
+    data: Scores
+    template_names: tuple[str, ...]
+    path: Path = Path()
+    too_long_file: bytes = b""
+
+    @property
+    def name(self) -> str:
+        """Its name in tables."""
+        return self.record.name or self.path.name
+
+    @property
+    def place(self) -> str:
+        """Its name in errors: the run directory, or the name of an audit in memory."""
+        return str(self.path) if self.folder else self.name
+
+    @property
+    def folder(self) -> str:
+        """The name of the run directory; empty for an audit in memory."""
+        return self.path.resolve().name if self.path.name else ""
+
+    @property
+    def scores(self) -> Float[np.ndarray, "instances templates labels"]:
+        """Mean log-probability of each answer's tokens, in nats."""
+        return self.data.scores
+
+    @property
+    def token_counts(self) -> Int[np.ndarray, "instances templates labels"]:
+        """The number of tokens of each answer."""
+        assert self.data.token_counts is not None
+        return self.data.token_counts
+
+    @property
+    def gold(self) -> Int[np.ndarray, " instances"]:
+        """Label indices, -1 without a gold label."""
+        return self.data.gold
+
+    @property
+    def instance_ids(self) -> tuple[str, ...]:
+        """The ids of the instances."""
+        return self.data.ids
+
+    @property
+    def instances(self) -> Iterable[RenderedInstance]:
+        """The instances as the model read them. In a run directory, each iteration loads them from disk."""
+        return self.data.instances
+
+    @property
+    def too_long(self) -> tuple[TooLong, ...]:
+        """The prompts that were too long for the model. ``load_run`` does not load them."""
+        return self.data.too_long
+
+    @property
+    def predictions(self) -> Int[np.ndarray, "instances templates"]:
+        """The label with the highest score; ties go to the lowest index."""
+        return self.data.predictions
+
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """The labels' names, in the order of the scores."""
+        return self.record.task.label_names or tuple(map(str, self.record.task.labels))
+
+    @cached_property
+    def answer_words(self) -> Sequence[Sequence[str]]:
+        """The open answers of each instance, in the order of its labels."""
+        return [instance.choices[0] for instance in self.instances] if self.data.answered else ()
+
+    def label_name(self, label: int, row: int = 0) -> str:
+        """A label's name, or the open answer to an instance. -1 is an answer that is none of the labels."""
+        if label < 0:
+            return "unreadable" if self.data.answered else "no label"
+        return self.answer_words[row][label] if row < len(self.answer_words) else self.label_names[label]
+
+    @property
+    def has_gold(self) -> bool:
+        """Whether accuracy could be computed."""
+        return self.value("accuracy") is not None
+
+    @property
+    def is_collapsed(self) -> bool:
+        """Whether one label dominates the predictions, or every template is constant."""
+        return bool(self.metrics.get("collapsed"))
+
+    @property
+    def constant_templates(self) -> dict[str, str]:
+        """The label of each template that predicts it for every instance."""
+        labels = dict(zip(self.template_names, map(self.label_name, self.predictions[0].tolist()), strict=True))
+        return {name: labels[name] for name in self.metrics["constant_templates"]}
+
+    @property
+    def method(self) -> str | None:
+        """The training method of the adapter such as ``f2c``, or ``None`` for a base model."""
+        method = (self.record.training or {}).get("method")
+        return str(method) if method else self.record.adapter.method if self.record.adapter else None
+
+    @property
+    def uses_labels(self) -> bool:
+        """Whether the loss of the adapter's training read gold labels."""
+        return bool(self.record.adapter and self.record.adapter.uses_labels)
+
+    def value(self, metric: str) -> float | None:
+        """Return a number of ``metrics.json``, or ``None`` for a metric without a value.
+
+        Raises:
+            InputError: ``E-CONFIG`` for an unknown name.
+        """
+        known = dict.fromkeys((*METRICS, "repeat_flips")) | self.metrics
+        return look_up(ALIASES.get(metric, metric), known, "E-CONFIG", "there is no metric")
+
+    def interval(self, metric: str) -> tuple[float, float] | None:
+        """Return the 95% interval of a metric, or ``None``."""
+        self.value(metric)  # refuses an unknown name
+        ends = (self.metrics.get("intervals") or {}).get(ALIASES.get(metric, metric))
+        return (float(ends[0]), float(ends[1])) if ends else None
+
+    def num_pairs(self, metric: str) -> int:
+        """The number of pairs of answers of a flip rate, in which both could be read. 0 for other metrics."""
+        return int((self.metrics.get("flip_pairs") or {}).get(metric, 0))
+
+    @property
+    def f1_range(self) -> tuple[float, float] | None:
+        """F1 of the worst template and of the best."""
+        values = list((self.metrics.get("f1_per_template") or {}).values())
+        return (min(values), max(values)) if values else None
+
+    @cached_property
+    def calibrated(self: Form) -> Form | None:
+        """The same instances with calibrated scores; None if the audit has no calibration."""
+        metrics = self.metrics.get("calibrated")
+        if metrics is None:
+            return None
+        offsets = np.array([metrics["offsets"][name] for name in self.template_names])
+        record = replace(self.record, name=f"{self.name} (calibrated)")
+        data = replace(self.data, scores=calibrated(self.scores, offsets))
+        return replace(self, record=record, metrics=metrics, data=data)
+
+    @cached_property
+    def template_ranking(self) -> TemplateRanking:
+        """The templates, best first: by macro-F1 from 50 gold labels on, else by agreement with the calibrated vote."""
+        data = replace(self.data, average="macro")
+        return rank_templates(data, self.calibrated.data if self.calibrated else None)
