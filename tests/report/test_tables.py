@@ -27,7 +27,7 @@ from flip_flop.report import (
     write_report,
 )
 from flip_flop.report.compare import AuditComparison
-from flip_flop.report.tables import metric_table
+from flip_flop.report.sections import metric_table
 from tests.report.made_runs import HOSTILE
 
 

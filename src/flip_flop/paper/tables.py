@@ -35,7 +35,7 @@ from flip_flop.paper.frame import (
 )
 from flip_flop.paper.published import PAPER_METRICS, dataset_names, stated_numbers, table1, table2
 from flip_flop.paper.study import Study
-from flip_flop.report.tables import Column, Row, Table, TableCell
+from flip_flop.report.table import Column, Row, Table, TableCell
 
 if TYPE_CHECKING:
     from flip_flop.paper.figures import Plot

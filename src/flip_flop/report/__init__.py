@@ -1,6 +1,7 @@
 """Reports and tables from audit run directories."""
 
 from flip_flop.evaluation.run_directory import load_run
+from flip_flop.report.audit_tables import legend, render_csv, render_markdown, render_text, table_caveats
 from flip_flop.report.compare import (
     comparison_blocks,
     data_differences,
@@ -10,8 +11,7 @@ from flip_flop.report.compare import (
     what_differs,
 )
 from flip_flop.report.page import render_page, report_groups, write_figures, write_report
-from flip_flop.report.sections import caveats
-from flip_flop.report.tables import legend, render_csv, render_latex, render_markdown, render_text, table_caveats
+from flip_flop.report.sections import caveats, render_latex
 
 __all__ = [
     "caveats",

@@ -25,7 +25,7 @@ from flip_flop.metrics import (
     predicted,
     uniform_prior,
 )
-from flip_flop.report.tables import render_text
+from flip_flop.report.audit_tables import render_text
 
 
 @dataclass(frozen=True)

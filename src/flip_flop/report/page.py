@@ -18,10 +18,10 @@ from flip_flop.errors import InputError
 from flip_flop.evaluation.run_directory import Audit
 from flip_flop.files import new_folder, write_text
 from flip_flop.metrics import METRICS
+from flip_flop.report.audit_tables import assumption, constant_count
 from flip_flop.report.compare import AuditComparison, as_audits, data_differences, group_runs, require_comparable
 from flip_flop.report.instances import PAGE_SIZE, margins
-from flip_flop.report.sections import chart_section, report_section
-from flip_flop.report.tables import assumption, constant_count, table_caption
+from flip_flop.report.sections import chart_section, report_section, table_caption
 
 
 def write_report(

@@ -1,14 +1,15 @@
-"""The numbers and sentences of a report's sections; the parts of the page format them."""
+"""The numbers and sentences of a report's sections, which the parts of the page format; its main table in LaTeX."""
 
 import itertools
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from jaxtyping import Bool
 
-from flip_flop.console import count, percent
+from flip_flop.console import count, percent, percent_interval, point_interval, points
 from flip_flop.evaluation.decision import CAUSES
 from flip_flop.evaluation.result import Audit, coverage_rows, template_rows
 from flip_flop.metrics import (
@@ -22,16 +23,19 @@ from flip_flop.metrics import (
     vote_share,
 )
 from flip_flop.report import instances
+from flip_flop.report.audit_tables import OPEN_COLUMNS, added_metrics, cell_text, table_caveats
 from flip_flop.report.compare import AuditComparison, Difference, mean_difference, quality, quality_per_template
-from flip_flop.report.tables import (
-    HEADLINE,
-    HEADLINE_OPEN,
-    HEADLINE_WITHOUT_GOLD,
-    metric_table,
-    other_metrics,
-    table_caveats,
-)
+from flip_flop.report.table import Column, Row, Table, TableCell
 
+HEADLINE = ("observed_agreement", "mean_f1", "f1_std")
+HEADLINE_OPEN = ("observed_agreement", "accuracy", "unmapped_share")
+HEADLINE_WITHOUT_GOLD = ("observed_agreement", "no_consensus_share")
+_COLUMNS = (*HEADLINE, "f1_range", "macro_f1", "accuracy", "vote_f1", "vote_accuracy")
+_COLUMNS_WITHOUT_GOLD = (*HEADLINE_WITHOUT_GOLD, "label_shares")
+_OTHER_LABELS = {  # columns of several metrics: label and tooltip
+    "f1_range": ("F1 min..max", "F1 of the worst template and of the best template."),
+    "label_shares": ("Label shares", "Share of each label among the answers."),
+}
 LEAST_COVERAGE = 0.05
 MAX_LEGEND = 20  # labels; colours repeat, so that a longer legend is ambiguous
 
@@ -282,3 +286,99 @@ def _method_title(run: Audit) -> str:
     from flip_flop.method import METHODS  # imports torch, which most reports do not need
 
     return METHODS[str(run.method)].title if run.method in METHODS else str(run.method)
+
+
+def metric_table(group: AuditComparison, columns: Sequence[str] | None = None) -> dict[str, Any]:
+    """The table that HTML and LaTeX print: values in percent, and their differences from the baseline.
+
+    Returns:
+        ``columns``, each with ``name``, ``label`` and ``meaning``; ``rows`` of cells, each with ``value``,
+        ``difference``, ``interval`` and ``best``.
+    """
+    if columns is None:
+        columns = _main_columns(group)
+    labels = _OTHER_LABELS | {name: (metric.label, metric.meaning) for name, metric in METRICS.items()}
+    best = {name: _best(name, group.runs) if group.is_comparison else [] for name in columns}
+    rows = []
+    for run in group.runs:
+        cells = [
+            {"value": cell_text(run, name), "best": run in best[name], **_parts(group, run, name)} for name in columns
+        ]
+        rows.append({"run": run, "cells": cells})
+    return {
+        "columns": [{"name": name, "label": labels[name][0], "meaning": labels[name][1]} for name in columns],
+        "rows": rows,
+    }
+
+
+def _main_columns(group: AuditComparison) -> list[str]:
+    columns: Sequence[str] = _COLUMNS if group.base.has_gold else _COLUMNS_WITHOUT_GOLD
+    if group.is_open:
+        columns = [name for name in OPEN_COLUMNS if name in METRICS and group.base.value(name) is not None]
+    return [*columns, *added_metrics(group.runs)]
+
+
+def other_metrics(group: AuditComparison) -> list[str]:
+    """The metrics with a value that the main table omits."""
+    main = _main_columns(group)
+    return [name for name in METRICS if name not in main and any(run.value(name) is not None for run in group.runs)]
+
+
+def _parts(group: AuditComparison, run: Audit, name: str) -> dict[str, str | None]:
+    """The small print of a cell: an interval, and for a later run the difference from the baseline."""
+    if name not in METRICS:
+        return {"difference": None, "interval": None}
+    form = METRICS[name].form
+    if run is group.base:
+        interval = run.interval(name)
+        return {"difference": None, "interval": percent_interval(interval, **form) if interval else None}
+    change = group.difference(name, run)
+    return {
+        "difference": points(change.value, **form) if change else None,
+        "interval": point_interval(change.interval, **form) if change and change.interval else None,
+    }
+
+
+def _best(name: str, runs: Sequence[Audit]) -> list[Audit]:
+    """The runs with the best printed value.
+
+    A collapsed run is excluded, and from metrics without gold labels a run with a constant template: its agreement
+    says little.
+    """
+    if name not in METRICS or METRICS[name].higher_is_better is None:
+        return []
+    sound = [run for run in runs if not run.is_collapsed and (METRICS[name].needs_gold or not run.constant_templates)]
+    values = {cell_text(run, name): value for run in sound if (value := run.value(name)) is not None}
+    best = (max if METRICS[name].higher_is_better else min)(values, key=values.__getitem__, default="")
+    return [run for run in sound if cell_text(run, name) == best]
+
+
+def render_latex(groups: Sequence[AuditComparison]) -> str:
+    r"""A float for each group, for ``\\input``: values, and below them differences and intervals."""
+    floats = []
+    for number, group in enumerate(groups, start=1):
+        table = metric_table(group)
+        rows: list[Row] = []
+        for row in table["rows"]:
+            name = TableCell(row["run"].name + (" (collapsed)" if row["run"].is_collapsed else ""), "name")
+            rows.append([name, *(TableCell(cell["value"], "best" if cell["best"] else "") for cell in row["cells"])])
+            for part in ("difference", "interval"):
+                texts = [cell[part] or "" for cell in row["cells"]]
+                rows += [[TableCell(), *(TableCell(text, "small") for text in texts)]] if any(texts) else []
+        columns = [Column("Run", is_text=True), *(Column(column["label"]) for column in table["columns"])]
+        floats.append(Table(f"consistency-{number}", group.heading, columns, rows, [table_caption(group)]).latex())
+    return "\n".join(floats)
+
+
+def table_caption(group: AuditComparison) -> str:
+    """The units, the reference of the differences and the definition of F1."""
+    caption = "In percent."
+    if group.is_comparison:
+        caption += f" Differences from {group.base.name} are in percentage points, with 95% intervals."
+        caption += " Bold marks the best value. It skips collapsed runs and, for agreement, constant templates."
+    if group.is_open:
+        caption += " Distinct answers are numbers of answers, answer length is in characters."
+    elif group.base.has_gold:
+        f1 = f"for label {group.base.label_name(1)!r}" if group.base.data.is_binary else "averaged over all labels"
+        caption += f" F1 is {f1}; σ is its population standard deviation over templates."
+    return caption
