@@ -1,7 +1,8 @@
-"""The house: which floor may use which, and that every room has a floor."""
+"""The house: which floor may use which, that every room has a floor, and that files import in one direction."""
 
 import ast
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,8 @@ import pytest
 import flip_flop
 
 SOURCE = Path(flip_flop.__file__).parents[1]
-# Subpackages that the others never import. Commands import them by name when they are used.
-OPTIONAL = ("paper", "drafting")
+# Packages that no other imports. Commands and tasks name them by strings, and load them on first use.
+WINGS = ("paper", "drafting")
 
 # Lowest first. A module imports from its package and from lower floors only.
 FLOORS = [
@@ -22,31 +23,24 @@ FLOORS = [
     {"evaluation", "training"},
     {"report"},
     {"cli"},
-    {"__main__"},
-    {*OPTIONAL},
+    {"__init__", "__main__"},
+    {*WINGS},
 ]
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 
-# Third-party imports of packages without input and output.
+# Third-party imports of the packages that compute.
 MAY_IMPORT = {
     "method": {"torch", "jaxtyping"},
-    "metrics": {"numpy", "sklearn", "jaxtyping"},
-    "prompts": {"jinja2", "yaml", "markupsafe", "numpy"},
+    "metrics": {"numpy", "jaxtyping"},
+    "prompts": {"jinja2", "numpy"},
     "reading": {"regex", "math_verify", "sympy"},
 }
 
-MODULES = sorted(path for path in SOURCE.glob("flip_flop/**/*.py") if path != SOURCE / "flip_flop" / "__init__.py")
-TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in MODULES}
-NODES = {path: list(ast.walk(tree)) for path, tree in TREES.items()}
 
-
-def room_of(path):
-    return path.relative_to(SOURCE).parts[1].removesuffix(".py")
-
-
-def imports_of(nodes):
+def imports_of(path):
+    """The names that a file imports, also in functions and for types."""
     found = set()
-    for node in nodes:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -54,20 +48,46 @@ def imports_of(nodes):
     return found
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
-def test_a_module_knows_only_floors_below_it(path):
-    room = room_of(path)
+def module_of(path):
+    return ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
+
+
+IMPORTS = {module_of(path): imports_of(path) for path in sorted(SOURCE.glob("flip_flop/**/*.py"))}
+
+
+def room_of(module):
+    return [*module.split("."), "__init__"][1]
+
+
+def modules_used(module):
+    """The modules that hold the imported names. A package that is imported from is its ``__init__``."""
+    found = set()
+    for name in IMPORTS[module]:
+        while name and name not in IMPORTS:
+            name = name.rpartition(".")[0]
+        found.add(name)
+    return found - {""}
+
+
+@pytest.mark.parametrize("module", IMPORTS)
+def test_a_module_knows_only_floors_below_it(module):
+    room = room_of(module)
     assert room in FLOOR_OF, f"{room} has no floor"
-    for name in imports_of(NODES[path]):
-        package, used = [*name.split("."), ""][:2]
-        if room == "cli" and used in OPTIONAL:
-            assert name not in imports_of(TREES[path].body), "commands import optional packages inside of functions"
-            continue
-        if package == "flip_flop" and used in FLOOR_OF:
-            assert used == room or FLOOR_OF[used] < FLOOR_OF[room], f"{room} uses {used}"
+    for used in map(room_of, modules_used(module)):
+        assert used == room or FLOOR_OF[used] < FLOOR_OF[room], f"{room} uses {used}"
+
+
+def test_modules_import_without_circles():
+    TopologicalSorter({module: modules_used(module) for module in IMPORTS}).prepare()
+
+
+def test_no_module_imports_from_a_package_that_holds_it():
+    for module in IMPORTS:
+        for used in modules_used(module):
+            assert not module.startswith(f"{used}."), f"{module} imports from {used}"
 
 
 @pytest.mark.parametrize("room", MAY_IMPORT)
-def test_a_pure_room_knows_only_its_libraries(room):
-    used = {name.split(".")[0] for path in MODULES if room_of(path) == room for name in imports_of(NODES[path])}
-    assert used <= MAY_IMPORT[room] | sys.stdlib_module_names | {"flip_flop"}
+def test_a_pure_room_imports_its_libraries_only(room):
+    used = {name.split(".")[0] for module, names in IMPORTS.items() if room_of(module) == room for name in names}
+    assert used - sys.stdlib_module_names - {"flip_flop"} == MAY_IMPORT[room]
