@@ -3,11 +3,12 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from operator import attrgetter
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from flip_flop.console import warn_once
 from flip_flop.errors import InputError, Value, reason_of
@@ -183,137 +184,170 @@ def _flips_by(factor: str) -> Metric:
     return Metric(f"{factor}_flips", title, FLIP_RATE.of(counts), title.capitalize(), meaning, higher_is_better=False)
 
 
-def _unless_nan(values: Float[np.ndarray, " instances"] | None) -> Float[np.ndarray, " instances"] | None:
-    return None if values is None or np.isnan(values).any() else values
+def _without_majority(data: Scores) -> Float[np.ndarray, " instances"] | None:
+    """Return 1 for each instance on which no label has more than half of the templates, else 0."""
+    return lacks_consensus(data.predictions)
+
+
+def _posix(data: Scores) -> Float[np.ndarray, " instances"] | None:
+    """Return the sensitivity of each instance, or None if one has no value."""
+    sensitivity = instance_posix(data.scores)
+    return None if sensitivity is None or np.isnan(sensitivity).any() else sensitivity
+
+
+def _calibration_error(data: Scores) -> float:
+    """Return the mean calibration error of the templates."""
+    return float(calibration_error_per_template(data).mean())
+
+
+def _unread(data: Scores) -> Bool[np.ndarray, "instances templates"] | None:
+    """Return the answers that cannot be read, or None if the model chose among the labels."""
+    unread = data.predictions < 0
+    return unread if data.is_generated or unread.any() else None
+
+
+def _unread_share(data: Scores) -> Float[np.ndarray, " instances"] | None:
+    """Return the share of unreadable answers to each instance."""
+    unread = _unread(data)
+    return None if unread is None else unread.mean(axis=1)
+
+
+def _num_distinct(data: Scores) -> Int[np.ndarray, " instances"] | None:
+    """Count the different readable answers to each instance, if answers are open."""
+    if not data.answered:
+        return None
+    return (vote_counts(data.predictions, data.num_labels) > 0).sum(axis=1)
 
 
 _voted = attrgetter("voted")
-_METRICS = {
-    metric.name: metric
-    for metric in (
-        Metric("observed_agreement", "P_o", AGREEMENT, "Agreement Pₒ", "How likely two templates give the same label."),
-        _of_labels("mean_f1", "mean F1", MEAN_F1, "Mean F1", "F1 of one template, averaged over templates."),
-        _spread("f1_std", "sigma_F1", np.std, "σ of F1", "The population standard deviation of F1 over templates."),
-        _of_labels(
-            "macro_f1",
-            "macro F1",
-            MEAN_F1.of(partial(replace, average="macro")),
-            "Macro-F1",
-            "F1 averaged over all labels, then over templates.",
-        ),
-        _against_gold("accuracy", "accuracy", ACCURACY, "Accuracy", "Right answers, averaged over templates."),
-        _of_labels("vote_f1", "vote F1", MEAN_F1.of(_voted), "Vote F1", "F1 of the templates' majority vote."),
-        _against_gold(
-            "vote_accuracy",
-            "vote accuracy",
-            ACCURACY.of(_voted),
-            "Vote accuracy",
-            "Accuracy of the templates' majority vote.",
-        ),
-        Metric(
-            "no_consensus_share",
-            "no consensus",
-            mean_statistic(lambda data: lacks_consensus(data.predictions), bounds=(0.0, 1.0)),
-            "No majority",
-            "Instances on which no label has more than half of the templates.",
-            higher_is_better=False,
-        ),
-        Metric(
-            "fleiss_kappa",
-            "kappa",
-            FLEISS_KAPPA,
-            "Fleiss' κ",
-            "Agreement beyond chance: 0 is what these label shares reach by chance, 100 is full agreement. No value "
-            "where all answers are one label.",
-            needs_labels=True,
-        ),
-        Metric(
-            "posix",
-            "POSIX",
-            mean_statistic(lambda data: _unless_nan(instance_posix(data.scores))),
-            "POSIX",
-            "How far an answer's log-probability moves, in nats, when another template asks.",
-            higher_is_better=False,
-            in_percent=False,
-            needs_probabilities=True,
-        ),
-        _spread("f1_spread", "F1 spread", np.ptp, "F1 spread", "F1 of the best template minus F1 of the worst."),
-        _of_labels(
-            "ensemble_f1",
-            "ensemble F1",
-            MEAN_F1.of(attrgetter("ensembled")),
-            "Ensemble F1",
-            "F1 of the label with the largest mean probability over templates.",
-            needs_probabilities=True,
-        ),
-        _of_labels(
-            "ece",
-            "ECE",
-            lambda data: float(calibration_error_per_template(data).mean()),
-            "ECE",
-            "Expected calibration error: confidence of a template's predictions minus their accuracy, in ten bins.",
-            higher_is_better=False,
-            has_interval=False,
-            needs_probabilities=True,
-        ),
-        *map(_flips_by, ("wording", "order")),
-        _of_labels(
-            "cohen_kappa",
-            "Cohen kappa",
-            COHEN_KAPPA,
-            "Cohen's κ",
-            "Agreement of a template with the gold labels beyond chance, averaged over templates. On a scale, with "
-            "quadratic weights.",
-        ),
-        _of_labels(
-            "vote_kappa",
-            "vote kappa",
-            COHEN_KAPPA.of(_voted),
-            "Vote κ",
-            "Agreement of the templates' majority vote with the gold labels beyond chance.",
-        ),
-        _against_gold(
-            "token_f1",
-            "token F1",
-            ANSWERED["token_f1"],
-            "Token F1",
-            "Open answers: F1 of the words of an answer and of the nearest reference, averaged over templates.",
-        ),
-        Metric(
-            "unmapped_share",
-            "unreadable",
-            mean_statistic(
-                lambda data: (
-                    (data.predictions < 0).mean(axis=1) if data.is_generated or data.predictions.min() < 0 else None
-                ),
-                bounds=(0.0, 1.0),
-            ),
-            "Unreadable",
-            "Generated answers that are no label, or cannot be read. They agree with nothing.",
-            higher_is_better=False,
-        ),
-        Metric(
-            "distinct_answers",
-            "distinct",
-            mean_statistic(
-                lambda data: (vote_counts(data.predictions, data.num_labels) > 0).sum(axis=1) if data.answered else None
-            ),
-            "Distinct answers",
-            "Open answers: different readable answers to an instance.",
-            higher_is_better=False,
-            in_percent=False,
-        ),
-        Metric(
-            "answer_length",
-            "length",
-            ANSWERED["length"],
-            "Answer length",
-            "Open answers: characters of a generated text.",
-            higher_is_better=None,
-            in_percent=False,
-        ),
-    )
-}
+_MACRO_F1 = MEAN_F1.of(partial(replace, average="macro"))
+_ENSEMBLE_F1 = MEAN_F1.of(attrgetter("ensembled"))
+_NO_CONSENSUS = mean_statistic(_without_majority, bounds=(0.0, 1.0))
+_UNREAD = mean_statistic(_unread_share, bounds=(0.0, 1.0))
+
+# The order of the groups is the order of the metrics in tables.
+_OF_THE_PAPER = (
+    Metric("observed_agreement", "P_o", AGREEMENT, "Agreement Pₒ", "How likely two templates give the same label."),
+    _of_labels("mean_f1", "mean F1", MEAN_F1, "Mean F1", "F1 of one template, averaged over templates."),
+    _spread("f1_std", "sigma_F1", np.std, "σ of F1", "The population standard deviation of F1 over templates."),
+)
+_CORRECTNESS = (
+    _of_labels("macro_f1", "macro F1", _MACRO_F1, "Macro-F1", "F1 averaged over all labels, then over templates."),
+    _against_gold("accuracy", "accuracy", ACCURACY, "Accuracy", "Right answers, averaged over templates."),
+    _of_labels("vote_f1", "vote F1", MEAN_F1.of(_voted), "Vote F1", "F1 of the templates' majority vote."),
+    _against_gold(
+        "vote_accuracy",
+        "vote accuracy",
+        ACCURACY.of(_voted),
+        "Vote accuracy",
+        "Accuracy of the templates' majority vote.",
+    ),
+)
+_CONSISTENCY = (
+    Metric(
+        "no_consensus_share",
+        "no consensus",
+        _NO_CONSENSUS,
+        "No majority",
+        "Instances on which no label has more than half of the templates.",
+        higher_is_better=False,
+    ),
+    Metric(
+        "fleiss_kappa",
+        "kappa",
+        FLEISS_KAPPA,
+        "Fleiss' κ",
+        "Agreement beyond chance: 0 is what these label shares reach by chance, 100 is full agreement. No value "
+        "where all answers are one label.",
+        needs_labels=True,
+    ),
+    Metric(
+        "posix",
+        "POSIX",
+        mean_statistic(_posix),
+        "POSIX",
+        "How far an answer's log-probability moves, in nats, when another template asks.",
+        higher_is_better=False,
+        in_percent=False,
+        needs_probabilities=True,
+    ),
+    _spread("f1_spread", "F1 spread", np.ptp, "F1 spread", "F1 of the best template minus F1 of the worst."),
+)
+_OF_PROBABILITIES = (
+    _of_labels(
+        "ensemble_f1",
+        "ensemble F1",
+        _ENSEMBLE_F1,
+        "Ensemble F1",
+        "F1 of the label with the largest mean probability over templates.",
+        needs_probabilities=True,
+    ),
+    _of_labels(
+        "ece",
+        "ECE",
+        _calibration_error,
+        "ECE",
+        "Expected calibration error: confidence of a template's predictions minus their accuracy, in ten bins.",
+        higher_is_better=False,
+        has_interval=False,
+        needs_probabilities=True,
+    ),
+)
+_FLIPS = (_flips_by("wording"), _flips_by("order"))
+_KAPPAS = (
+    _of_labels(
+        "cohen_kappa",
+        "Cohen kappa",
+        COHEN_KAPPA,
+        "Cohen's κ",
+        "Agreement of a template with the gold labels beyond chance, averaged over templates. On a scale, with "
+        "quadratic weights.",
+    ),
+    _of_labels(
+        "vote_kappa",
+        "vote kappa",
+        COHEN_KAPPA.of(_voted),
+        "Vote κ",
+        "Agreement of the templates' majority vote with the gold labels beyond chance.",
+    ),
+)
+_OF_WRITTEN_ANSWERS = (
+    _against_gold(
+        "token_f1",
+        "token F1",
+        ANSWERED["token_f1"],
+        "Token F1",
+        "Open answers: F1 of the words of an answer and of the nearest reference, averaged over templates.",
+    ),
+    Metric(
+        "unmapped_share",
+        "unreadable",
+        _UNREAD,
+        "Unreadable",
+        "Generated answers that are no label, or cannot be read. They agree with nothing.",
+        higher_is_better=False,
+    ),
+    Metric(
+        "distinct_answers",
+        "distinct",
+        mean_statistic(_num_distinct),
+        "Distinct answers",
+        "Open answers: different readable answers to an instance.",
+        higher_is_better=False,
+        in_percent=False,
+    ),
+    Metric(
+        "answer_length",
+        "length",
+        ANSWERED["length"],
+        "Answer length",
+        "Open answers: characters of a generated text.",
+        higher_is_better=None,
+        in_percent=False,
+    ),
+)
+_GROUPS = (_OF_THE_PAPER, _CORRECTNESS, _CONSISTENCY, _OF_PROBABILITIES, _FLIPS, _KAPPAS, _OF_WRITTEN_ANSWERS)
+_METRICS = {metric.name: metric for metric in chain.from_iterable(_GROUPS)}
 METRICS = PluginTable("flip_flop.metrics", _METRICS)
 
 
@@ -378,49 +412,52 @@ def summarise(
         >>> summary["observed_agreement"], summary["f1_per_template"]
         (0.5, {'plain': 1.0, 'formal': 0.0})
     """
-    names, (num_instances, num_templates, num_labels) = list(template_names), scores.shape
+    names = list(template_names)
+    num_instances, num_templates, num_labels = scores.shape
     if not len(names) == len(set(names)) == num_templates:
         raise ValueError(f"Each of {num_templates} templates needs a unique name. The names are {names}.")
     if num_instances == 0:
         raise ValueError("The set of instances is empty.")
     data = Scores(read_only(scores.view()), read_only(gold.view()), f1, **design)
     predictions = data.predictions
-    answers, reference = data.answers, None if data.answered else gold
 
     def by_template(values: np.ndarray | None) -> dict[str, Any] | None:
         return None if values is None else dict(zip(names, values.tolist(), strict=True))
 
-    with_interval = [metric for metric in METRICS.values() if intervals and metric.has_interval]
     kappas = [METRICS["cohen_kappa"].value(data.single(template)) for template in range(num_templates)]
-    ends_of = {metric.name: metric.interval(data, seed=seed) for metric in with_interval}
-    return {
-        **{name: metric.value(data) for name, metric in METRICS.items()},
-        "f1_per_template": by_template(
-            None if data.answered else f1_per_template(predictions, gold, num_labels=num_labels, average=f1)
-        ),
-        "accuracy_per_template": by_template(accuracy_per_template(data)),
-        "cohen_kappa_per_template": dict(zip(names, kappas, strict=True)) if kappas != [None] * num_templates else None,
-        "label_shares": label_shares(predictions, num_labels).tolist(),
-        "label_shares_per_template": by_template(label_shares_per_template(predictions, num_labels)),
-        "collapsed": is_collapsed(answers, data.num_answers, reference),
-        "constant_templates": np.array(names)[constant_templates(answers, reference)].tolist(),
-        "num_instances": num_instances,
-        "num_templates": num_templates,
-        "num_labels": num_labels,
-        "intervals": {name: ends and list(ends) for name, ends in ends_of.items()},
-        "flip_pairs": _num_pairs(data),
-        **(
-            {"unmapped_share_per_template": by_template((predictions < 0).mean(axis=0))}
-            if data.is_generated or predictions.min() < 0
-            else {}
-        ),
-        **{
-            f"{name}_per_template": by_template(values.mean(axis=0) if len(values) else None)
-            for name, values in {**data.answered, **data.labelled.answered}.items()
-            if name in ANSWERED
-        },
-        **({"absent": _absent(data)} if data.is_generated else {}),
-    }
+    interval_of: dict[str, list[float] | None] = {}
+    for metric in METRICS.values():
+        if intervals and metric.has_interval:
+            interval = metric.interval(data, seed=seed)
+            interval_of[metric.name] = interval and list(interval)
+    summary: dict[str, Any] = {name: metric.value(data) for name, metric in METRICS.items()}
+    gold_answers = None
+    gold_f1 = None
+    if not data.answered:
+        gold_answers = gold
+        gold_f1 = f1_per_template(predictions, gold, num_labels=num_labels, average=f1)
+    is_constant = constant_templates(data.answers, gold_answers)
+    summary["f1_per_template"] = by_template(gold_f1)
+    summary["accuracy_per_template"] = by_template(accuracy_per_template(data))
+    summary["cohen_kappa_per_template"] = None if kappas == [None] * num_templates else by_template(np.array(kappas))
+    summary["label_shares"] = label_shares(predictions, num_labels).tolist()
+    summary["label_shares_per_template"] = by_template(label_shares_per_template(predictions, num_labels))
+    summary["collapsed"] = is_collapsed(data.answers, data.num_answers, gold_answers)
+    summary["constant_templates"] = np.array(names)[is_constant].tolist()
+    summary["num_instances"] = num_instances
+    summary["num_templates"] = num_templates
+    summary["num_labels"] = num_labels
+    summary["intervals"] = interval_of
+    summary["flip_pairs"] = _num_pairs(data)
+    unread = _unread(data)
+    if unread is not None:
+        summary["unmapped_share_per_template"] = by_template(unread.mean(axis=0))
+    for name, values in data.labelled.answered.items():
+        if name in ANSWERED:
+            summary[f"{name}_per_template"] = by_template(values.mean(axis=0) if len(values) else None)
+    if data.is_generated:
+        summary["absent"] = _absent(data)
+    return summary
 
 
 def _num_pairs(data: Scores) -> dict[str, int]:
