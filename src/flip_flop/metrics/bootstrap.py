@@ -228,8 +228,10 @@ def _resampled(
     resamples = max(resamples, 2 + int(2 / (1 - confidence)))
     if not isinstance(statistic, SumStatistic):
         random = generator(seed, "bootstrap", num_instances)
-        draws = (random.integers(num_instances, size=num_instances) for _ in range(resamples))
-        values = [statistic(*(array[rows] for array in data)) for rows in draws]
+        values = []
+        for _ in range(resamples):
+            rows = random.integers(num_instances, size=num_instances)
+            values.append(statistic(*(array[rows] for array in data)))
         return np.array([values] * 4, dtype=np.float64)  # None is NaN
     kept = getattr(data[0], "resampled", {}) if len(data) == 1 else {}
     key = (statistic, resamples, seed)

@@ -26,10 +26,18 @@ MIN_LABELLED = 50  # Below, F1 does not rank the templates, and none is chosen.
 CONSTANT_SHARE, LABEL_BIAS, CLEARLY_BELOW = 0.9, 0.1, 0.1
 
 Fault = Literal["constant", "label preference", "low F1", "low agreement"]
+
+
+def _mean_extremes(agrees: Float[np.ndarray, "instances templates"]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the contributions of an instance of zeros and of an instance of ones."""
+    num_templates = agrees.shape[1]
+    return np.eye(1, num_templates + 1, num_templates), np.ones((1, num_templates + 1))
+
+
 _MEAN_PER_TEMPLATE = SumStatistic(
     contributions=lambda agrees: np.column_stack([agrees, np.ones(len(agrees))]),
     value=lambda sums: sums[:, :-1] / sums[:, -1:],
-    extremes=lambda agrees: (np.eye(1, agrees.shape[1] + 1, agrees.shape[1]), np.ones((1, agrees.shape[1] + 1))),
+    extremes=_mean_extremes,
 )
 
 
@@ -208,33 +216,39 @@ def rank_templates(data: Scores, calibrated: Scores | None = None, *, confidence
         >>> rank_templates(Scores(scores, np.array([-1, -1]))).order
         [1, 0, 2]
     """
-    predictions, votes = data.predictions, peer_votes((calibrated or data).scores)
+    predictions = data.predictions
+    votes = peer_votes((calibrated or data).scores)
     agrees = ((predictions == votes) & (predictions >= 0)).astype(np.float64)
-    labelled, answers = data.labelled, data.answers
+    agreement = agrees.mean(axis=0)
+    labelled = data.labelled
     f1 = f1_per_template(predictions, data.gold, num_labels=data.num_labels, average=data.average)
     if data.answered:
         f1 = accuracy_per_template(data)
     by_f1 = len(labelled) >= MIN_LABELLED
-    shares = label_shares_per_template(answers, data.num_answers)
-    constancy, top = shares.max(axis=1), shares.argmax(axis=1)
-    reference = (labelled.gold[:, None] if by_f1 else votes) == top
-    constant = (constancy >= CONSTANT_SHARE) & (constancy - reference.mean(axis=0) >= COLLAPSE_EXCESS)
+    shares = label_shares_per_template(data.answers, data.num_answers)
+    constancy = shares.max(axis=1)
+    top_label = shares.argmax(axis=1)
+    reference = labelled.gold[:, None] if by_f1 else votes
+    expected_share = (reference == top_label).mean(axis=0)
+    constant = (constancy >= CONSTANT_SHARE) & (constancy - expected_share >= COLLAPSE_EXCESS)
     constant &= by_f1 | (predictions.shape[1] > 1)  # without labels, a single template has no reference
     if data.answered:  # votes and gold labels are numbered in another way
-        constant = constant_templates(answers)
-    values = f1 if by_f1 and f1 is not None else agrees.mean(axis=0)
+        constant = constant_templates(data.answers)
+    values = agreement
+    low: Fault = "low agreement"
+    if by_f1 and f1 is not None:
+        values = f1
+        low = "low F1"
     order = np.lexsort((-values, constant)).tolist()
     bias = None if data.is_generated else label_preference(data.scores)
-    best = order[0]
     width = simultaneous_width(*resampled_per_template(labelled, None if by_f1 else agrees), confidence=confidence)
-    gaps = values - values[best]
-    differences = [
-        (gap, gap - width, gap + width) if index != best else None for index, gap in enumerate(gaps.tolist())
-    ]
+    gaps = values - values[order[0]]
+    differences: list[tuple[float, float, float] | None] = [(gap, gap - width, gap + width) for gap in gaps.tolist()]
+    differences[order[0]] = None
     faults: list[Fault | None] = [None] * len(order)
     for template in np.flatnonzero(gaps + width < -CLEARLY_BELOW).tolist():
-        biased = bias is not None and np.abs(bias[template]).sum() / 2 >= LABEL_BIAS
-        faults[template] = "label preference" if biased else "low F1" if by_f1 else "low agreement"
+        is_biased = bias is not None and np.abs(bias[template]).sum() / 2 >= LABEL_BIAS
+        faults[template] = "label preference" if is_biased else low
     for template in np.flatnonzero(constant).tolist():
         faults[template] = "constant"
-    return TemplateRanking(agrees.mean(axis=0), f1, by_f1, bias, constancy, top, order, differences, faults)
+    return TemplateRanking(agreement, f1, by_f1, bias, constancy, top_label, order, differences, faults)
