@@ -167,11 +167,12 @@ def asked_columns(rows: Rows, texts: Sequence[str], label: str | None) -> tuple[
     return texts, label or (None if reference in texts else reference)
 
 
-def _named(rows: Rows, names: Sequence[str], known: Sequence[str], ask: Ask = None) -> str | None:
-    """Return the column of the first known name, in any case; ``E-INIT`` for two of it, unless ``ask`` follows."""
-    alike = ([name for name in names if name.strip().lower() == each] for each in known)
-    found = next(filter(None, alike), [])
-    exact = [name for name in found if name in known] or found
+def _named(rows: Rows, names: Sequence[str], wanted: Sequence[str], ask: Ask = None) -> str | None:
+    """Return the column of the first wanted name, in any case; ``E-INIT`` for two of it, unless ``ask`` follows."""
+    plain = [name.strip().lower() for name in names]
+    first = next((name for name in wanted if name in plain), None)
+    alike = [name for name in names if name.strip().lower() == first]
+    exact = [name for name in alike if name in wanted] or alike
     if len(exact) > 1 and ask is None:
         raise InputError(
             "E-INIT",
@@ -208,33 +209,31 @@ def _options(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _label_column(rows: Rows, names: Sequence[str], labels: Sequence[str], ask: Ask) -> str | None:
-    cells = {name: list(map(only_item, _cells(rows, name, labels))) for name in names}
-    plain = (
-        name
-        for name in names
-        if name.lower() in LABEL_NAMES or all(isinstance(value, str | int | float) for value in cells[name])
-    )
-    kinds = {name: set(map(cell_text, cells[name])) for name in plain}
-    candidates = [
-        name
-        for name, found in kinds.items()
-        if 2 <= len(found) <= MAX_LABELS and len(found) < len(cells[name]) and max(map(len, found)) <= _LABEL_LENGTH
-    ]
-    fitting = [name for name in candidates if labels and kinds[name] <= set(labels)]
-    found = fitting[0] if len(fitting) == 1 else _named(rows, candidates, LABEL_NAMES, ask)
-    if labels and not fitting and found is None and ask is None:  # words for numbers, or labels of no column
-        candidates = [name for name in candidates if len(kinds[name]) == len(labels)]
-    found = found or (candidates[0] if len(candidates) == 1 else None)
+    values_of: dict[str, set[str]] = {}
+    for name in names:
+        cells = list(map(only_item, _cells(rows, name, labels)))
+        if name.lower() not in LABEL_NAMES and not all(isinstance(cell, str | int | float) for cell in cells):
+            continue
+        values = set(map(cell_text, cells))
+        if 2 <= len(values) <= MAX_LABELS and len(values) < len(cells) and max(map(len, values)) <= _LABEL_LENGTH:
+            values_of[name] = values
+    candidates = list(values_of)
+    fitting = [name for name in candidates if labels and values_of[name] <= set(labels)]
+    column = fitting[0] if len(fitting) == 1 else _named(rows, candidates, LABEL_NAMES, ask)
+    if labels and not fitting and column is None and ask is None:  # words for numbers, or labels of no column
+        candidates = [name for name in candidates if len(values_of[name]) == len(labels)]
+    if column is None and len(candidates) == 1:
+        (column,) = candidates
     if ask is not None and candidates:
-        answer = ask("Which column holds the labels?", found or "none", [*candidates, "none"])
+        answer = ask("Which column holds the labels?", column or "none", [*candidates, "none"])
         return None if answer == "none" else answer
-    if found is None and candidates:
+    if column is None and candidates:
         raise InputError(
             "E-INIT",
             f"{rows.source}: the labels may be in {_listed(candidates)}.",
             "Give --label COLUMN, or --label none.",
         )
-    return found
+    return column
 
 
 def _label_values(rows: Rows, label: str, labels: Sequence[str]) -> dict[str, int]:
@@ -267,22 +266,19 @@ def _label_values(rows: Rows, label: str, labels: Sequence[str]) -> dict[str, in
 def _text_columns(rows: Rows, names: Sequence[str], ask: Ask) -> tuple[str, ...]:
     worded = [name for name in names if _has_words(rows, name)]
     candidates = [name for name in worded if _is_text(rows, name)]
-    if pair := next((pair for pair in PAIR_NAMES if {name.strip().lower() for name in worded}.issuperset(pair)), ()):
-        return tuple(name for part in pair if (name := _named(rows, worded, [part])))
+    plain = {name.strip().lower() for name in worded}
+    for pair in PAIR_NAMES:
+        if plain.issuperset(pair):
+            return tuple(name for part in pair if (name := _named(rows, worded, [part])))
     alone = candidates[0] if len(candidates) == 1 else _named(rows, worded, _TEXT_NAMES, ask)
     if alone is None and not candidates and len(worded) == 1:
         (alone,) = worded
     if ask is not None and worded:
-        shown = candidates or worded
-        return (ask("Which column holds the text?", alone or shown[0], shown),)
+        choices = candidates or worded
+        return (ask("Which column holds the text?", alone or choices[0], choices),)
     if alone is None:
-        raise InputError(
-            "E-INIT",
-            f"{rows.source}: the text may be in {_listed(candidates)}."
-            if candidates
-            else f"{rows.source}: no column holds texts.",
-            "Give --text COLUMN; twice for a pair.",
-        )
+        fault = f"the text may be in {_listed(candidates)}" if candidates else "no column holds texts"
+        raise InputError("E-INIT", f"{rows.source}: {fault}.", "Give --text COLUMN; twice for a pair.")
     return (alone,)
 
 

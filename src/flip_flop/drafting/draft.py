@@ -5,7 +5,8 @@ import re
 import shlex
 import string
 import unicodedata
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -84,68 +85,77 @@ class Draft:
 
     def text(self, out: Path) -> str:
         """Return the text of the task file ``out``. Its paths are relative to its folder."""
-        source = f"path: {_scalar(Path(os.path.relpath(self.source, out.parent)).as_posix())}"
-        source += "".join(f", {key}: {_scalar(value)}" for key, value in self.form.items())
-        label, names = self.columns.label, ", ".join(map(_scalar, self.words))
-        by = f"[{', '.join(map(_scalar, (*self.columns.texts, *self.columns.options)))}]"
         lines = [
             f"# Drafted by flip-flop init {visible(self.source.name, one_line=True)}, as {self.kind}.",
             "# Change the wording and the answers as needed. Paths are relative to this file.",
             f"name: {_scalar(self.source.stem)}",
-        ]
-        if self.parts:
-            trained, blank = self.parts["train"]
-            by_labels = label and trained - blank >= holdout_size(trained)
-            chosen_by = (
-                "on which the adapter is compared with the base" if self.answer
-                else "whose labels choose the checkpoint" if by_labels
-                else "on which the checkpoint is chosen"
-            )  # fmt: skip
-            how = (
-                f"into {'half of ' if blank < trained else ''}the labelled rows for testing and all others for training"
-                if blank
-                else "by its texts, about half and half"
-            )
-            lines += [
-                f"# A file without splits is divided {how}. Training rows are",
-                f"# not audited. F2C uses no label; a tenth of the training rows is held out, {chosen_by}.",
-                f"# To audit all rows, write test: {{{source}}} and leave train out, or name another file there.",
-                "data:",
-                *(f"  {part}: {{{source}, part: {part}, by: {by}}}" for part in self.parts),
-            ]
-        else:
-            hint = "# To train, name a file of other rows, which need no labels: train: more.csv"
-            lines += [hint, "data:", f"  test: {{{source}}}"]
-        no_label = "# No column of labels: there is agreement, but no F1."
-        is_scale = self.kind == "judge" and len(self.labels) > 2 and are_grades(self.labels)
-        answer, hint = [], "# Each has an answer for every label, in the labels' order. Three or more can out-vote one."
-        if self.answer:
-            no_label = "# No column of right answers: there is agreement, but no accuracy."
-            stop = ", ".join(map(_quoted, self.answer.stop))
-            answer = ["# How to extract and end an answer: docs/how-to/open-answers.md."]
-            extract = f", extract: {_scalar(self.answer.extract)}" if self.answer.extract else ""
-            length = self.answer.max_tokens
-            answer += [f"answer: {{kind: {self.answer.kind}{extract}, stop: [{stop}], max_tokens: {length}}}"]
-            hint = "# Each asks the same in other words. Three or more can out-vote one."
-        lines += [
-            f"label_field: {_scalar(label)}" if label else no_label,
-            *answer,
-            *(f"id_field: {_scalar(name)}" for name in self.columns.ids),
-            *([f"labels: [{', '.join(map(_label, self.labels))}]"] if self.labels else []),
-            *(["scale: true    # the labels are grades in order"] if is_scale else []),
-            *([f"label_names: [{names}]    # what reports call them"] if self.words != self.labels else []),
-            hint,
+            *self._data_lines(out),
+            *self._label_lines(),
             "templates:",
         ]
         for template in self.templates:
-            lines += [
-                f"  - name: {_scalar(template.name)}",
-                f"    jinja: {_quoted(template.jinja)}",
-                *([f"    answer_choices: {_quoted(template.answer_choices)}"] if template.answer_choices else []),
-                *([f"    wording: {_scalar(template.wording)}"] if template.wording else []),
-                *([f"    order: {_scalar(template.order)}"] if template.order else []),
-            ]
+            lines += _template_lines(template)
         return "\n".join(lines) + "\n"
+
+    def _data_lines(self, out: Path) -> list[str]:
+        """Return the entry of the data, with a comment on the division of the file."""
+        source = f"path: {_scalar(Path(os.path.relpath(self.source, out.parent)).as_posix())}"
+        source += "".join(f", {key}: {_scalar(value)}" for key, value in self.form.items())
+        if not self.parts:
+            hint = "# To train, name a file of other rows, which need no labels: train: more.csv"
+            return [hint, "data:", f"  test: {{{source}}}"]
+        num_rows, num_blank = self.parts["train"]
+        how = "by its texts, about half and half"
+        if num_blank:
+            tested = "half of the labelled rows" if num_blank < num_rows else "the labelled rows"
+            how = f"into {tested} for testing and all others for training"
+        chosen_by = "on which the checkpoint is chosen"
+        if self.answer:
+            chosen_by = "on which the adapter is compared with the base"
+        elif self.columns.label and num_rows - num_blank >= holdout_size(num_rows):
+            chosen_by = "whose labels choose the checkpoint"
+        by = ", ".join(map(_scalar, (*self.columns.texts, *self.columns.options)))
+        return [
+            f"# A file without splits is divided {how}. Training rows are",
+            f"# not audited. F2C uses no label; a tenth of the training rows is held out, {chosen_by}.",
+            f"# To audit all rows, write test: {{{source}}} and leave train out, or name another file there.",
+            "data:",
+            *(f"  {part}: {{{source}, part: {part}, by: [{by}]}}" for part in self.parts),
+        ]
+
+    def _label_lines(self) -> list[str]:
+        """Return the entries of the labels, or of open answers, with a comment on the templates below them."""
+        lines = ["# No column of labels: there is agreement, but no F1."]
+        hint = "# Each has an answer for every label, in the labels' order. Three or more can out-vote one."
+        if self.answer:
+            lines = ["# No column of right answers: there is agreement, but no accuracy."]
+            hint = "# Each asks the same in other words. Three or more can out-vote one."
+        if self.columns.label:
+            lines = [f"label_field: {_scalar(self.columns.label)}"]
+        if self.answer:
+            extract = f", extract: {_scalar(self.answer.extract)}" if self.answer.extract else ""
+            ending = f"stop: [{', '.join(map(_quoted, self.answer.stop))}], max_tokens: {self.answer.max_tokens}"
+            lines.append("# How to extract and end an answer: docs/how-to/open-answers.md.")
+            lines.append(f"answer: {{kind: {self.answer.kind}{extract}, {ending}}}")
+        lines += [f"id_field: {_scalar(name)}" for name in self.columns.ids]
+        if self.labels:
+            lines.append(f"labels: [{', '.join(map(_label, self.labels))}]")
+        if self.kind == "judge" and len(self.labels) > 2 and are_grades(self.labels):
+            lines.append("scale: true    # the labels are grades in order")
+        if self.words != self.labels:
+            lines.append(f"label_names: [{', '.join(map(_scalar, self.words))}]    # what reports call them")
+        return [*lines, hint]
+
+
+def _template_lines(template: Template) -> list[str]:
+    lines = [f"  - name: {_scalar(template.name)}", f"    jinja: {_quoted(template.jinja)}"]
+    if template.answer_choices:
+        lines.append(f"    answer_choices: {_quoted(template.answer_choices)}")
+    if template.wording:
+        lines.append(f"    wording: {_scalar(template.wording)}")
+    if template.order:
+        lines.append(f"    order: {_scalar(template.order)}")
+    return lines
 
 
 def draft_task(
@@ -194,7 +204,8 @@ def draft_task(
     usual = ("first", "second") if len(texts) > 2 else ("fail", "pass")
     is_named = label is not None or bool(labels)
     if kind == "judge" and not is_named and (label := verdict_column(rows, texts)) is not None:
-        labels = usual if {label_text(row.fields.get(label)) for row in rows.rows} <= {"", *usual} else ()
+        verdicts = {label_text(row.fields.get(label)) for row in rows.rows}
+        labels = usual if verdicts <= {"", *usual} else ()
     is_open = kind == "open"
     if is_open and labels:
         raise InputError("E-INIT", "--labels are of answer choices, and open answers have none.", "Leave it out.")
@@ -202,7 +213,8 @@ def draft_task(
         texts, label = asked_columns(rows, texts, label)
     columns = find_columns(rows, texts=texts, label=label, labels=labels, ask=ask, is_open=is_open)
     values, words = ((), ()) if is_open else _labels(rows, columns, tuple(labels), kind, ask, usual)
-    has_options, has_question = bool(columns.options), [*map(str.lower, columns.texts[1:])] == ["question"]
+    has_options = bool(columns.options)
+    has_question = [*map(str.lower, columns.texts[1:])] == ["question"]
     of_a_pair = kind in ("entailment", "yes_no") or "entail" in " ".join(words).lower()
     is_known_pair = tuple(name.strip().lower() for name in columns.texts) in PAIR_NAMES
     is_pair = len(columns.texts) > 1 and (of_a_pair or has_question or is_known_pair)
@@ -225,14 +237,15 @@ def draft_task(
             f"{rows.source}: the meaning of {', '.join(map(repr, words))} is unknown.",
             "Add --kind, and --labels with a word for each label.",
         )
-    given = {
-        name
-        for name, there in (
-            *(("question", question or word or is_pair), ("other", is_pair), ("options", has_options)),
-            *(("pair", len(texts) > 2), ("other", kind == "judge" and len(texts) == 2)),
-        )
-        if there
-    }
+    given = set()
+    if question or word or is_pair:
+        given.add("question")
+    if is_pair or (kind == "judge" and len(texts) == 2):
+        given.add("other")
+    if has_options:
+        given.add("options")
+    if len(texts) > 2:
+        given.add("pair")
     printed = [str(row.fields.get(name)) for row in rows.rows[:LINTED_ROWS] for name in columns.texts]
     phrasings, order = choose_phrasings(kind, words, given, by_place=bool(labels), texts=printed, among=entries)
     is_known = prompt or is_open or phrasings.order(words, by_place=False)
@@ -245,7 +258,8 @@ def draft_task(
     if options:
         values = words = _option_labels(rows, columns)
         order = tuple(range(len(values)))
-    values, words = tuple(values[index] for index in order), tuple(words[index] for index in order)
+    values = tuple(values[index] for index in order)
+    words = tuple(words[index] for index in order)
     templates = make_templates(
         phrasings, columns=rows.columns(), texts=columns.texts, words=words, options=options, question=question
     )
@@ -260,14 +274,20 @@ def draft_task(
     if answer is not None:
         drafted = Task(rows.source, TemplateSet(tuple(templates)), label_field=columns.label, answer=answer)
         drafted.references(replace(rows, rows=rows.rows[:LINTED_ROWS]))  # refuses what an audit cannot read
-    by, is_divided = (*columns.texts, *columns.options), len(rows) >= MIN_ROWS_TO_DIVIDE
-    known = label_words(values, answer)
-    found = parts_of([row.fields for row in rows.rows], by, columns.label, known) if is_divided else []
-    parts = {part: ([name for name, _ in found].count(part), found.count((part, True))) for part in PARTS if found}
+    parts = _count_parts(rows, columns, label_words(values, answer))
     form = {key: rows.provenance[key] for key in ("delimiter", "encoding") if key in rows.provenance}
     return Draft(
         Path(rows.source), kind, columns, values, words, tuple(templates), language, parts, form, findings, answer
     )
+
+
+def _count_parts(rows: Rows, columns: Columns, labels: Collection[object]) -> dict[str, tuple[int, int]]:
+    """Count the rows and the blank labels of each part, unless the file is too small to be divided."""
+    if len(rows) < MIN_ROWS_TO_DIVIDE:
+        return {}
+    fields = [row.fields for row in rows.rows]
+    counts = Counter(parts_of(fields, (*columns.texts, *columns.options), columns.label, labels))
+    return {part: (counts[part, False] + counts[part, True], counts[part, True]) for part in PARTS}
 
 
 def _labels(

@@ -44,10 +44,17 @@ class Phrasings:
         roles = list(self.roles.values())
         if len(words) != len(roles):
             return None
-        found = [[index for index, word in enumerate(words) if word.strip().lower() in known] for known in roles]
-        if all(len(places) == 1 for places in found):
-            return tuple(places[0] for places in found)
-        is_known_elsewhere = any(index != role for role, places in enumerate(found) for index in places)
+        plain = [word.strip().lower() for word in words]
+        order: list[int] = []
+        is_known_elsewhere = False
+        for role, role_words in enumerate(roles):
+            labels = [label for label, word in enumerate(plain) if word in role_words]
+            if len(labels) == 1:
+                order += labels
+            if labels not in ([], [role]):
+                is_known_elsewhere = True
+        if len(order) == len(roles):
+            return tuple(order)
         return tuple(range(len(words))) if by_place and not is_known_elsewhere else None
 
     def shared_words(self, texts: Iterable[str]) -> int:
@@ -185,9 +192,13 @@ def make_templates(
     def printed(name: str) -> str:
         return f"{{{{ {reference(name, columns)}{'|trim' if name in compared else ''} }}}}"
 
-    letters = string.ascii_uppercase[:count] if count <= 26 else [str(index + 1) for index in range(count)]
-    listed = list(map(printed, options)) or [_literal(word) for word in words]
-    text, other, second = list(map(printed, texts)), "", ""
+    letters = list(string.ascii_uppercase[:count])
+    if count > len(letters):
+        letters = [str(index + 1) for index in range(count)]
+    choices = list(map(printed, options)) or list(map(_literal, words))
+    lettered = [f"{letter}. {choice}" for letter, choice in zip(letters, choices, strict=True)]
+    text = list(map(printed, texts))
+    other = second = ""
     if phrasings.needs == "pair":
         *text, other, second = text
     if phrasings.needs == "other" or (phrasings.needs == "question" and len(text) > 1 and not question):
@@ -197,16 +208,19 @@ def make_templates(
         "other": other,
         "second": second,
         "question": _literal(question) or other,
-        "names": ", ".join(listed[:-1]) + f" and {listed[-1]}" if listed else "",
-        "letters": "\n".join(f"{letter}. {option}" for letter, option in zip(letters, listed, strict=True)),
-        "options": "\n".join(f"- {option}" for option in listed),
+        "names": ", ".join(choices[:-1]) + f" and {choices[-1]}" if choices else "",
+        "letters": "\n".join(lettered),
+        "options": "\n".join(f"- {choice}" for choice in choices),
     }
-    answers = {"$names": listed, "$options": listed, "$letters": list(letters)}
+    answers = {"$names": choices, "$options": choices, "$letters": letters}
     templates = []
     for entry in phrasings.phrasings:
-        name, chosen = entry["name"], entry.get("answers", ())
-        chosen = answers[chosen] if isinstance(chosen, str) else chosen
-        jinja, wording = string.Template(entry["jinja"]), name if phrasings.kind == "judge" else None
+        name = entry["name"]
+        chosen = entry.get("answers", ())
+        if isinstance(chosen, str):
+            chosen = answers[chosen]
+        jinja = string.Template(entry["jinja"])
+        wording = name if phrasings.kind == "judge" else None
         template = Template(name, jinja.substitute(values), f" {SEPARATOR} ".join(chosen) or None, wording)
         if second:
             reverse = f" {SEPARATOR} ".join([chosen[1], chosen[0], *chosen[2:]])

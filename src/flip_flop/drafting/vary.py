@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count, islice
@@ -156,30 +156,29 @@ def _plain(text: str) -> str:
     return " ".join(re.findall(r"\w+", text.casefold()))
 
 
-def _judge(task: Task, rows: Sequence[LintRow], found: Sequence[VariedTemplate]) -> list[VariedTemplate]:
+def _judge(task: Task, rows: Sequence[LintRow], variants: Sequence[VariedTemplate]) -> list[VariedTemplate]:
     """Lint the templates together with those of the task, and reject templates with errors."""
     findings = lint_templates(
-        replace(task.templates, templates=(*task.templates, *kept_templates(found))),
+        replace(task.templates, templates=(*task.templates, *kept_templates(variants))),
         rows,
         label_field=task.label_field,
         num_labels=None if task.labels is None else len(task.labels),
     )
-    orders = {variant.name for variant in found if "order" in variant.made}  # their marks move with the options
-    codes: dict[str, list[str]] = {name: [] for name in (*task.templates.names, *(variant.name for variant in found))}
+    orders = {variant.name for variant in variants if "order" in variant.made}  # their marks move with the options
+    codes: dict[str, list[str]] = defaultdict(list)
     errors: dict[str, str] = {}
     for finding in findings:
         if finding.code != "W-TPL-LABEL-ORDER" or finding.template not in orders:
             codes[finding.template].append(finding.code)
         if finding.is_error:
             errors.setdefault(finding.template, f"{finding.code} {finding.message}")
-    return [
-        replace(
-            variant,
-            rejected=variant.rejected or errors.get(variant.name, ""),
-            warnings=tuple(code for code in codes[variant.name] if code not in codes[variant.made["from"]]),
-        )
-        for variant in found
-    ]
+    judged = []
+    for variant in variants:
+        codes_before = codes[variant.made["from"]]
+        warnings = tuple(code for code in codes[variant.name] if code not in codes_before)
+        rejected = variant.rejected or errors.get(variant.name, "")
+        judged.append(replace(variant, rejected=rejected, warnings=warnings))
+    return judged
 
 
 def varied_task_text(source: Path, out: Path, task: Task, found: Sequence[VariedTemplate]) -> str:
