@@ -86,7 +86,8 @@ def align_columns(
         ----  ---
         base  8.1
     """
-    cells = [[visible(cell, one_line=True) for cell in line] for line in lines]
+    printable = functools.partial(visible, one_line=True)
+    cells = [list(map(printable, line)) for line in lines]
     widths = [max(map(text_width, column)) for column in zip(*cells, strict=True)]
     if rule:
         cells.insert(1, ["-" * width for width in widths])
@@ -150,7 +151,9 @@ def points(difference: float | None, decimals: int = 1, *, scale: int = 100) -> 
     if difference is None:
         return MISSING
     digits = f"{abs(scale * difference):.{decimals}f}"
-    return ("±" if float(digits) == 0 else "+" if difference > 0 else "−") + digits
+    if float(digits) == 0:
+        return f"±{digits}"
+    return f"+{digits}" if difference > 0 else f"−{digits}"
 
 
 def percent_interval(interval: tuple[float, float] | None, decimals: int = 1, *, scale: int = 100) -> str:

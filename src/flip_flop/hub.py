@@ -110,8 +110,14 @@ def check_shard(
     name: str, quantization: object = None, device_map: object = None, *, has_launcher: bool = False
 ) -> None:
     """Reject ``--shard`` without a launcher, and for weights that transformers does not shard (``E-DISTRIBUTED``)."""
-    if gguf_name(name) is not None or quantization or device_map:
-        other = "GGUF" if gguf_name(name) else "--load-in" if quantization else "--device-map"
+    other = None
+    if gguf_name(name):
+        other = "GGUF"
+    elif quantization:
+        other = "--load-in"
+    elif device_map:
+        other = "--device-map"
+    if other is not None:
         raise InputError("E-DISTRIBUTED", f"--shard does not work with {other}.", "Leave one of them out.")
     if not has_launcher and num_processes() == 1:
         raise InputError(

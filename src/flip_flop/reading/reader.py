@@ -1,6 +1,6 @@
 """One reader for every answer: of a model, of a reference, and of other tools."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -216,7 +216,10 @@ class Reader:
             return read_label(text, self.choices)
         if self.kind == "number":
             return read_number(text, is_whole)
-        key = text_key(text) if self.kind == "text" else (expression_key if is_whole else latex_key)(text)
+        key_of: Callable[[str], str | None] = text_key
+        if self.kind == "latex":
+            key_of = expression_key if is_whole else latex_key
+        key = key_of(text)
         return Read(unread=f"no {self.kind}") if key is None else Read(key, how="whole")
 
 

@@ -464,7 +464,7 @@ def render_rows(rows: RenderedRows) -> list[RenderedInstance]:
         raise InputError("E-DATA-ROWS", f"The rows are of type {type(rows).__name__}.", _ROWS)
     source: Any = as_source(rows)  # a table of pandas as dicts
     instances = [_render_row(row, number) for number, row in enumerate(source.fields)]
-    shapes = sorted({tuple(len(choices) for choices in instance.choices) for instance in instances})
+    shapes = sorted({tuple(map(len, instance.choices)) for instance in instances})
     if len(shapes) > 1 or (shapes and (len(set(shapes[0])) > 1 or min(shapes[0]) < 2)):
         raise InputError(
             "E-DATA-ROWS",
@@ -513,7 +513,9 @@ def _split_of_rows(rows: RenderedRows) -> RenderedSplit:
     instances = render_rows(rows)
     if (twice := first_repeated(instance.id for instance in instances)) is not None:
         raise InputError("E-DATA-ROWS", f"Two rows have the id {twice!r}.", "Give every row its own id.")
-    fields = [{key: value for key, value in vars(instance).items() if key != "chat"} for instance in instances]
+    fields = [dict(vars(instance)) for instance in instances]
+    for values in fields:
+        del values["chat"]
     source = RowsSource(fields, "rows").load()
     templates = [
         Template(template_name(number), f"{{{{ prompts[{number}] }}}}", f"{{{{ choices[{number}] | join(' ||| ') }}}}")

@@ -49,19 +49,20 @@ def parts_of(
     Otherwise a hash of their content assigns about half of them to each part. The hash also divides a file without
     labels. The content is the fields ``by``, or all fields. Rows of equal content are in the same part.
     """
-    contents = [json.dumps({name: row.get(name) for name in by or row}, sort_keys=True, default=str) for row in rows]
+    contents = []
+    for row in rows:
+        fields = {name: row.get(name) for name in by or row}
+        contents.append(json.dumps(fields, sort_keys=True, default=str))
     blank = [label_field is not None and not label_text(row.get(label_field), labels) for row in rows]
-    labelled = {content for content, is_blank in zip(contents, blank, strict=True) if not is_blank} or {*contents}
-    mostly_blank = 2 * len(labelled) <= len({*contents})
-    parts = (
-        "train"
-        if content not in labelled
-        else "test"
-        if mostly_blank
-        else PARTS[derive_seed(0, "part", content) % len(PARTS)]
-        for content in contents
-    )
-    return list(zip(parts, blank, strict=True))
+    labelled = {content for content, is_blank in zip(contents, blank, strict=True) if not is_blank} or set(contents)
+    mostly_blank = 2 * len(labelled) <= len(set(contents))
+
+    def part_of(content: str) -> str:
+        if content not in labelled:
+            return "train"
+        return "test" if mostly_blank else PARTS[derive_seed(0, "part", content) % len(PARTS)]
+
+    return list(zip(map(part_of, contents), blank, strict=True))
 
 
 @runtime_checkable

@@ -251,11 +251,11 @@ class Task:
     def render_file(self, path: str | PathLike[str], *, seed: int = 0) -> "RenderedSplit":
         """Render a file as the split ``input``, without reading gold labels."""
         rows = self.read_file(Path(path))
-        unlabelled = tuple(
-            row._replace(fields={key: value for key, value in row.fields.items() if key != self.label_field})
-            for row in rows.rows
-        )
-        task = replace(self, data={"input": replace(rows, rows=unlabelled)})
+        unlabelled = []
+        for row in rows.rows:
+            fields = {name: value for name, value in row.fields.items() if name != self.label_field}
+            unlabelled.append(row._replace(fields=fields))
+        task = replace(self, data={"input": replace(rows, rows=tuple(unlabelled))})
         return replace(task.render("input", seed=seed, need_labels=False), task=self, rows=rows)
 
     def read_file(self, path: Path) -> Rows:
@@ -370,7 +370,10 @@ class RenderedSplit:
         Raises:
             InputError: ``E-CALIBRATION`` if the answers depend on the row, or no text can be rendered.
         """
-        task, row, instances, why = self.task, self.rows.rows[0], [], ""
+        task = self.task
+        row = self.rows.rows[0]
+        instances: list[RenderedInstance] = []
+        why = ""
         for text in CONTENT_FREE:
             fields = {name: text if isinstance(value, str) else value for name, value in row.fields.items()}
             try:
@@ -385,12 +388,13 @@ class RenderedSplit:
                 instances.append(replace(instance, chat=task.chat, fields={}))
             except InputError as error:
                 why = error.message.rstrip(".")
-        if len(instances) > 1 and any(
-            len(set(prompts)) == 1 for prompts in zip(*(instance.prompts for instance in instances), strict=True)
-        ):
-            instances, why = [], "a prompt has no text of a row's fields"
+        prompts_by_template = zip(*(instance.prompts for instance in instances), strict=True)
+        if len(instances) > 1 and any(len(set(prompts)) == 1 for prompts in prompts_by_template):
+            instances = []
+            why = "a prompt has no text of a row's fields"
         if instances and len({instance.choices for instance in [*instances, *self.instances]}) > 1:
-            instances, why = [], "the answers are each row's own"
+            instances = []
+            why = "the answers are each row's own"
         if not instances:
             raise InputError(
                 "E-CALIBRATION",
@@ -402,8 +406,9 @@ class RenderedSplit:
     @functools.cached_property
     def record(self) -> dict[str, Any]:
         """For a run's record: the task, its templates' texts and its data, by digest."""
-        task, num_labels = self.task, len(self.instances[0].choices[0])
-        return {
+        task = self.task
+        num_labels = len(self.instances[0].choices[0])
+        record: dict[str, Any] = {
             "name": task.name,
             "labels": list(task.label_values(num_labels)),
             "label_names": list(task.label_names),
@@ -411,16 +416,17 @@ class RenderedSplit:
             "split": self.split,
             "num_instances": len(self.instances),
             "has_gold": any(instance.label is not None for instance in self.instances),
-            "f1": resolve_average(task.f1, num_labels),
-            "held_out_templates": list(task.held_out_templates),
-            "scale": task.scale or None,
-            "answer": task.answer and {**asdict(task.answer), "stop": list(task.answer.stop)},
-            **({"extract": task.extract} if task.extract else {}),
-            "templates": [template.entry | {"digest": template.digest()} for template in task.templates],
-            "data": dict(self.rows.provenance),
-            "instances_digest": instances_digest(self.instances),  # tells two samples of one file apart
-            **task.chat.given,
         }
+        record["f1"] = resolve_average(task.f1, num_labels)
+        record["held_out_templates"] = list(task.held_out_templates)
+        record["scale"] = task.scale or None
+        record["answer"] = task.answer and {**asdict(task.answer), "stop": list(task.answer.stop)}
+        if task.extract:
+            record["extract"] = task.extract
+        record["templates"] = [template.entry | {"digest": template.digest()} for template in task.templates]
+        record["data"] = dict(self.rows.provenance)
+        record["instances_digest"] = instances_digest(self.instances)  # tells two samples of one file apart
+        return record | task.chat.given
 
 
 def right_answers(cell: Any) -> list[Any]:
