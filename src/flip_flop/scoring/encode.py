@@ -20,6 +20,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from operator import attrgetter
 from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import patch
@@ -76,7 +77,8 @@ class EncodedInstance:
     @functools.cached_property
     def trie(self) -> TokenTrie:
         """The token trie, built once."""
-        return build_trie([[(answer.context, answer.tokens) for answer in template] for template in self.answers])
+        pair_of = attrgetter("context", "tokens")
+        return build_trie([list(map(pair_of, template)) for template in self.answers])
 
     @property
     def longest(self) -> int:
@@ -86,7 +88,7 @@ class EncodedInstance:
     @property
     def prompt_tokens(self) -> list[int]:
         """The number of tokens of each prompt, or of the longest context if every answer is merged."""
-        return [max(len(answer.context) for answer in template) for template in self.answers]
+        return [len(longest_context(template)) for template in self.answers]
 
 
 def special_tokens(tokenizer: Any) -> dict[int, str]:
@@ -94,6 +96,11 @@ def special_tokens(tokenizer: Any) -> dict[int, str]:
     named = zip(tokenizer.all_special_ids, tokenizer.all_special_tokens, strict=True)
     added = tokenizer.added_tokens_decoder.items()
     return dict(named) | {number: token.content for number, token in added if token.special}
+
+
+def longest_context(answers: Iterable[EncodedAnswer]) -> tuple[int, ...]:
+    """Return the longest context of the answers of a template. All are beginnings of the same prompt."""
+    return max((answer.context for answer in answers), key=len)
 
 
 def longest_text(answers: Iterable[EncodedAnswer]) -> int:
@@ -315,24 +322,22 @@ class PromptEncoder:
         return dict(zip(texts, ids, strict=True))
 
     def _encode(self, instances: Sequence[RenderedInstance]) -> list[EncodedInstance]:
-        rows = self.encode_texts(
-            [
-                (prompt, [delimiter + choice for choice in choices if choice or not instance.written])
-                for instance in instances
-                for prompt, choices in zip(instance.prompts, instance.choices, strict=True)
-                for delimiter in [self.delimiter_of(instance.chat, prompt)]
-            ]
-        )
-        left = iter(rows)
+        prompts = []
+        for instance in instances:
+            for prompt, choices in zip(instance.prompts, instance.choices, strict=True):
+                delimiter = self.delimiter_of(instance.chat, prompt)
+                answers = [delimiter + choice for choice in choices if choice or not instance.written]
+                prompts.append((prompt, answers))
+        templates = iter(self.encode_texts(prompts))
         encoded = []
         for rendered in instances:
-            answers: list[tuple[EncodedAnswer, ...]] = [next(left) for _ in rendered.prompts]
+            of_instance = [next(templates) for _ in rendered.prompts]
             votes: tuple[int, ...] = ()
             if rendered.written:
                 choices = rendered.choices[0]
-                answers = [_in_places(template, choices) for template in answers]
+                of_instance = [_in_places(template, choices) for template in of_instance]
                 votes = tuple(choices.index(text) if text else -1 for text in rendered.written)
-            encoded.append(EncodedInstance(rendered.id, tuple(answers), rendered.label, votes))
+            encoded.append(EncodedInstance(rendered.id, tuple(of_instance), rendered.label, votes))
         return encoded
 
     def too_long(self, identifier: str, sizes: Iterable[int]) -> list[TooLong]:
@@ -343,9 +348,7 @@ class PromptEncoder:
     def _check(self, instance: EncodedInstance, choices: Sequence[Sequence[str]]) -> None:
         for index, answers in enumerate(instance.answers):
             where = f"Instance {instance.id!r}, template number {index + 1}"
-            # The contexts of a template are beginnings of the same prompt.
-            prompt = max((answer.context for answer in answers), key=len)
-            largest = max(*prompt, *(token for answer in answers for token in answer.tokens))
+            largest = max(*longest_context(answers), *(token for answer in answers for token in answer.tokens))
             if self.vocab_size is not None and largest >= self.vocab_size:
                 raise InputError(
                     "E-MODEL-FILE",

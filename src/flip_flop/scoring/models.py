@@ -419,13 +419,13 @@ def describe_weights(model: PreTrainedModel, dtype: str, stored: Mapping[str, An
         parameter.numel() for name, parameter in model.named_parameters() if "lora_" in name or ".weight_" in name
     )
     used = getattr(model.config, "quantization_config", None)
-    kept = json.loads(used.to_json_string(use_diff=False)) if used else stored and {**stored, "dequantize": True}
-    bits = [bits for bits in get_args(LoadIn) if kept and kept.get(f"load_in_{bits}")]
-    return {
-        "num_parameters": model.num_parameters() - others,
-        "dtype": f"{bits[0] if bits else kept.get('quant_method')}, {dtype}" if kept else dtype,
-        "quantization": kept,
-    }
+    quantization = stored and {**stored, "dequantize": True}
+    if used:
+        quantization = json.loads(used.to_json_string(use_diff=False))
+    if quantization:
+        bits = [bits for bits in get_args(LoadIn) if quantization.get(f"load_in_{bits}")]
+        dtype = f"{bits[0] if bits else quantization.get('quant_method')}, {dtype}"
+    return {"num_parameters": model.num_parameters() - others, "dtype": dtype, "quantization": quantization}
 
 
 def _quantization(quantization: QuantizationConfigMixin | LoadIn, dtype: str) -> QuantizationConfigMixin:

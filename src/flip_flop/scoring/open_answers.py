@@ -3,7 +3,7 @@
 import contextlib
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 from unittest.mock import patch
@@ -289,9 +289,13 @@ def group_answers(
     references. An answer that cannot be read has no label. ``ends`` are the texts of the end tokens, and None where a
     text ends at ``max_tokens`` ``[instances, templates]``; those without a stop text are counted (``W-ANSWER-CUT``).
     """
-    rows, labels, answered, num_cut = [], [], [], 0
+    rows = []
+    labels = []
+    answered = []
+    num_cut = 0
     for instance, generated, end_tokens in zip(read, texts, ends, strict=True):
-        form, references = instance.answer, instance.references
+        form = instance.answer
+        references = instance.references
         assert form is not None
         ended = [form.before_stop(*answer) for answer in zip(generated, instance.prompts, strict=True)]
         endings = [_ending(form, *answer) for answer in zip(generated, ended, end_tokens, strict=True)]
@@ -306,7 +310,7 @@ def group_answers(
         choices = (words,) * len(written)
         rows.append(replace(instance, choices=choices, label=gold, written=tuple(written), endings=tuple(endings)))
         labels.append([-1 if key is None else distinct.index(key) for key in keys])
-        f1 = [max((token_f1(key, reference) for reference in references), default=0.0) for key in keys]
+        f1 = [_nearest_f1(key, references) for key in keys]
         exact = [key in references for key in keys]
         answered.append((list(map(_number, keys)), exact, f1, list(map(len, written))))
     if num_cut:
@@ -318,8 +322,14 @@ def group_answers(
     settings = {**settings, "num_cut": num_cut}
     arrays = dict(zip(("key", "exact", "token_f1", "length"), map(np.array, zip(*answered, strict=True)), strict=True))
     is_given = np.array(labels)[:, :, None] == np.arange(len(texts[0]) + 1)
-    scores, counts = np.where(is_given, 0.0, -np.inf).astype(np.float32), np.zeros(is_given.shape, dtype=np.int64)
+    scores = np.where(is_given, 0.0, -np.inf).astype(np.float32)
+    counts = np.zeros(is_given.shape, dtype=np.int64)
     return Scores.of(rows, scores, counts, instances=rows, settings=settings, answered=arrays)
+
+
+def _nearest_f1(key: str | None, references: Iterable[str]) -> float:
+    """Return the F1 of the words of an answer and of the nearest reference."""
+    return max((token_f1(key, reference) for reference in references), default=0.0)
 
 
 def _ending(form: AnswerFormat, generated: str, ended: str, end_token: str | None) -> str | None:

@@ -322,10 +322,11 @@ def rotary_limit(model: nn.Module) -> int | None:
     """Return the number of tokens above which rotary positions depend on the input's length, or ``None``."""
     config = unwrap(model).config.get_text_config()
     rope = getattr(config, "rope_parameters", None) or {}
+    parts = [rope, *(value for value in rope.values() if isinstance(value, dict))]
     limits = [
-        int(settings.get("original_max_position_embeddings") or config.max_position_embeddings)
-        for settings in [rope, *(value for value in rope.values() if isinstance(value, dict))]
-        if settings.get("rope_type") in ("dynamic", "longrope")
+        int(part.get("original_max_position_embeddings") or config.max_position_embeddings)
+        for part in parts
+        if part.get("rope_type") in ("dynamic", "longrope")
     ]
     return min(limits, default=None)
 

@@ -485,7 +485,8 @@ def _score(
         context, _, more = read("")
         cut = num_common(context, tokens)
         number, merged, used = len(tokens) - cut, cut < len(context), used + more
-        before, after = ("".join(texts[cut:]) for texts in (context, tokens))
+        before = "".join(context[cut:])
+        after = "".join(tokens[cut:])
         if always_compare and after.startswith(before) and after != before + answer and after.endswith(answer):
             raise MissingError(f"the chat template writes {after[:40]!r} for the answer")
         _check_end(context[cut:], tokens[cut:], answer)
@@ -500,8 +501,9 @@ def ask_top_logprobs(server: Server, question: Question) -> Answer:
     reply, top = _top(server, question, NUM_TOP)
     if len(top) < server.adapted.get("top_logprobs", NUM_TOP):
         fewer = max(len(top) - 1, 1)
-        shown, again = ([token for token, _ in tokens] for tokens in (top, _top(server, question, fewer)[1]))
-        if again not in (shown, shown[:fewer]):
+        _, top_again = _top(server, question, fewer)
+        tokens = [token for token, _ in top]
+        if [token for token, _ in top_again] not in (tokens, tokens[:fewer]):
             raise ValueError(f"{len(top)} tokens are listed")
         server.adapted = {**server.adapted, "top_logprobs": len(top)}
     read, written = reply.counts

@@ -66,34 +66,37 @@ def build_trie(answers: Sequence[Sequence[Pair]]) -> TokenTrie:
     depth: list[int] = []
     leave: list[int] = []
     paths: dict[bytes, list[int]] = {}
-    before, path = b"", list[int]()
+    before = b""
+    path: list[int] = []
     # In sorted order, the longest shared beginning with any earlier sequence is that with the preceding sequence.
     for read in sorted(set(reads)):
-        common, start = _common_prefix(before, read), len(depth)
+        common = _common_prefix(before, read)
+        start = len(depth)
         for node in path[common:]:
             leave[node] = start
         new = range(start, start + len(read) // TOKEN.itemsize - common)
         ids.append(read[common * TOKEN.itemsize :])
         depth += range(common, common + len(new))
         leave += [0] * len(new)
-        before, path = read, [*path[:common], *new]
+        before = read
+        path = [*path[:common], *new]
         paths[read] = path
     for node in path:
         leave[node] = len(depth)
+    token_node: list[int] = []
+    token_target: list[int] = []
+    for (prompt, answer), read in zip(pairs, reads, strict=True):
+        first = len(prompt) - 1
+        token_node += paths[read][first : first + len(answer)]
+        token_target += answer
+    counts = np.array([len(answer) for _, answer in pairs], dtype=np.int64).reshape(1, len(answers), -1)
     return TokenTrie(
         ids=np.frombuffer(b"".join(ids), TOKEN).astype(STORED),
         depth=np.array(depth, dtype=STORED),
         leave=np.array(leave, dtype=STORED),
-        token_node=np.array(
-            [
-                node
-                for (prompt, answer), read in zip(pairs, reads, strict=True)
-                for node in paths[read][len(prompt) - 1 :][: len(answer)]
-            ],
-            dtype=STORED,
-        ),
-        token_target=np.array([token for _, answer in pairs for token in answer], dtype=np.int64),
-        token_counts=np.array([[[len(answer) for _, answer in template] for template in answers]], dtype=np.int64),
+        token_node=np.array(token_node, dtype=STORED),
+        token_target=np.array(token_target, dtype=np.int64),
+        token_counts=counts,
     )
 
 
