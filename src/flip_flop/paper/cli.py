@@ -242,11 +242,10 @@ def _run_here(
     _write_outputs(folder, plan, quiet)
     states = folder.states(plan)
     errors = [state for state in states.values() if state.startswith("failed")]
-    errors += [
-        f"not done: {unit.name} ended with exit code {code}. Log: {folder.log(unit)}"
-        for unit, code in exit_codes.items()
-        if code and not any(states[cell].startswith("failed") for cell in unit.cells)
-    ]
+    for unit, code in exit_codes.items():
+        has_failed_cell = any(states[cell].startswith("failed") for cell in unit.cells)
+        if code and not has_failed_cell:
+            errors.append(f"not done: {unit.name} ended with exit code {code}. Log: {folder.log(unit)}")
     if errors:
         echo("\n".join([*errors, "Run the same command again to retry. Completed cells are skipped."]), err=True)
     return 1 if errors else 0
@@ -280,8 +279,11 @@ def status_command(name: str, model: str | None, protocol: str | None, out: Path
         for place in ((cell.kind, cell.task_name), ("all", "")):
             counts[*place, state.partition(":")[0]] += 1
     places = [*sorted({(cell.kind, cell.task_name) for cell in states}), ("all", "")]
-    rows = [(*place, *(str(counts[*place, state]) for state in STATES)) for place in places]
-    echo(align_columns([("", "task", *STATES), *rows], num_left=2))
+    rows = [["", "task", *STATES]]
+    for place in places:
+        numbers = [str(counts[*place, state]) for state in STATES]
+        rows.append([*place, *numbers])
+    echo(align_columns(rows, num_left=2))
     for state in states.values():
         if state.startswith("failed"):
             echo(state)
@@ -429,8 +431,8 @@ def _cells(entry: CatalogEntry, comparison: Comparison | None, splits: str) -> l
     """Return the found numbers, each with the published number in parentheses if it differs."""
     cells = [entry.name]
     for column, published in entry.published(splits).items():
-        here = None if comparison is None else comparison.found[column]
-        cells.append(str(here) if here == published else f"{'-' if here is None else here} ({published})")
+        number = "-" if comparison is None else str(comparison.found[column])
+        cells.append(number if number == str(published) else f"{number} ({published})")
     return cells
 
 

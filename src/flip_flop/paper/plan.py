@@ -44,7 +44,9 @@ class Setup:
 
     def with_dtype(self, *, on_gpu: bool) -> "Setup":
         """Resolve ``auto`` by the hardware of the units, so that no table mixes data types."""
-        return replace(self, dtype="bfloat16" if on_gpu else "float32") if self.dtype == "auto" else self
+        if self.dtype != "auto":
+            return self
+        return replace(self, dtype="bfloat16" if on_gpu else "float32")
 
 
 @dataclass(frozen=True)
@@ -150,7 +152,8 @@ def make_plan(study: Study, setup: Setup) -> Plan:
     identity = identify_model(setup)
     setup = replace(setup, revision=identity.get("revision"))  # the cells load the commit that the digests name
     plan = Plan(study, setup, identity, ())
-    tasks = {reference: _open(reference, study, setup) for reference in dict.fromkeys(place.task for place in grid)}
+    references = dict.fromkeys(place.task for place in grid)
+    tasks = {reference: _open(reference, study, setup) for reference in references}
     if (twice := first_repeated(task.name for task in tasks.values())) is not None:
         both = " and ".join(reference for reference, task in tasks.items() if task.name == twice)
         raise InputError("E-STUDY", f"{both} are both named {twice!r}.", "Give one of them another name.")
@@ -199,19 +202,27 @@ def choose(task: Task, names: tuple[str, ...]) -> Task:
 
 
 def _without_key(place: GridCell, plan: Plan, task: Task, training: Cell | None) -> Cell:
-    names, task_label, is_training = place.template_names(task), _plain(task.name), place.kind == "train"
+    names = place.template_names(task)
+    task_label = _plain(task.name)
     suffix = _suffix(task, names)
-    if is_training:
+    source: str | None = None
+    seed = place.seed
+    trained_templates: tuple[str, ...] = ()
+    if place.kind == "train":
         require_templates_for_training(choose(task, names))
-        settings = plan.study.settings_of(place.method, place.task, plan.setup.model) | {"seed": place.seed}
-        label = f"{_plain(place.method)}-{task_label}-seed{place.seed}{suffix}"
+        settings = plan.study.settings_of(place.method, place.task, plan.setup.model) | {"seed": seed}
+        label = f"{_plain(place.method)}-{task_label}-seed{seed}{suffix}"
+        source = task.name
     else:
         settings = scoring_settings(plan.study, place.task, plan.setup.model)
         label = f"{BASE.name}-{task_label}{suffix}"
     if training:
         other = f"-{task_label}" if training.task != place.task else ""
         label = f"{training.label}-on{other}{suffix}".removesuffix("-on")
-    has_choice = not is_training and place.templates is not None
+        source = training.task_name
+        seed = training.seed
+        trained_templates = training.templates
+    has_choice = place.kind == "audit" and place.templates is not None
     return Cell(
         key="",
         kind=place.kind,
@@ -219,9 +230,9 @@ def _without_key(place: GridCell, plan: Plan, task: Task, training: Cell | None)
         method=place.method,
         task=place.task,
         task_name=task.name,
-        source=training.task_name if training else task.name if is_training else None,
-        seed=training.seed if training else place.seed,
-        held_out=has_choice and set(names).isdisjoint(training.templates if training else ()),
+        source=source,
+        seed=seed,
+        held_out=has_choice and set(names).isdisjoint(trained_templates),
         templates=names,
         training=training.key if training else None,
         settings=settings,

@@ -414,11 +414,17 @@ def expand(study: Study) -> tuple[GridCell, ...]:
 def _audits(study: Study) -> Iterator[GridCell]:
     for task in study.tasks:
         subsets = study.template_subsets.get(task)
-        audited = [subsets.held_out] if subsets else [None, HELD_OUT] if study.audit_held_out else [None]
+        firsts: tuple[int | None, ...] = (None,)
+        audited: list[Any] = [None]
+        if subsets:
+            firsts = subsets.train_first
+            audited = [subsets.held_out]
+        elif study.audit_held_out:
+            audited = [None, HELD_OUT]
         if BASE.name in study.methods:
             yield from (GridCell("audit", BASE.name, task, templates) for templates in audited)
         if study.cross is None:
-            for training in _trainings(study, task, subsets.train_first if subsets else (None,)):
+            for training in _trainings(study, task, firsts):
                 for templates in audited:
                     yield GridCell("audit", training.method, task, templates, training=training)
     for source in study.cross or ():

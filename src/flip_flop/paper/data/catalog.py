@@ -247,18 +247,17 @@ def _read(
     try:
         content = json.loads(path.read_bytes())
         kept = TemplateSet(tuple(templates[name] for name in content["kept"]), value_limit)
-        return TemplateFilter(kept, tuple((name, reason) for name, reason in content["dropped"])), Duplicates(
-            **{key: tuple(indices) for key, indices in content["duplicates"].items()}
-        )
+        dropped = tuple((name, reason) for name, reason in content["dropped"])
+        duplicates = {split: tuple(indices) for split, indices in content["duplicates"].items()}
+        return TemplateFilter(kept, dropped), Duplicates(**duplicates)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
 def _key(candidates: Sequence[SourceTemplate], train: Rows, test: Rows, *shape: str | int | None) -> str:
+    templates = [[source.name, source.jinja, source.answer_choices, source.original_task] for source in candidates]
     content = {
-        "templates": [
-            [source.name, source.jinja, source.answer_choices, source.original_task] for source in candidates
-        ],
+        "templates": templates,
         "data": [train.provenance["sha256"], test.provenance["sha256"], *shape],
         "names": [sha256_json(train.ids), sha256_json(test.ids)],
         "versions": [importlib.metadata.version(name) for name in ("flip-flop-consistency", "jinja2")],
