@@ -287,10 +287,12 @@ def _panel(axes: Axes, cells: pd.DataFrame, colours: Mapping[str, str], metric: 
 
 def _handles(titles: Mapping[str, str], colours: Mapping[str, str], *, has_seen: bool) -> list[Any]:
     dot: dict[str, Any] = {"marker": "o", "markersize": 4}
-    hollow: dict[str, Any] = dot | {"markerfacecolor": "white", "linestyle": "none", "label": "trained on these too"}
-    return [
-        *(Line2D([], [], color=colour, label=titles[method], **dot) for method, colour in colours.items()),
-        *([Line2D([], [], color=next(iter(colours.values())), **hollow)] if has_seen else []),
-        Line2D([], [], label="base", **_DASHED),
-        Patch(color=GREY, alpha=0.25, label="± σ over templates"),
-    ]
+    handles: list[Any] = []
+    for method, colour in colours.items():
+        handles.append(Line2D([], [], color=colour, label=titles[method], **dot))
+    if has_seen:
+        hollow = dot | {"markerfacecolor": "white", "linestyle": "none", "label": "trained on these too"}
+        handles.append(Line2D([], [], color=next(iter(colours.values())), **hollow))
+    handles.append(Line2D([], [], label="base", **_DASHED))
+    handles.append(Patch(color=GREY, alpha=0.25, label="± σ over templates"))
+    return handles

@@ -69,34 +69,40 @@ def make_frame(folder: StudyFolder, plan: Plan) -> pd.DataFrame:
         has_subsets = cell.task in plan.study.template_subsets
         return "unseen" if has_subsets or (cell.task_name, cell.templates) in unseen else setting
 
-    methods, trainings = _methods_audited(plan), {cell.key: cell for cell in plan.trainings}
+    methods = _methods_audited(plan)
+    trainings = {cell.key: cell for cell in plan.trainings}
     cells: dict[Any, list[dict[str, Any]]] = {}
     runs: dict[Any, Audit] = {}
     bases: dict[Any, Audit] = {}
     for position, cell in enumerate(plan.audits):
-        training, eval_set = trainings.get(cell.training or ""), (cell.task_name, cell.templates)
+        method = methods[cell.method]
         audit: dict[str, Any] = {
             "setting": setting_of(cell),
             "method": cell.method,
-            "method_title": methods[cell.method].title,
-            "method_colour": methods[cell.method].colour,
+            "method_title": method.title,
+            "method_colour": method.colour,
             "source": cell.source or "",
             "task": cell.task_name,
-            "k": len(training.templates) if training else 0,
-            "held_out": training is not None and cell.held_out,
+            "k": 0,
+            "held_out": False,
             "template_names": cell.templates,
             "seed": cell.seed,
-            "training": folder.run(training) if training else None,
+            "training": None,
             "position": position,
             "is_done": folder.is_done(cell),
         }
+        training = trainings.get(cell.training or "")
+        if training:
+            audit |= {"k": len(training.templates), "held_out": cell.held_out, "training": folder.run(training)}
         cells.setdefault(tuple(audit[name] for name in CELL), []).append(audit)
         if audit["is_done"]:
             runs[position] = load_run(folder.run(cell))
-            bases |= {} if training else {eval_set: runs[position]}
+            if training is None:
+                bases[cell.task_name, cell.templates] = runs[position]
     rows = []
     for members in sorted(cells.values(), key=lambda members: _order(members[0], [*methods])):
-        first, done = members[0], [runs[audit["position"]] for audit in members if audit["is_done"]]
+        first = members[0]
+        done = [runs[audit["position"]] for audit in members if audit["is_done"]]
         base = bases.get((first["task"], first["template_names"])) if first["training"] else None
         compared = {metric: _compare(metric, base, done) for metric in KEPT}
         for audit in sorted(members, key=lambda audit: audit["seed"] or 0):

@@ -184,39 +184,49 @@ def audit_title(line: Any) -> str:
 
 def make_notes(frame: pd.DataFrame, asked: pd.DataFrame, rows: Iterable[Row], *more: str | bool) -> list[str]:
     """Return the notes below a table of the ``asked`` audits. False values are left out."""
-    audits, done = asked[asked["metric"] == KEPT[0]], frame[frame["is_done"]].sort_values("position", kind="stable")
+    audits = asked[asked["metric"] == KEPT[0]]
     complete = audits[audits["is_done"]]
-    seeds, sizes, splits = (sorted(complete[name].dropna().unique()) for name in ("seed", "instances", "split"))
+    done = frame[frame["is_done"]].sort_values("position", kind="stable")
+    seeds = sorted(complete["seed"].dropna().unique())
     seed_words = f"; {count(len(seeds), 'training seed')} ({', '.join(map(str, seeds))})" if seeds else ""
-    collapsed = complete[complete["collapsed"].astype(bool)]
-    names = dict.fromkeys(map(audit_title, collapsed.itertuples()))
-    texts = [cell.text for row in rows for cell in row if cell.style != "paper"]
-    ends = [f"{size:,}" for size in (*sizes[:1], *sizes[-1:])]
-    num_open = len(audits) - len(complete)
+    notes: list[str | bool] = [f"Model: {', '.join(done['model'].unique())}{seed_words}."]
+    if len(complete):
+        splits = " and ".join(sorted(complete["split"].unique()))
+        ends = dict.fromkeys([f"{complete['instances'].min():,}", f"{complete['instances'].max():,}"])
+        notes.append(f"Split {splits}; instances per task: {' to '.join(ends)}.")
     trained = complete[complete["method"] != BASE.name]
     per_cell = trained.groupby([*CELL, "method_title"], dropna=False, sort=False)["seed"].nunique()
-    fewer = [
-        f"{audit_title(line)} ({line.seed})" for line in per_cell[per_cell < len(seeds)].reset_index().itertuples()
-    ]
-    other = [
-        f"{task_title(line.task)} {line.instances:,} of {line.split}"
-        for line in complete.drop_duplicates(["task", "instances", "split"]).itertuples()
-        if line.task in dataset_names()
-        and (line.split != "test" or line.instances != catalog_entry(line.task).paper["test"])
-    ]
-    notes = [
-        f"Model: {', '.join(done['model'].unique())}{seed_words}.",
-        bool(ends) and f"Split {' and '.join(splits)}; instances per task: {' to '.join(dict.fromkeys(ends))}.",
-        bool(fewer) and f"Over fewer seeds than the others: {'; '.join(fewer)}.",
-        bool(other) and f"Not the paper's instances: {', '.join(other)}.",
-        bool(names) and f"Collapsed, one label nearly everywhere or for each template: {'; '.join(names)}.",
-        bool(done["is_demo"].any()) and DEMO_NOTE,
-        any(" ± " in text for text in texts) and "±: sample standard deviation over training seeds.",
-        *more,
-        MISSING in texts and "A dash: no labels, hence no F1, or no such audit yet.",
-        num_open > 0 and f"{count(num_open, 'audit')} of this table not done yet.",
-    ]
+    fewer = per_cell[per_cell < len(seeds)].reset_index()
+    if len(fewer):
+        names = "; ".join(f"{audit_title(line)} ({line.seed})" for line in fewer.itertuples())
+        notes.append(f"Over fewer seeds than the others: {names}.")
+    if other := _other_instances(complete):
+        notes.append(f"Not the paper's instances: {', '.join(other)}.")
+    collapsed = dict.fromkeys(map(audit_title, complete[complete["collapsed"].astype(bool)].itertuples()))
+    if collapsed:
+        notes.append(f"Collapsed, one label nearly everywhere or for each template: {'; '.join(collapsed)}.")
+    if done["is_demo"].any():
+        notes.append(DEMO_NOTE)
+    texts = [cell.text for row in rows for cell in row if cell.style != "paper"]
+    if any(" ± " in text for text in texts):
+        notes.append("±: sample standard deviation over training seeds.")
+    notes += more
+    if MISSING in texts:
+        notes.append("A dash: no labels, hence no F1, or no such audit yet.")
+    if num_open := len(audits) - len(complete):
+        notes.append(f"{count(num_open, 'audit')} of this table not done yet.")
     return [note for note in notes if isinstance(note, str)]
+
+
+def _other_instances(complete: pd.DataFrame) -> list[str]:
+    """Return the paper's tasks that are not audited on the paper's test split, with their instances."""
+    tasks = []
+    for line in complete.drop_duplicates(["task", "instances", "split"]).itertuples():
+        if line.task not in dataset_names():
+            continue
+        if line.split != "test" or line.instances != catalog_entry(line.task).paper["test"]:
+            tasks.append(f"{task_title(line.task)} {line.instances:,} of {line.split}")
+    return tasks
 
 
 def methods_table(frame: pd.DataFrame) -> Table:
@@ -228,12 +238,13 @@ def methods_table(frame: pd.DataFrame) -> Table:
     is_vote = (cells["metric"] == "vote_f1") & (cells["method"] == BASE.name)
     has_vote = bool(cells.loc[is_vote, "mean"].notna().any())
     lines = cells[cells["metric"].isin(PAPER_METRICS) | (is_vote & has_vote)]
+    of_templates = lines["mean"].where(lines["metric"] != "vote_f1")
+    improvement = of_templates * lines["metric"].map(direction)
+    marks = improvement.groupby([lines["setting"], lines["task"], lines["metric"]]).transform(mark_extremes)
     lines = lines.assign(
         order=2 * lines.groupby(["setting", "method", "metric"], sort=False).ngroup(),
         label=lines["metric"].map(lambda metric: METRICS[metric].title),
-        mark=(lines["mean"].where(lines["metric"] != "vote_f1") * lines["metric"].map(direction))
-        .groupby([lines[name] for name in ("setting", "task", "metric")])
-        .transform(mark_extremes),
+        mark=marks,
     )
     printed = lines.assign(mean=lines["paper"], std_over_seeds=np.nan, order=lines["order"] + 1, label="paper")
     printed = printed[printed.groupby("order")["paper"].transform("count") > 0].assign(mark="paper")
