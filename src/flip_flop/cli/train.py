@@ -12,7 +12,7 @@ from flip_flop.cli.options import BaseModelOptions, DataOptions, TaskOptions, op
 from flip_flop.console import echo, is_first_process
 from flip_flop.errors import InputError
 from flip_flop.method.settings import TrainingProtocol, row_protocol_of
-from flip_flop.training.settings import ALIASES, TrainingSettings, as_flag
+from flip_flop.training.settings import ALIASES, TrainingSettings, as_flag, setting_of
 
 # Settings that the command owns, and the flags that set them.
 OWNED = {"output_dir": "--out", "resume_from_checkpoint": "--resume", "use_cpu": "--device", "do_train": "the verb"}
@@ -74,7 +74,7 @@ def train_command(
     settings = _read_settings(run.config) | _parse_flags(ctx.args)
     if run.method is not None:
         settings["method"] = run.method
-    names = {name.removeprefix("--").replace("-", "_"): name for name in settings}
+    keys = {setting_of(key): key for key in settings}
     source = f"{run.config} and the command line" if run.config else "the command line"
     flags = [flag for param in ctx.command.params for flag in param.opts if flag.startswith("--")]
     from flip_flop.training.folder import check_out
@@ -86,9 +86,9 @@ def train_command(
     from flip_flop.tasks import prior_from, require_templates_for_training
     from flip_flop.training import load_training_data, make_config, train
 
-    for key, name in names.items():
-        if flag := OWNED.get(key):
-            raise InputError("E-CONFIG", f"{name} cannot be set as a setting.", f"It is set by {flag}.")
+    for name, flag in OWNED.items():
+        if name in keys:
+            raise InputError("E-CONFIG", f"{keys[name]} cannot be set as a setting.", f"It is set by {flag}.")
     if model.device not in ("auto", "cpu", "cuda"):
         raise InputError(
             "E-MODEL-DEVICE",
@@ -97,9 +97,9 @@ def train_command(
         )
     # Everything typed and the data are checked before the model is loaded.
     settings["use_cpu"] = model.device == "cpu"
-    few_labels = run.few_labels if "supervised_weight" in names else None
+    few_labels = run.few_labels if "supervised_weight" in keys else None
     if run.few_labels is not None and few_labels is None:
-        if "label_prior" in names:
+        if "label_prior" in keys:
             raise InputError("E-LABEL-PRIOR", "label_prior and --few-labels are both given.", "Remove one of them.")
         settings["label_prior"] = list(prior_from(data.open(task.task, task.templates), run.few_labels))
     config = make_config(settings, source, flags)

@@ -18,7 +18,7 @@ from flip_flop.method import METHODS, find_method
 from flip_flop.metrics import check_prior
 from flip_flop.scoring import distributed
 from flip_flop.scoring.causal_lm import as_input_error
-from flip_flop.training.settings import ALIASES, MAX_STEPS, TrainingSettings, as_flag, named_by_flag, read_value
+from flip_flop.training.settings import ALIASES, MAX_STEPS, TrainingSettings, as_flag, read_value, setting_of, wrong_value
 
 # The default as to_dict() of the library's settings stores it, which lacks one value.
 STORED_ACCELERATOR = vars(AcceleratorConfig()).copy()
@@ -84,9 +84,8 @@ class F2CConfig(TrainingSettings, TrainingArguments):
     def __post_init__(self) -> None:
         method = find_method(self.method)
         self.method = method.name if METHODS.get(method.name) is method else self.method
+        self._check_values()
         self._resolve_protocol()
-        for item in fields(self):
-            setattr(self, item.name, read_value(item, getattr(self, item.name)))
         self._check_calibration()
         self._require("save_strategy", self.save_strategy != "best", "no, steps or epoch")
         self._resolve_schedule()
@@ -108,9 +107,15 @@ class F2CConfig(TrainingSettings, TrainingArguments):
                     "E-CONFIG", f"report_to is {name!r}, which is not installed.", f"{install_command(name)}."
                 )
 
+    def _check_values(self) -> None:
+        """Convert and check each value, but for missing ones that ``protocol`` decides."""
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if value is not None or "paper" not in item.metadata:
+                setattr(self, item.name, read_value(item, value))
+
     def _resolve_protocol(self) -> None:
         """Fill in the settings that ``protocol`` decides."""
-        read_value(self.__dataclass_fields__["protocol"], self.protocol)
         if self.votes == "online" and self.vote_calibration is None:
             self.vote_calibration = "none"  # a step has too few rows to calibrate
         for item in fields(TrainingSettings):
@@ -242,7 +247,7 @@ class F2CConfig(TrainingSettings, TrainingArguments):
 
     def _require(self, name: str, holds: bool, range_: str) -> None:
         if not holds:
-            raise InputError("E-CONFIG", f"{name} is {getattr(self, name)!r}.", f"It must be {range_}.")
+            raise wrong_value(name, getattr(self, name), range_)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the token out: the library pickles settings into folders and sends them to the hub."""
@@ -274,15 +279,21 @@ def make_config(
     Raises:
         InputError: ``E-CONFIG`` for an unknown field, with the nearest one, and for a bad value.
     """
-    names, keys = [item.name for item in fields(F2CConfig) if item.init], dict[str, str]()
+    names = [item.name for item in fields(F2CConfig) if item.init]
+    keys: dict[str, str] = {}
     for key in map(str, settings):
-        name = ALIASES.get(key) or key.removeprefix("--").replace("-", "_")
+        name = setting_of(key)
         if name not in names:
             candidates = [*map(as_flag, names), *ALIASES, *other_flags] if key.startswith("--") else names
             raise InputError("E-CONFIG", f"Unknown setting {key!r} in {source}.", nearest(key, candidates))
         keys[name] = key
-    with named_by_flag(keys), setting_errors(source):
-        config = F2CConfig(**{name: settings[key] for name, key in keys.items()})
-        config.get_process_log_level()
-        config.check_metric(has_metrics=False)
+    try:
+        with setting_errors(source):
+            config = F2CConfig(**{name: settings[key] for name, key in keys.items()})
+            config.get_process_log_level()
+            config.check_metric(has_metrics=False)
+    except InputError as error:
+        name = error.message.split(" ", 1)[0]
+        as_typed = keys.get(name, name) + error.message.removeprefix(name)
+        raise InputError(error.code, as_typed, error.hint) from error
     return config

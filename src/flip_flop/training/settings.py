@@ -2,11 +2,10 @@
 
 # ruff: noqa: RUF009 (each default is a dataclass field)
 
-import contextlib
 import functools
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import Field, dataclass, field
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin
@@ -48,16 +47,19 @@ def as_flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-@contextlib.contextmanager
-def named_by_flag(keys: Mapping[str, str]) -> Iterator[None]:
-    """Name the flag of a setting instead of the setting in an error of its value."""
-    try:
-        yield
-    except InputError as error:
-        name, space, rest = error.message.partition(" ")
-        if not keys.get(name, "").startswith("--"):
-            raise
-        raise InputError(error.code, keys[name] + space + rest, error.hint) from error
+def setting_of(key: str) -> str:
+    """The setting of a flag or of a key in a file, in which dashes count as underscores.
+
+    Example:
+        >>> setting_of("--learning-rate"), setting_of("--lr"), setting_of("learning_rate")
+        ('learning_rate', 'learning_rate', 'learning_rate')
+    """
+    return ALIASES.get(key) or key.removeprefix("--").replace("-", "_")
+
+
+def wrong_value(name: str, value: Any, range_: str) -> InputError:
+    """The error of a setting's value (``E-CONFIG``)."""
+    return InputError("E-CONFIG", f"{name} is {value!r}.", f"It must be {range_}.")
 
 
 @functools.cache
@@ -87,10 +89,10 @@ def read_value(item: "Field[Any]", value: Any) -> Any:
             value = adapter.validate_python(read, strict=not isinstance(value, str))
         except ValidationError as error:
             message = error.errors()[0]["msg"].removeprefix("Input should be ").partition(", unable")[0]
-            raise InputError("E-CONFIG", f"{item.name} is {value!r}.", f"It must be {message}.") from error
+            raise wrong_value(item.name, value, message) from error
     range_ = item.metadata.get("range") or INHERITED_RANGES.get(item.name)
     if range_ is not None and value is not None and not RANGES[range_](value):
-        raise InputError("E-CONFIG", f"{item.name} is {value!r}.", f"It must be {range_}.")
+        raise wrong_value(item.name, value, range_)
     return value
 
 
