@@ -20,16 +20,17 @@ from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from flip_flop import F2CConfig, LoadedModel
 from flip_flop.errors import InputError
 from flip_flop.files import write_json, write_text
 from flip_flop.reading import AnswerFormat
 from flip_flop.record import ModelRecord
-from flip_flop.scoring import EncodedAnswer, EncodedInstance, LoadedModel, causal_lm, score_instances
-from flip_flop.scoring.encode import num_common
+from flip_flop.scoring import causal_lm
+from flip_flop.scoring.encode import EncodedAnswer, EncodedInstance, num_common
 from flip_flop.scoring.open_answers import write_tokens
 from flip_flop.scoring.options import Backend
 from flip_flop.scoring.packed import answer_states
-from flip_flop.training import F2CConfig
+from flip_flop.scoring.scores import score_instances
 from flip_flop.training.adapter import prepare_model
 
 VOCABULARY, LAYERS, LARGEST = 64, 2, 3_000_000

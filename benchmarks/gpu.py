@@ -28,7 +28,7 @@ from benchmarks.training_peers import FORCED_LABEL, with_forced_consensus
 from benchmarks.workload import make_instances
 from flip_flop.console import hardware, versions
 from flip_flop.files import write_json
-from flip_flop.scoring import score_instances
+from flip_flop.scoring.scores import score_instances
 
 SHAPES = ("rte", "winogrande", "hellaswag", "anli")
 # Distinct tokens of the instances that are scored.

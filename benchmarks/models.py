@@ -10,7 +10,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast, Qwen2Config
 
 from benchmarks.workload import VOCAB, answer_prefixes, trie_depths
-from flip_flop.scoring import EncodedAnswer, EncodedInstance
+from flip_flop.scoring.encode import EncodedAnswer, EncodedInstance
 
 LORA_R = 16
 

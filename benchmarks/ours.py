@@ -10,8 +10,9 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from benchmarks.models import LORA_R, make_tokenizer, randomize_adapter
-from flip_flop.scoring import EncodedInstance, score_instances
-from flip_flop.training import F2CConfig, F2CTrainer
+from flip_flop import F2CConfig, F2CTrainer
+from flip_flop.scoring.encode import EncodedInstance
+from flip_flop.scoring.scores import score_instances
 
 Backend = Literal["packed", "padded"]
 DIVERGENCE_WEIGHT = 10.0

@@ -12,7 +12,7 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 
 from benchmarks.models import make_tokenizer
-from flip_flop.scoring import EncodedAnswer, EncodedInstance
+from flip_flop.scoring.encode import EncodedAnswer, EncodedInstance
 
 Scorer = Callable[[Sequence[EncodedInstance]], np.ndarray]
 

@@ -27,7 +27,7 @@ from benchmarks.training_peers import FORCED_LABEL, naive_step, strong_step, wit
 from benchmarks.workload import SHAPES, count_tokens, digest, make_instances
 from flip_flop.console import command, echo, hardware, now, versions
 from flip_flop.files import write_json
-from flip_flop.scoring import EncodedInstance
+from flip_flop.scoring.encode import EncodedInstance
 
 PARTS = ("scoring", "training")
 # Scores per token, nats; gradients, relative L2; losses, relative.

@@ -10,9 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.peers import mean_of_targets, naive_log_probs, naive_scores, strong_log_probs, strong_scores
-from flip_flop.method import Consensus, answer_distributions, f2c_loss, find_consensus, split_templates
-from flip_flop.scoring import EncodedAnswer, EncodedInstance
-from flip_flop.training import F2CConfig
+from flip_flop import F2CConfig
+from flip_flop.method.algorithm import Consensus, find_consensus, split_templates
+from flip_flop.method.divergences import answer_distributions
+from flip_flop.method.losses import f2c_loss
+from flip_flop.scoring.encode import EncodedAnswer, EncodedInstance
 
 FORCED_LABEL = 0
 # This part of the templates votes for the label, the others for the next one: Algorithm 1's Case 3, with all terms.

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flip_flop.files import generator, sha256_json
-from flip_flop.scoring import EncodedAnswer, EncodedInstance
+from flip_flop.scoring.encode import EncodedAnswer, EncodedInstance
 
 # Every model of these benchmarks has at least so many tokens: the same ids serve all of them.
 VOCAB = 32_000

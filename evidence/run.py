@@ -23,7 +23,8 @@ from flip_flop.console import echo, now
 from flip_flop.errors import InputError
 from flip_flop.files import write_json
 from flip_flop.record import RUN_FILE, RunRecord
-from flip_flop.training import load_training_data, make_config
+from flip_flop.training.config import make_config
+from flip_flop.training.data import load_training_data
 
 FOLDER = Path(__file__).parent
 RESULTS = FOLDER / "results"

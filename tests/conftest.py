@@ -22,12 +22,11 @@ import torch
 import transformers.trainer  # noqa: F401  before our modules: their imports are compiled again for type checks
 from hypothesis import settings
 
-from flip_flop import method, metrics, prompts
+from flip_flop import LoadedModel, method, metrics, prompts
 from flip_flop.cli.main import main
 from flip_flop.console import warn_once
 from flip_flop.errors import InputError
 from flip_flop.paper.data.promptsource import templates_folder
-from flip_flop.scoring import LoadedModel
 from tests.cli.project import make_project
 from tests.paper.made_datasets import make_datasets
 from tests.tiny import save_tiny

@@ -12,7 +12,7 @@ from benchmarks.models import MODELS, make_model, scoring_flops, training_flops
 from benchmarks.run import interleave
 from benchmarks.workload import SHAPES, count_tokens, make_instances
 
-from flip_flop.scoring import EncodedAnswer, EncodedInstance
+from flip_flop.scoring.encode import EncodedAnswer, EncodedInstance
 
 pytestmark = pytest.mark.slow
 TINY = MODELS["tiny"]

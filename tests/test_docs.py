@@ -18,13 +18,13 @@ import click
 import pytest
 import yaml
 
-from flip_flop import _MODULES
+from flip_flop import _MODULES, F2CConfig
 from flip_flop.cli.main import cli
 from flip_flop.errors import error_table, install_command
 from flip_flop.method import METHODS
 from flip_flop.metrics import METRICS, add_metric
 from flip_flop.tasks import load_task
-from flip_flop.training import F2CConfig, make_config
+from flip_flop.training.config import make_config
 from flip_flop.training.settings import TrainingSettings
 from tests.cli.project import one_line
 from tests.refused import refused

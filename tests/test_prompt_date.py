@@ -5,9 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from flip_flop import audit, compare, load_run, write_report
+from flip_flop import audit, compare, load_run, train, write_report
 from flip_flop.scoring.options import ScoringOptions
-from flip_flop.training import train
 from tests.evaluation.conftest import make_task as make_audit_task
 from tests.refused import refused
 from tests.tiny import CHAT_TEMPLATE, byte_bpe, save_tiny, with_chat_template

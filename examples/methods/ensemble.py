@@ -5,7 +5,8 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
-from flip_flop.method import Instance, Method, label_log_probs
+from flip_flop.method import Method
+from flip_flop.method.algorithm import Instance, label_log_probs
 from flip_flop.method.losses import f2c_terms
 
 

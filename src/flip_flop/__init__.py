@@ -17,10 +17,14 @@ if TYPE_CHECKING:
     from flip_flop.prompts import RenderedInstance, Template, TemplateSet
     from flip_flop.report.compare import AuditComparison, compare
     from flip_flop.report.page import write_report
-    from flip_flop.scoring import LoadedModel, PromptEncoder, load_model, score
+    from flip_flop.scoring.encode import PromptEncoder
+    from flip_flop.scoring.models import LoadedModel, load_model
     from flip_flop.scoring.options import ScoringOptions
+    from flip_flop.scoring.scores import score
     from flip_flop.tasks import Task, load_task
-    from flip_flop.training import F2CConfig, F2CTrainer, TrainingRun, train
+    from flip_flop.training.config import F2CConfig
+    from flip_flop.training.run import TrainingRun, train
+    from flip_flop.training.trainer import F2CTrainer
 
 __all__ = [
     "Audit",
@@ -57,8 +61,12 @@ _MODULES = {
     "prompts": ("RenderedInstance", "Template", "TemplateSet"),
     "report.compare": ("AuditComparison", "compare"),
     "report.page": ("write_report",),
-    "scoring": ("LoadedModel", "PromptEncoder", "load_model", "score"),
+    "scoring.encode": ("PromptEncoder",),
+    "scoring.models": ("LoadedModel", "load_model"),
+    "scoring.scores": ("score",),
     "tasks": ("Task", "load_task"),
-    "training": ("F2CConfig", "F2CTrainer", "TrainingRun", "train"),
+    "training.config": ("F2CConfig",),
+    "training.run": ("TrainingRun", "train"),
+    "training.trainer": ("F2CTrainer",),
 }
 _, __getattr__, __dir__ = exports(__name__, _MODULES)

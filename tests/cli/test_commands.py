@@ -16,11 +16,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from flip_flop import TrainingRun
 from flip_flop.cli.main import COMMANDS
 from flip_flop.evaluation.audit import audit as audit_function
 from flip_flop.method import METHODS
 from flip_flop.scoring import distributed
-from flip_flop.training import TrainingRun
 from tests.cli.project import errors_of, one_line, record
 from tests.processes import command, end, launched, start
 from tests.tiny import byte_bpe, save_tiny, with_chat_template

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flip_flop.report import load_run, write_report
+from flip_flop import load_run, write_report
 from flip_flop.scoring.too_long import TooLong, TooLongError
 from tests.cli.project import csv_of, one_line, record, ticket
 

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from tests.refused import refused
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from flip_flop import load_model, load_run, write_report
 from flip_flop.cli import demo as demo_run
 from flip_flop.evaluation.audit import audit
 from flip_flop.files import sha256_file
-from flip_flop.report import comparison_blocks, load_run, write_report
-from flip_flop.scoring import load_model
+from flip_flop.report.compare import comparison_blocks
 from flip_flop.scoring.models import EMBEDDED_MODEL
 from flip_flop.tasks import RowsSource, load_task
 

@@ -5,9 +5,8 @@ import json
 import pytest
 from transformers.utils import logging as transformers_logging
 
-from flip_flop import audit
+from flip_flop import audit, load_model
 from flip_flop.prompts import Template, TemplateSet
-from flip_flop.scoring import load_model
 from flip_flop.tasks import RowsSource, Task
 from tests.served import serving
 from tests.tiny import save_tiny, with_chat_template

@@ -9,11 +9,10 @@ import pytest
 from benchmarks.coverage import LABELS as LABEL_SHARES
 from benchmarks.coverage import wrong_decisions
 
-from flip_flop import compare, load_run
+from flip_flop import compare, load_run, write_report
 from flip_flop.console import point_interval, points
 from flip_flop.evaluation.decision import Decision
 from flip_flop.metrics import METRICS, Scores, batch_offsets, predicted, summarise
-from flip_flop.report import write_report
 from tests.metrics import oracle
 from tests.report.made_runs import HOSTILE, TEMPLATES, make_scores, write_run
 from tests.report.pages import Page

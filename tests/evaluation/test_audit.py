@@ -18,6 +18,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 
 from flip_flop import (
+    PromptEncoder,
     ScoringOptions,
     Task,
     audit,
@@ -32,7 +33,6 @@ from flip_flop.errors import require_whole
 from flip_flop.metrics import METRICS, Metric, mean_statistic, summarise
 from flip_flop.prompts import Template, TemplateSet
 from flip_flop.record import RunRecord, TaskRecord
-from flip_flop.scoring import PromptEncoder
 from tests.evaluation.conftest import TEMPLATES, change_metrics, make_rows, make_task
 from tests.refused import refused
 from tests.report.pages import Page

@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 from peft import LoraConfig, get_peft_model
 
-from flip_flop import audit, load_run, predict
-from flip_flop.metrics import batch_offsets, label_shares_per_template, summarise
+from flip_flop import audit, load_model, load_run, predict, score, write_report
+from flip_flop.metrics import batch_offsets, summarise
+from flip_flop.metrics.agreement import label_shares_per_template
 from flip_flop.prompts import Template
 from flip_flop.record import AdapterRecord
-from flip_flop.report import comparison_blocks, render_csv, render_text, write_report
-from flip_flop.scoring import load_model, score, store_calibration
-from flip_flop.scoring.adapters import stored_calibration
+from flip_flop.report.compare import comparison_blocks
+from flip_flop.report.tables import render_csv, render_text
+from flip_flop.scoring.adapters import store_calibration, stored_calibration
 from flip_flop.tasks import prior_from
 from tests.evaluation.conftest import TEMPLATES, change_metrics, make_rows, make_task
 from tests.exact import EXACT

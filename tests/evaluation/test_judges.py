@@ -9,7 +9,8 @@ import pytest
 from flip_flop import audit, load_run, load_task, write_report
 from flip_flop.evaluation.audit import ask_again
 from flip_flop.metrics import METRICS, Scores, answers_by_position
-from flip_flop.scoring import EndpointScorer, ScoringOptions
+from flip_flop.scoring import ScoringOptions
+from flip_flop.scoring.served import EndpointScorer
 from tests.report.pages import Page
 
 pytest.importorskip("openai", reason="the package openai is not installed")

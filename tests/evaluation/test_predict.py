@@ -8,10 +8,10 @@ from datetime import date
 import pandas as pd
 import pytest
 
+from flip_flop import PromptEncoder
 from flip_flop.errors import InputError
 from flip_flop.evaluation.predict import predict, write_predictions
 from flip_flop.prompts import Template
-from flip_flop.scoring import PromptEncoder
 from flip_flop.tasks import FileSource, RowsSource
 from tests.evaluation.conftest import TEMPLATES, make_rows, make_task
 from tests.metrics import oracle

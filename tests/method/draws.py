@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from flip_flop.files import generator
-from flip_flop.method import find_consensus, split_templates
+from flip_flop.method.algorithm import find_consensus, split_templates
 
 # Settings of Algorithm 1.
 LIMITS = {

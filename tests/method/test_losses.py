@@ -8,21 +8,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from flip_flop.method import (
-    TemplateSplit,
-    aggregate_answer_log_probs,
-    cce_loss,
-    f2c_loss,
-    find_consensus,
-    flip_loss,
-    jsd_loss,
-    kl_divergence,
-    label_log_probs,
-    mixture_log_probs,
-    split_templates,
-    swarm_loss,
-    swarm_teachers,
-)
+from flip_flop.method.algorithm import TemplateSplit, find_consensus, label_log_probs, split_templates
+from flip_flop.method.divergences import aggregate_answer_log_probs, kl_divergence, mixture_log_probs
+from flip_flop.method.losses import cce_loss, f2c_loss, flip_loss, jsd_loss
+from flip_flop.method.others import swarm_loss, swarm_teachers
 from tests.method import oracle
 from tests.method.draws import LIMITS, log_distributions, random_of, scores_for_votes, vote_patterns
 

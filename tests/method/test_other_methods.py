@@ -10,7 +10,8 @@ from examples.methods import ensemble
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flip_flop.method import METHODS, find_consensus
+from flip_flop.method import METHODS
+from flip_flop.method.algorithm import find_consensus
 from tests.exact import EXACT
 from tests.method import oracle
 from tests.method.draws import LIMITS, PAPER, MadeInstance, random_of

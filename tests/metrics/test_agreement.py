@@ -9,18 +9,20 @@ from flip_flop.files import generator
 from flip_flop.metrics import (
     METRICS,
     Scores,
-    constant_templates,
-    instance_agreement,
     is_collapsed,
     label_probs,
     label_shares,
-    label_shares_per_template,
-    lacks_consensus,
     majority_vote,
-    observed_agreement,
     share_drift,
     template_agreement_matrix,
     vote_counts,
+)
+from flip_flop.metrics.agreement import (
+    constant_templates,
+    instance_agreement,
+    label_shares_per_template,
+    lacks_consensus,
+    observed_agreement,
 )
 from tests.metrics import oracle
 from tests.metrics.oracle import data_of

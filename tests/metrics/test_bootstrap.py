@@ -4,15 +4,8 @@ from benchmarks.coverage import LABELS, contains, coverage, simulate
 from scipy.stats import binomtest
 
 from flip_flop.files import generator
-from flip_flop.metrics import (
-    METRICS,
-    Scores,
-    bootstrap_interval,
-    instance_agreement,
-    mean_statistic,
-    observed_agreement,
-    paired_bootstrap_interval,
-)
+from flip_flop.metrics import METRICS, Scores, bootstrap_interval, mean_statistic, paired_bootstrap_interval
+from flip_flop.metrics.agreement import instance_agreement, observed_agreement
 from tests.metrics import oracle
 from tests.metrics.oracle import data_of
 

@@ -18,16 +18,16 @@ from flip_flop.metrics import (
     calibration_error_per_template,
     check_prior,
     find_offsets,
-    label_shares_per_template,
     offsets_that_change,
-    peer_votes,
-    prior_offsets,
     rank_templates,
     reliability,
     risk_coverage,
     vote_margin,
     vote_share,
 )
+from flip_flop.metrics.agreement import label_shares_per_template
+from flip_flop.metrics.calibration import prior_offsets
+from flip_flop.metrics.certainty import peer_votes
 from tests.method.oracle import softmax
 from tests.metrics import oracle
 from tests.metrics.oracle import data_of, random_data

@@ -3,7 +3,7 @@ import shutil
 
 import pytest
 
-from flip_flop.report import write_report
+from flip_flop import write_report
 from tests.report.made_runs import TEMPLATES, demo_runs, hostile_runs, make_scores, write_run
 
 

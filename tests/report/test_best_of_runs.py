@@ -7,7 +7,7 @@ from flip_flop import compare
 from flip_flop.evaluation.run_directory import Audit
 from flip_flop.metrics import METRICS, Scores, paired_bootstrap_interval
 from flip_flop.record import AdapterRecord, ModelRecord, RunRecord, TaskRecord, TemplateRecord
-from flip_flop.report import mean_difference
+from flip_flop.report.compare import mean_difference
 
 NAMES = ("plain", "terse", "long")
 TASK = TaskRecord(

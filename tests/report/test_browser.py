@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from flip_flop import load_run, write_report
 from flip_flop.console import percent
 from flip_flop.metrics import f1_per_template
-from flip_flop.report import load_run, write_report
 from tests.report.made_runs import HOSTILE, open_run, wide_run
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")

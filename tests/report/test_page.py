@@ -11,9 +11,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from flip_flop import load_run, write_report
 from flip_flop.console import percent, points
-from flip_flop.metrics import batch_offsets, calibrated, f1_per_template, observed_agreement, summarise, vote_changes
-from flip_flop.report import load_run, write_report
+from flip_flop.metrics import batch_offsets, calibrated, f1_per_template, summarise, vote_changes
+from flip_flop.metrics.agreement import observed_agreement
 from flip_flop.report.instances import answer_counts, find_changes, state_counts, transition_counts
 from tests.report.made_runs import HOSTILE, wide_run, write_run
 from tests.report.pages import Page

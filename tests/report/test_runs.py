@@ -10,16 +10,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from flip_flop import compare
-from flip_flop.report import (
-    caveats,
-    comparison_blocks,
-    group_runs,
-    load_run,
-    require_comparable,
-    what_differs,
-    write_report,
-)
+from flip_flop import compare, load_run, write_report
+from flip_flop.report.compare import comparison_blocks, group_runs, require_comparable, what_differs
+from flip_flop.report.sections import caveats
 from tests.refused import refused
 from tests.report.pages import Page
 

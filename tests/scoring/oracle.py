@@ -2,8 +2,8 @@
 
 import torch
 
+from flip_flop import PromptEncoder
 from flip_flop.prompts import RenderedInstance
-from flip_flop.scoring import PromptEncoder
 
 
 def naive_scores(model, instances):

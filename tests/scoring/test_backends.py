@@ -27,10 +27,10 @@ from transformers import (
 )
 
 from flip_flop.prompts import RenderedInstance
-from flip_flop.scoring import as_scorer, causal_lm, score_instances
+from flip_flop.scoring import causal_lm
 from flip_flop.scoring.encode import PromptEncoder
 from flip_flop.scoring.options import ScoringOptions
-from flip_flop.scoring.scores import choose_backend, packed_obstacle
+from flip_flop.scoring.scores import as_scorer, choose_backend, packed_obstacle, score_instances
 from tests.exact import assert_scores, in_float64
 from tests.refused import refused
 from tests.scoring.oracle import instances, naive_scores

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from flip_flop import F2CConfig, audit, train
+from flip_flop import F2CConfig, audit, load_model, score, train
 from flip_flop.files import lock, sha256_file
 from flip_flop.paper.plan import Setup
 from flip_flop.prompts import RenderedInstance
 from flip_flop.record import RunRecord
-from flip_flop.scoring import load_model, load_tokenizer, score
+from flip_flop.scoring.models import load_tokenizer
 from flip_flop.scoring.options import ScoringOptions
 from flip_flop.training.card import model_card
 from tests.refused import refused

@@ -5,7 +5,7 @@ import copy
 import numpy as np
 import pytest
 
-from flip_flop.scoring import score_instances
+from flip_flop.scoring.scores import score_instances
 from tests.exact import ROUNDED, assert_scores, in_float64
 from tests.scoring.oracle import instances, rows
 from tests.tiny import TOKENIZERS, tiny_model

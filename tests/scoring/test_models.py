@@ -12,11 +12,10 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import BertConfig, Qwen2ForSequenceClassification, T5Config
 
-from flip_flop import audit
+from flip_flop import PromptEncoder, audit, load_model, score
 from flip_flop.files import sha256_file, sha256_json
 from flip_flop.prompts import RenderedInstance
 from flip_flop.record import RunRecord, TaskRecord
-from flip_flop.scoring import PromptEncoder, load_model, score
 from flip_flop.scoring.options import ScoringOptions
 from tests.exact import assert_scores
 from tests.refused import refused

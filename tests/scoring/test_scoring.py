@@ -13,9 +13,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
-from flip_flop import ScoringOptions, Task, audit, load_task, score
+from flip_flop import PromptEncoder, ScoringOptions, Task, audit, load_model, load_task, score
 from flip_flop.prompts import RenderedInstance, Template, TemplateSet
-from flip_flop.scoring import EncodedAnswer, EncodedInstance, PromptEncoder, load_model, packed, score_instances
+from flip_flop.scoring import packed
+from flip_flop.scoring.encode import EncodedAnswer, EncodedInstance
+from flip_flop.scoring.scores import score_instances
 from tests.exact import ROUNDED, assert_scores, in_float64
 from tests.refused import refused
 from tests.scoring.oracle import instances, naive_scores

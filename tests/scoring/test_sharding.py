@@ -15,15 +15,17 @@ from torch.distributed.tensor import DTensor
 from transformers import MistralConfig, MixtralConfig, Phi3Config, Qwen2MoeConfig, TrainerCallback
 from transformers.models.llama.modeling_llama import LlamaMLP
 
+from flip_flop import load_model, score
 from flip_flop.cli import main
 from flip_flop.errors import InputError
 from flip_flop.prompts import RenderedInstance
 from flip_flop.reading import AnswerFormat
-from flip_flop.scoring import CausalLMScorer, load_model, models, score
+from flip_flop.scoring import models
 from flip_flop.scoring.causal_lm import unwrap
 from flip_flop.scoring.distributed import rank, wait_for_all
 from flip_flop.scoring.options import ScoringOptions
 from flip_flop.scoring.packed import AnswerStates
+from flip_flop.scoring.scores import CausalLMScorer
 from tests.processes import command, end, launch, start_all
 from tests.refused import refused
 from tests.tiny import CONFIGS, GROUPED, byte_bpe, random_model

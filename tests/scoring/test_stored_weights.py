@@ -10,9 +10,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
+from flip_flop import PromptEncoder, load_model, score
 from flip_flop.errors import InputError
 from flip_flop.prompts import RenderedInstance
-from flip_flop.scoring import PromptEncoder, load_model, score
 from flip_flop.scoring.models import as_loaded
 from flip_flop.scoring.options import ScoringOptions
 from tests.refused import refused

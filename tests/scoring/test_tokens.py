@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, XLNetConfig
 
+from flip_flop import PromptEncoder
 from flip_flop.prompts import Chat, RenderedInstance
-from flip_flop.scoring import PromptEncoder
 from tests.refused import refused
 from tests.tiny import TOKENIZERS, byte_bpe, metaspace, random_model, tiny_model, with_chat_template, word_level
 

@@ -10,17 +10,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from flip_flop import load_run
 from flip_flop.console import DEMO_NOTE
 from flip_flop.method import METHODS, Method
-from flip_flop.metrics import METRICS, instance_agreement, mean_statistic, paired_bootstrap_interval
+from flip_flop.metrics import METRICS, mean_statistic, paired_bootstrap_interval
+from flip_flop.metrics.agreement import instance_agreement
 from flip_flop.paper import tables as grids
 from flip_flop.paper.folder import StudyFolder
 from flip_flop.paper.frame import average_seeds, colours_of, make_frame, titles_of
 from flip_flop.paper.published import PAPER_METRICS, dataset_names, stated_numbers, table1, table2
 from flip_flop.paper.study import MethodVariant
 from flip_flop.paper.tables import make_tables, write_outputs
-from flip_flop.report import load_run
-from flip_flop.report.table import escape
+from flip_flop.report.tables import escape
 from tests.studies import small_studies
 from tests.studies.made_results import MODEL, Maker, made_frame, paper_audits, study1, study2, study3, transfer_audits
 

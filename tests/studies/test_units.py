@@ -17,6 +17,7 @@ import torch
 import yaml
 from safetensors.torch import load_file, save_file
 
+from flip_flop import load_run
 from flip_flop.paper import run
 from flip_flop.paper.cli import PROGRAM
 from flip_flop.paper.folder import StudyFolder, load_plan
@@ -29,7 +30,6 @@ from flip_flop.paper.run import (
     split_batch_across_ranks,
     worker_devices,
 )
-from flip_flop.report import load_run
 from flip_flop.scoring.models import EMBEDDED_MODEL
 from tests.processes import command, end, launch, launched, start, wait_for
 from tests.refused import refused

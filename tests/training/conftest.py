@@ -10,11 +10,11 @@ import pytest
 import torch
 from transformers import PrinterCallback, ProgressCallback
 
+from flip_flop import F2CTrainer, LoadedModel, train
 from flip_flop.prompts import Template, TemplateSet
 from flip_flop.record import ModelRecord
-from flip_flop.scoring import LoadedModel
 from flip_flop.tasks import RowsSource, Task
-from flip_flop.training import F2CTrainer, make_config, train
+from flip_flop.training.config import make_config
 from tests.tiny import byte_bpe, tiny_model
 
 WORDS = ["room", "staff", "food", "hotel", "wifi", "service", "review", "question", "answer", "hypothesis"]

@@ -6,7 +6,7 @@ import tempfile
 
 import torch
 
-from flip_flop.scoring import EncodedAnswer, EncodedInstance
+from flip_flop.scoring.encode import EncodedAnswer, EncodedInstance
 from tests.method.draws import LogitInstance
 from tests.training.conftest import make_trainer, randomize
 

@@ -6,7 +6,7 @@ from benchmarks.architectures import tiny
 from peft import LoraConfig, PromptTuningConfig, XLoraConfig
 from transformers import MambaConfig, NemotronHConfig, Qwen3MoeConfig
 
-from flip_flop.training import F2CTrainer
+from flip_flop import F2CTrainer
 from flip_flop.training.adapter import weights_digest
 from tests.refused import refused
 from tests.scoring.oracle import rows

@@ -8,14 +8,13 @@ from dataclasses import replace
 import pytest
 from safetensors.torch import load_file, save_file
 
+from flip_flop import F2CTrainer, load_model, load_run
 from flip_flop.evaluation.audit import audit
 from flip_flop.prompts import TemplateSet
 from flip_flop.record import AdapterRecord, RunRecord
-from flip_flop.report import load_run
-from flip_flop.scoring import load_model
 from flip_flop.scoring.adapters import stored_calibration
 from flip_flop.tasks import RowsSource
-from flip_flop.training import F2CTrainer, load_training_data
+from flip_flop.training.data import load_training_data
 from flip_flop.training.selection import CheckpointCriterion
 from tests.refused import refused
 from tests.tiny import CHAT_TEMPLATE, save_tiny

@@ -10,14 +10,14 @@ import torch
 from peft import PeftModel
 from transformers import GenerationMixin
 
-from flip_flop import LoadedModel, audit, load_model
+from flip_flop import F2CTrainer, LoadedModel, audit, load_model, train
 from flip_flop.files import generator
 from flip_flop.prompts import Template
 from flip_flop.reading import AnswerFormat
 from flip_flop.scoring.open_answers import TEMPERATURE, GumbelNoise, as_choices, generate
 from flip_flop.scoring.options import ScoringOptions
 from flip_flop.tasks import RowsSource, Task
-from flip_flop.training import F2CTrainer, make_config, train
+from flip_flop.training.config import make_config
 from flip_flop.training.selection import reason_against_answers
 from flip_flop.training.votes import ModelScores
 from tests.evaluation.test_open_answers import grouped

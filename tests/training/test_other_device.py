@@ -16,8 +16,8 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 from transformers import TrainingArguments
 
 from flip_flop import audit
-from flip_flop.scoring import score_instances
 from flip_flop.scoring.packed import pack
+from flip_flop.scoring.scores import score_instances
 from tests.exact import float32_bound
 from tests.processes import end, start
 from tests.tiny import tiny_model

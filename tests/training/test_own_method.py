@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import pytest
 import torch
 
+from flip_flop import F2CConfig, train
 from flip_flop.method import METHODS, Method, find_method
-from flip_flop.training import F2CConfig, train
 from tests.refused import refused
 from tests.training.conftest import (
     load_tiny,

@@ -13,11 +13,13 @@ import pytest
 import torch
 from transformers import TrainerState
 
+from flip_flop import train
 from flip_flop.console import track
 from flip_flop.evaluation.audit import audit
 from flip_flop.scoring.options import ScoringOptions
 from flip_flop.tasks import RowsSource
-from flip_flop.training import make_config, train, votes
+from flip_flop.training import votes
+from flip_flop.training.config import make_config
 from flip_flop.training.run import ShowProgress
 from tests.training.conftest import (
     load_tiny,

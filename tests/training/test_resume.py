@@ -12,7 +12,7 @@ import pytest
 import torch
 from transformers.trainer_pt_utils import safe_globals
 
-from flip_flop.training import F2CConfig, F2CTrainer
+from flip_flop import F2CConfig, F2CTrainer
 from flip_flop.training.checkpoints import rotate, write_manifest
 from flip_flop.training.folder import complete_checkpoints
 from tests.refused import refused

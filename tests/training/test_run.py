@@ -9,10 +9,11 @@ from unittest.mock import Mock
 
 import pytest
 
+from flip_flop import F2CTrainer
 from flip_flop.prompts import TemplateSet
 from flip_flop.tasks import FileSource, RowsSource
-from flip_flop.training import F2CTrainer, load_training_data
 from flip_flop.training import run as run_module
+from flip_flop.training.data import load_training_data
 from flip_flop.training.run import StopOnSignal
 from flip_flop.training.selection import CheckpointCriterion
 from flip_flop.training.votes import SAMPLE_SIZE, initial_vote_stats

@@ -13,9 +13,10 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
 from transformers import TrainerState
 
+from flip_flop import F2CConfig
 from flip_flop.method import METHODS
-from flip_flop.training import F2CConfig, make_config
 from flip_flop.training.checkpoints import recorded_settings
+from flip_flop.training.config import make_config
 from flip_flop.training.data import log_passes
 from flip_flop.training.selection import StopEarly
 from flip_flop.training.settings import TrainingSettings

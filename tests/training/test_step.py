@@ -8,9 +8,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flip_flop.scoring import EncodedAnswer
+from flip_flop import F2CConfig
+from flip_flop.scoring.encode import EncodedAnswer
 from flip_flop.scoring.packed import pack
-from flip_flop.training import F2CConfig
 from tests.exact import EXACT, float32_bound, in_float64
 from tests.training.naive_step import (
     LOSSES,

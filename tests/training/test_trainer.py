@@ -10,11 +10,9 @@ import pytest
 import torch
 from peft import PeftModel
 
-from flip_flop import audit, load_model
+from flip_flop import F2CTrainer, PromptEncoder, audit, load_model, write_report
 from flip_flop.method import METHODS, Method
-from flip_flop.report import write_report
-from flip_flop.scoring import PromptEncoder, score_instances
-from flip_flop.training import F2CTrainer
+from flip_flop.scoring.scores import score_instances
 from tests.refused import refused
 from tests.tiny import byte_bpe, save_tiny, tiny_model
 from tests.training.conftest import (

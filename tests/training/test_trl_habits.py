@@ -9,9 +9,9 @@ import pytest
 import torch
 from transformers import BitsAndBytesConfig, TrainingArguments
 
-from flip_flop import F2CConfig, audit
-from flip_flop.training import F2CTrainer, load_training_data, train
+from flip_flop import F2CConfig, F2CTrainer, audit, train
 from flip_flop.training.config import make_config
+from flip_flop.training.data import load_training_data
 from tests.refused import refused
 from tests.tiny import byte_bpe, save_tiny, tiny_model, with_chat_template
 from tests.training.conftest import make_task, make_trainer, rows, settings, training_rows

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from flip_flop import audit, load_model
+from flip_flop import audit, load_model, score
 from flip_flop.errors import InputError
-from flip_flop.metrics import batch_offsets, label_shares_per_template
-from flip_flop.scoring import EncodedInstance, score
+from flip_flop.metrics import batch_offsets
+from flip_flop.metrics.agreement import label_shares_per_template
+from flip_flop.scoring.encode import EncodedInstance
 from flip_flop.tasks import RowsSource
 from flip_flop.training.data import KeyedSampler
 from flip_flop.training.votes import VoteTable, initial_vote_stats

@@ -51,7 +51,11 @@ def demo_command(out: Path, seed: int, overwrite: bool, quiet: bool) -> None:
     """Audit the embedded model, train it without labels by swarm, cce and f2c, audit again, and report."""
     _clear(out, overwrite)
     audits = run_demo(out, seed=seed, quiet=quiet)
-    from flip_flop.report import caveats, comparison_blocks, group_runs, legend, load_run, render_text, write_report
+    from flip_flop.evaluation.run_directory import load_run
+    from flip_flop.report.compare import comparison_blocks, group_runs
+    from flip_flop.report.page import write_report
+    from flip_flop.report.sections import caveats
+    from flip_flop.report.tables import legend, render_text
 
     runs = [*audits["train"], *audits["held_out"]]
     echo()
@@ -74,9 +78,10 @@ def run_demo(out: Path, *, seed: int = 0, quiet: bool = False) -> dict[str, list
     import torch
 
     from flip_flop.evaluation.audit import audit
-    from flip_flop.scoring import load_model
+    from flip_flop.scoring.models import load_model
     from flip_flop.tasks import load_task
-    from flip_flop.training import make_config, train
+    from flip_flop.training.config import make_config
+    from flip_flop.training.run import train
 
     torch.set_num_threads(1)  # a second thread does not speed up this small model
     task = load_task("demo", templates="all")

@@ -126,7 +126,7 @@ def compared(stored: Audit, metric: str | None) -> str:
 
 def check_stored(stored: Audit, run: Audit, metric: str | None) -> None:
     """Refuse a stored run on other data, or without a metric to compare (``E-RUN-MISMATCH``)."""
-    from flip_flop.report import data_differences
+    from flip_flop.report.compare import data_differences
 
     if differing := data_differences(stored, run):
         raise InputError(
@@ -172,7 +172,7 @@ def comparison_gate(stored: Audit, run: Audit, metric: str | None) -> Gate:
 
 
 def _compared(stored: Audit, run: Audit, metric: str | None) -> tuple[bool, str]:
-    from flip_flop.report import group_runs, mean_difference
+    from flip_flop.report.compare import group_runs, mean_difference
 
     check_stored(stored, run, metric)
     name = compared(stored, metric)

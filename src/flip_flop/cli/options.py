@@ -5,11 +5,10 @@ from collections.abc import Callable, Collection
 from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
 
 import click
 
-from flip_flop import scoring
 from flip_flop.console import echo, is_first_process
 from flip_flop.errors import InputError
 from flip_flop.files import check_output
@@ -18,6 +17,10 @@ from flip_flop.method.settings import Protocol
 from flip_flop.metrics import CalibrationChoice, check_calibration
 from flip_flop.scoring.options import DEFAULT_SCORING, DeviceMap, LoadIn, ScoringOptions, Shard
 from flip_flop.tasks import Task, load_task, prior_from
+
+if TYPE_CHECKING:
+    from flip_flop.scoring.models import LoadedModel
+    from flip_flop.scoring.scores import Scorer
 
 Command = Callable[..., Any]
 TEMPLATES_HELP = "NAME,NAME,... or `all` or `held_out`; by default all but the held-out ones."
@@ -139,12 +142,12 @@ class BaseModelOptions:
 
             disable_progress_bars()
 
-    def load(self) -> "scoring.LoadedModel":
+    def load(self) -> "LoadedModel":
         """Load the model and its adapter, if any."""
+        from flip_flop.scoring.models import load_model
+
         values = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "tokenizer"}
-        return scoring.load_model(
-            values.pop("model"), quantization_config=values.pop("load_in"), **values
-        ).keep_answers()
+        return load_model(values.pop("model"), quantization_config=values.pop("load_in"), **values).keep_answers()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,17 +186,20 @@ class ModelOptions(BaseModelOptions):
         _require_defaults(self, {"tokenizer"}, use)
         _require_defaults(how, {"by", "api", "concurrency"}, use)
 
-    def scorer(self, *, quiet: bool = False) -> "scoring.Scorer":
+    def scorer(self, *, quiet: bool = False) -> "Scorer":
         """Return the scorer of a local or served model. Each process of a launcher loads the model."""
         if is_endpoint(self.model):
             if not quiet and is_first_process():
                 echo(f"asking {self.model}", err=True)  # before seconds of imports
-            return scoring.EndpointScorer(self.model, self.tokenizer)
+            from flip_flop.scoring.served import EndpointScorer
+
+            return EndpointScorer(self.model, self.tokenizer)
         self.announce(quiet=quiet or not is_first_process())
         from flip_flop.scoring.distributed import join_processes
+        from flip_flop.scoring.scores import CausalLMScorer
 
         join_processes(self.device)
-        return scoring.CausalLMScorer(self.load(), shared=True)
+        return CausalLMScorer(self.load(), shared=True)
 
 
 @dataclass(frozen=True, kw_only=True)

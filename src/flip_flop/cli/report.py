@@ -35,26 +35,28 @@ def report_command(
 
     Runs of several models have the names of the models. The page and the terminal show the difference of each pair.
     """
-    from flip_flop import report
+    from flip_flop.evaluation.run_directory import load_run
     from flip_flop.files import lock_output, write_text
     from flip_flop.metrics import add_metric
+    from flip_flop.report import page, tables
+    from flip_flop.report.compare import comparison_blocks
 
     for reference in metric:
         add_metric(reference)
     if figures is not None and figures.is_dir() and any(figures.iterdir()):
         raise InputError("E-OUT-USED", f"{figures} is not an empty folder.", "Give another --figures.")
-    audits = [report.load_run(run) for run in runs]  # before the lock: a wrong name creates no folder for --out
-    groups = report.report_groups(audits)
+    audits = [load_run(run) for run in runs]  # before the lock: a wrong name creates no folder for --out
+    groups = page.report_groups(audits)
     click.get_current_context().with_resource(lock_output(out))
     if out.suffix == ".html":
-        write_text(out, report.render_page(groups, title=title, everything=everything))
+        write_text(out, page.render_page(groups, title=title, everything=everything))
     else:
-        render = {".md": report.render_markdown, ".csv": report.render_csv, ".txt": report.render_text}[out.suffix]
-        write_text(out, render(report.comparison_blocks(audits)).rstrip("\n") + "\n")
+        render = {".md": tables.render_markdown, ".csv": tables.render_csv, ".txt": tables.render_text}[out.suffix]
+        write_text(out, render(comparison_blocks(audits)).rstrip("\n") + "\n")
     if latex is not None:
-        write_text(latex, report.render_latex(groups))
+        write_text(latex, tables.render_latex(groups))
     if figures is not None:
-        report.write_figures(groups, figures)
+        page.write_figures(groups, figures)
     for group in groups:
         for text in (*map(group.matrix_text, group.paired_metrics), *group.other_prompts, *group.decision):
             echo(f"{text}\n")

@@ -146,7 +146,8 @@ def sample_rows(task: Task, split: str, limit: int, seed: int) -> Iterator[LintR
 
 def _encoder(model: str, revision: str | None) -> Encode:
     """Return the encoding of prompts and answers for scoring, which raises the tokenizer's errors."""
-    from flip_flop.scoring import PromptEncoder, load_tokenizer
+    from flip_flop.scoring.encode import PromptEncoder
+    from flip_flop.scoring.models import load_tokenizer
 
     tokenizer = load_tokenizer(model, revision)
     limit = tokenizer.model_max_length  # a very large number if unknown

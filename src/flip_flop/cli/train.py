@@ -84,7 +84,9 @@ def train_command(
     if not quiet:
         echo(f"reading {task.task}", err=True)
     from flip_flop.tasks import prior_from, require_templates_for_training
-    from flip_flop.training import load_training_data, make_config, train
+    from flip_flop.training.config import make_config
+    from flip_flop.training.data import load_training_data
+    from flip_flop.training.run import train
 
     for name, flag in OWNED.items():
         if name in keys:

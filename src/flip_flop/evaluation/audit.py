@@ -33,17 +33,11 @@ from flip_flop.metrics import (
 from flip_flop.prompts import RenderedInstance
 from flip_flop.reading import Reader
 from flip_flop.record import AdapterRecord, RunRecord, TaskRecord, this_process
-from flip_flop.scoring import (
-    DEFAULT_SCORING,
-    CausalLMScorer,
-    EndpointScorer,
-    ModelGiven,
-    Scorer,
-    ScoringOptions,
-    as_scorer,
-    ids_of,
-)
+from flip_flop.scoring import DEFAULT_SCORING, ScoringOptions, ids_of
 from flip_flop.scoring.adapters import stored_calibration
+from flip_flop.scoring.models import ModelGiven
+from flip_flop.scoring.scores import CausalLMScorer, Scorer, as_scorer
+from flip_flop.scoring.served import EndpointScorer
 from flip_flop.tasks import Data, RenderedSplit, as_split, instances_digest, log_findings, log_label_counts
 
 NUM_TIMED = {True: 16, False: 4}  # instances of a local or served model that an estimate scores

@@ -22,7 +22,9 @@ from flip_flop.evaluation.run_directory import check_target
 from flip_flop.files import utf8, write_bytes
 from flip_flop.metrics import CalibrationChoice, calibrated, label_probs, vote_share
 from flip_flop.prompts import RenderedInstance
-from flip_flop.scoring import DEFAULT_SCORING, ModelGiven, Scorer, ScoringOptions, words
+from flip_flop.scoring import DEFAULT_SCORING, ScoringOptions, words
+from flip_flop.scoring.models import ModelGiven
+from flip_flop.scoring.scores import Scorer
 from flip_flop.tasks import Data, Rows, Source, as_source, log_findings
 
 

@@ -35,7 +35,7 @@ from flip_flop.metrics import METRICS
 from flip_flop.paper.folder import StudyFolder
 from flip_flop.paper.plan import Cell, Plan
 from flip_flop.paper.published import PAPER_METRICS, dataset_names
-from flip_flop.report import mean_difference, what_differs
+from flip_flop.report.compare import mean_difference, what_differs
 
 Setting = Literal["own", "held_out", "transfer", "unseen"]
 KEPT = (*PAPER_METRICS, "vote_f1")

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from flip_flop import training
 from flip_flop.console import echo
 from flip_flop.errors import InputError, first_repeated, look_up
 from flip_flop.files import sha256_file, sha256_json
@@ -17,6 +16,9 @@ from flip_flop.method import BASE, find_method, row_protocol_of
 from flip_flop.paper.study import SCORING, GridCell, Study, expand
 from flip_flop.tasks import Task, load_task, require_templates_for_training
 from flip_flop.training.settings import EXECUTION_ONLY
+
+if TYPE_CHECKING:
+    from flip_flop.training.config import F2CConfig
 
 KEY_DIGITS = 12
 # Parts of the provenance that do not decide a result: the digests of the rows and of the ids do. Another commit with
@@ -255,9 +257,11 @@ def _plain(name: str) -> str:
     return re.sub(r"[^\w-]", "_", name)[:48]  # the name of a folder has at most 255 bytes
 
 
-def training_config(settings: Mapping[str, Any], source: str = "the study's settings") -> "training.F2CConfig":
+def training_config(settings: Mapping[str, Any], source: str = "the study's settings") -> "F2CConfig":
     """Resolve settings as on a CPU, so that a login node without a GPU accepts bf16."""
-    return training.make_config(dict(settings) | {"use_cpu": True}, source)
+    from flip_flop.training.config import make_config
+
+    return make_config(dict(settings) | {"use_cpu": True}, source)
 
 
 def scoring_settings(study: Study, task: str, model: str) -> dict[str, Any]:
@@ -266,8 +270,10 @@ def scoring_settings(study: Study, task: str, model: str) -> dict[str, Any]:
     Raises:
         InputError: ``E-CONFIG``.
     """
+    from flip_flop.training.config import F2CConfig
+
     settings = study.settings_of(BASE.name, task, model)
-    others = training.F2CConfig.__dataclass_fields__.keys() - SCORING
+    others = F2CConfig.__dataclass_fields__.keys() - SCORING
     config = training_config({name: value for name, value in settings.items() if name not in others})
     return {name: getattr(config, name) for name in SCORING}
 

@@ -25,10 +25,14 @@ from flip_flop.evaluation.audit import audit
 from flip_flop.files import lock_output, remove
 from flip_flop.paper.folder import CELL, StudyFolder
 from flip_flop.paper.plan import Cell, Plan, Unit, cell_key, choose, identify_model, open_task
-from flip_flop.scoring import CausalLMScorer, LoadedModel, ScoringOptions, load_model
+from flip_flop.scoring import ScoringOptions
 from flip_flop.scoring.distributed import all_gather
+from flip_flop.scoring.models import LoadedModel, load_model
+from flip_flop.scoring.scores import CausalLMScorer
 from flip_flop.tasks import Task
-from flip_flop.training import F2CConfig, load_training_data, make_config, train
+from flip_flop.training.config import F2CConfig, make_config
+from flip_flop.training.data import load_training_data
+from flip_flop.training.run import train
 
 DONE, FAILED, STOPPED = 0, 1, 128 + signal.SIGTERM  # exit codes of a unit
 

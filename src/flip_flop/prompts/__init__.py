@@ -14,13 +14,3 @@ from flip_flop.prompts.template import (
     render_instance,
     templates_differ_in_answer_words,
 )
-
-__all__ = [
-    "CHAT_KEYS",
-    "Chat",
-    "RenderedInstance",
-    "Template",
-    "TemplateSet",
-    "render_instance",
-    "templates_differ_in_answer_words",
-]

@@ -4,5 +4,3 @@ from flip_flop.reading.numbers import NUMBER
 from flip_flop.reading.reader import AnswerFormat, Read, Reader, check_extract
 from flip_flop.reading.reply import begins_reasoning
 from flip_flop.reading.texts import has_spaces, token_f1
-
-__all__ = ["NUMBER", "AnswerFormat", "Read", "Reader", "begins_reasoning", "check_extract", "has_spaces", "token_f1"]

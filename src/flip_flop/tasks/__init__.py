@@ -44,29 +44,4 @@ from flip_flop.tasks.sources import (
 )
 from flip_flop.tasks.task import Label, RenderedSplit, Task, TaskRequest, are_grades, instances_digest, right_answers
 
-__all__ = [
-    "Data",
-    "FileSource",
-    "HubSource",
-    "RenderedRows",
-    "RenderedSplit",
-    "Rows",
-    "RowsSource",
-    "Source",
-    "Task",
-    "TaskRequest",
-    "as_source",
-    "as_split",
-    "as_task",
-    "deduplicate",
-    "draw_stratified",
-    "holdout",
-    "labelled_file",
-    "load_task",
-    "log_findings",
-    "log_label_counts",
-    "prior_from",
-    "render_rows",
-    "require_templates_for_training",
-    "template_name",
-]
+__all__ = ["Task", "TaskRequest", "load_task"]

@@ -18,7 +18,15 @@ from flip_flop.method import METHODS, find_method
 from flip_flop.metrics import check_prior
 from flip_flop.scoring import distributed
 from flip_flop.scoring.causal_lm import as_input_error
-from flip_flop.training.settings import ALIASES, MAX_STEPS, TrainingSettings, as_flag, read_value, setting_of, wrong_value
+from flip_flop.training.settings import (
+    ALIASES,
+    MAX_STEPS,
+    TrainingSettings,
+    as_flag,
+    read_value,
+    setting_of,
+    wrong_value,
+)
 
 # The default as to_dict() of the library's settings stores it, which lacks one value.
 STORED_ACCELERATOR = vars(AcceleratorConfig()).copy()

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from flip_flop.errors import InputError, log, look_up, reason_of
 from flip_flop.files import derive_seed, generator
-from flip_flop.method import Consensus, Method, TemplateSplit
+from flip_flop.method import Method
+from flip_flop.method.algorithm import Consensus, TemplateSplit
 from flip_flop.method.divergences import to_device
 from flip_flop.method.settings import Reduction
 from flip_flop.metrics import majority_vote

@@ -23,7 +23,8 @@ from flip_flop.console import versions
 from flip_flop.errors import InputError, log, look_up, unsupported
 from flip_flop.files import write_text
 from flip_flop.hub import why_unreachable
-from flip_flop.method import find_consensus, find_method, split_templates
+from flip_flop.method import find_method
+from flip_flop.method.algorithm import find_consensus, split_templates
 from flip_flop.method.others import few_label_terms
 from flip_flop.metrics import METRICS, Scores, is_collapsed
 from flip_flop.prompts import RenderedInstance

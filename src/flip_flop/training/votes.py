@@ -14,7 +14,8 @@ from torch import Tensor
 
 from flip_flop.errors import InputError, first_repeated, log
 from flip_flop.files import generator, read_arrays, sha256_json, write_arrays
-from flip_flop.method import find_consensus, find_method, split_templates
+from flip_flop.method import find_method
+from flip_flop.method.algorithm import find_consensus, split_templates
 from flip_flop.metrics import (
     METRICS,
     Scores,
