@@ -374,7 +374,7 @@ def test_a_few_labelled_rows_calibrate_audit_training_and_predictions(flip_flop,
 
 @pytest.mark.parametrize(("changes", "code"), [({"stopped_by": signal.SIGTERM}, 143), ({"withheld": True}, 1)])
 def test_a_training_without_an_adapter_has_an_exit_code(train, monkeypatch, changes, code):
-    monkeypatch.setattr("flip_flop.training.train", lambda *_, **__: TrainingRun(Path("runs"), None, **changes))
+    monkeypatch.setattr("flip_flop.training.run.train", lambda *_, **__: TrainingRun(Path("runs"), None, **changes))
     result = train("--quiet")
     assert (result.code, result.out) == (code, "")
 

@@ -4,6 +4,7 @@ from flip_flop.metrics.agreement import (
     FLIP_RATE,
     count_flips,
     factor_flips,
+    instance_agreement,
     is_collapsed,
     label_probs,
     label_shares,

@@ -34,7 +34,7 @@ LOGGED_PREFIXES = ("vote_share_", "votes_so_far_", "eval_", "train_")
 
 @dataclass(eq=False)
 class TrainingInstance:
-    """A :class:`~flip_flop.method.Instance` of a batch. No method waits for the device.
+    """A :class:`~flip_flop.method.algorithm.Instance` of a batch. No method waits for the device.
 
     Args:
         id: The instance's id.
