@@ -123,9 +123,9 @@ def _setting(default: Any, help_: str, range_: str | None = None) -> Any:
     return field(default=default, metadata={"help": help_, "range": range_})
 
 
-def _by_protocol(help_: str, range_: str | None = None, *, paper: Any, release: Any, recommended: Any = None) -> Any:
-    """A setting whose default depends on ``protocol``; the recommended one is the paper's unless given."""
-    defaults = {"recommended": paper if recommended is None else recommended, "paper": paper, "release": release}
+def _by_protocol(help_: str, range_: str | None = None, *, paper: Any, **others: Any) -> Any:
+    """A setting whose default depends on ``protocol``: the paper's, unless ``others`` have one."""
+    defaults = dict.fromkeys(get_args(TrainingProtocol), paper) | others
     return field(default=None, metadata={"help": help_, "range": range_, **defaults})
 
 
@@ -134,12 +134,10 @@ class TrainingSettings:
     """The fields of :class:`~flip_flop.training.config.F2CConfig` that differ from ``TrainingArguments``."""
 
     output_dir: str | None = _setting("f2c", "Folder of the checkpoints.")
-    learning_rate: float = _by_protocol(
-        "Peak learning rate of AdamW.", "at least 0", paper=1e-5, release=1e-5, recommended=3e-4
-    )
+    learning_rate: float = _by_protocol("Peak learning rate of AdamW.", "at least 0", paper=1e-5, recommended=3e-4)
     lr_scheduler_type: Any = _setting("cosine", "Learning rate schedule after the warm-up.")
     warmup_steps: float = _by_protocol(
-        "Warm-up steps, or below 1 their share of all steps.", "at least 0", paper=0.0, release=0.0, recommended=0.1
+        "Warm-up steps, or below 1 their share of all steps.", "at least 0", paper=0.0, recommended=0.1
     )
     weight_decay: float = _setting(0.01, "AdamW's weight decay.", "at least 0")
     per_device_train_batch_size: int = _setting(32, "Instances per micro-batch and device.", "at least 1")
@@ -177,7 +175,7 @@ class TrainingSettings:
         "recommended", "Default settings: ours, the paper's or the authors' release's."
     )
     cce_weight: float = _setting(1.0, "lambda_CCE, Eq. 6.", "at least 0")
-    jsd_weight: float = _by_protocol("beta_jsd, Eq. 8.", "at least 0", paper=0.05, release=0.05, recommended=1.0)
+    jsd_weight: float = _by_protocol("beta_jsd, Eq. 8.", "at least 0", paper=0.05, recommended=1.0)
     unanimous_margin: float = _setting(1.4, "tau_unanimous in nats, Algorithm 1 line 6.", "a number")
     max_cc_size: int = _setting(3, "k_max >= 2, Algorithm 1 line 10.", "at least 2")
     cc_size_bound: Literal["templates", "group"] = _by_protocol(
@@ -185,22 +183,17 @@ class TrainingSettings:
         paper="templates",
         release="group",
     )
-    flip_weight_min: float = _by_protocol(
-        "f_min, Algorithm 1 line 18.", "at least 0", paper=0.01, release=0.01, recommended=0.1
-    )
-    flip_weight_max: float = _by_protocol(
-        "f_max, Algorithm 1 line 18.", "at least 0", paper=0.1, release=0.1, recommended=1.0
-    )
+    flip_weight_min: float = _by_protocol("f_min, Algorithm 1 line 18.", "at least 0", paper=0.01, recommended=0.1)
+    flip_weight_max: float = _by_protocol("f_max, Algorithm 1 line 18.", "at least 0", paper=0.1, recommended=1.0)
     flip_temperature: float = _setting(2.0, "t > 0, Algorithm 1 line 18.", "above 0")
     divergence_space: DivergenceSpace = _by_protocol(
-        "Divergences over the vocabulary, the labels, or both.", paper="vocab", release="vocab", recommended="labels"
+        "Divergences over the vocabulary, the labels, or both.", paper="vocab", recommended="labels"
     )
     vocab_weight: float = _setting(1.0, "Weight of the divergences over the vocabulary.", "at least 0")
     labels_weight: float = _setting(1.0, "Weight of the divergences over the labels.", "at least 0")
     cce_space: DivergenceSpace = _by_protocol(
         "Cross-entropy over the answer's tokens (vocab), over the labels, or both.",
         paper="vocab",
-        release="vocab",
         recommended="both",
     )
     cce_reduction: Reduction = _setting("mean", "Mean or sum over the answer's tokens.")
@@ -222,13 +215,11 @@ class TrainingSettings:
     votes: Literal["online", "frozen"] = _by_protocol(
         "Source of pseudo-labels: online (current model) or frozen (base model).",
         paper="online",
-        release="online",
         recommended="frozen",
     )
     vote_calibration: Literal["none", Calibration] = _by_protocol(
         "Correct the label bias of each template in the pseudo-labels.",
         paper="none",
-        release="none",
         recommended="batch",
     )
     label_prior: list[float] | None = _setting(None, "vote_calibration: the true label frequencies; by default equal.")
@@ -272,7 +263,7 @@ class TrainingSettings:
         "at least 0",
     )
     stop_on_collapse: bool = _by_protocol(
-        "Stop after two collapsed evaluations in a row (max_share_drift).", paper=False, release=False, recommended=True
+        "Stop after two collapsed evaluations in a row (max_share_drift).", paper=False, recommended=True
     )
     chat_template: ChatTemplate = _setting("auto", "auto, on or off.")
     prompt_date: str | None = _setting(
