@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from flip_flop.errors import InputError
     from flip_flop.evaluation.audit import audit
     from flip_flop.evaluation.predict import predict, write_predictions
-    from flip_flop.evaluation.run_directory import Audit, load_run
+    from flip_flop.evaluation.result import Audit
+    from flip_flop.evaluation.run_directory import load_run
     from flip_flop.prompts import RenderedInstance, Template, TemplateSet
     from flip_flop.report.compare import AuditComparison, compare
     from flip_flop.report.page import write_report

@@ -13,7 +13,7 @@ from flip_flop import audit as flip_flop_audit
 from flip_flop import load_run
 from flip_flop.cli import gates
 from flip_flop.console import markdown_cell
-from flip_flop.evaluation.run_directory import Audit
+from flip_flop.evaluation.result import Audit
 from flip_flop.metrics import METRICS, Metric, Scores, mean_statistic, summarise
 from flip_flop.record import ModelRecord, RunRecord, TaskRecord, TemplateRecord
 from tests.cli.project import TASK, csv_of, errors_of, make_project, one_line

@@ -14,7 +14,7 @@ from flip_flop import audit
 from flip_flop.drafting.library import KINDS, library
 from flip_flop.metrics import Scores
 from flip_flop.record import ModelRecord
-from flip_flop.scoring.scores import Scorer
+from flip_flop.scoring.scorer import Scorer
 from flip_flop.tasks import load_task, log_label_counts
 from tests.cli.project import one_line
 

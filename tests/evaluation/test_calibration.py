@@ -12,8 +12,8 @@ from flip_flop.metrics import batch_offsets, summarise
 from flip_flop.metrics.agreement import label_shares_per_template
 from flip_flop.prompts import Template
 from flip_flop.record import AdapterRecord
+from flip_flop.report.audit_tables import render_csv, render_text
 from flip_flop.report.compare import comparison_blocks
-from flip_flop.report.tables import render_csv, render_text
 from flip_flop.scoring.adapters import store_calibration, stored_calibration
 from flip_flop.tasks import prior_from
 from tests.evaluation.conftest import TEMPLATES, change_metrics, make_rows, make_task

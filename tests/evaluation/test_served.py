@@ -17,7 +17,8 @@ import torch
 from flip_flop import ScoringOptions, audit, load_run, predict, write_predictions, write_report
 from flip_flop.evaluation.audit import ask_again
 from flip_flop.metrics import Scores
-from flip_flop.scoring.scores import CausalLMScorer, Scorer
+from flip_flop.scoring.scorer import Scorer
+from flip_flop.scoring.scores import CausalLMScorer
 from flip_flop.scoring.served import EndpointScorer
 from tests.evaluation.conftest import make_rows, make_task
 from tests.refused import refused

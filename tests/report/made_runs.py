@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from flip_flop.evaluation.run_directory import Audit
+from flip_flop.evaluation.result import Audit
 from flip_flop.metrics import Scores, summarise
 from flip_flop.prompts import RenderedInstance
 from flip_flop.reading import AnswerFormat

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from flip_flop import compare
-from flip_flop.evaluation.run_directory import Audit
+from flip_flop.evaluation.result import Audit
 from flip_flop.metrics import METRICS, Scores, paired_bootstrap_interval
 from flip_flop.record import AdapterRecord, ModelRecord, RunRecord, TaskRecord, TemplateRecord
 from flip_flop.report.compare import mean_difference

@@ -11,7 +11,7 @@ from flip_flop.files import generator
 from flip_flop.prompts import Template
 from flip_flop.report.instances import RowLabels, answer_counts, find_changes
 from flip_flop.report.page import report_groups, write_figures
-from flip_flop.report.tables import render_latex
+from flip_flop.report.sections import render_latex
 from flip_flop.tasks import Task
 from tests.refused import refused
 from tests.report.made_runs import FORM, NAMES, open_run

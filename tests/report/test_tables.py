@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from flip_flop import load_run, write_report
 from flip_flop.console import align_columns, spreadsheet_cell, visible
 from flip_flop.metrics import summarise
+from flip_flop.report.audit_tables import legend, render_csv, render_markdown, render_text
 from flip_flop.report.compare import AuditComparison, comparison_blocks
 from flip_flop.report.page import report_groups, write_figures
-from flip_flop.report.tables import legend, metric_table, render_csv, render_latex, render_markdown, render_text
+from flip_flop.report.sections import metric_table, render_latex
 from tests.report.made_runs import HOSTILE
 
 

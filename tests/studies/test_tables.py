@@ -21,7 +21,7 @@ from flip_flop.paper.frame import average_seeds, colours_of, make_frame, titles_
 from flip_flop.paper.published import PAPER_METRICS, dataset_names, stated_numbers, table1, table2
 from flip_flop.paper.study import MethodVariant
 from flip_flop.paper.tables import make_tables, write_outputs
-from flip_flop.report.tables import escape
+from flip_flop.report.table import escape
 from tests.studies import small_studies
 from tests.studies.made_results import MODEL, Maker, made_frame, paper_audits, study1, study2, study3, transfer_audits
 

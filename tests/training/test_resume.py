@@ -13,7 +13,8 @@ import torch
 from transformers.trainer_pt_utils import safe_globals
 
 from flip_flop import F2CConfig, F2CTrainer
-from flip_flop.training.checkpoints import rotate, write_manifest
+from flip_flop.record import write_manifest
+from flip_flop.training.checkpoints import rotate
 from flip_flop.training.folder import complete_checkpoints
 from tests.refused import refused
 from tests.training import conftest

@@ -148,8 +148,8 @@ def _variants(run: AuditOptions, scoring: ScoringOptions) -> dict[Path, ScoringO
 
 def _show(runs: Sequence[Audit], run: AuditOptions, checks: gates.Checks) -> int:
     """Print the runs, write the files for CI, and return the exit code of the gates."""
+    from flip_flop.report.audit_tables import legend, render_markdown, render_text, table_caveats
     from flip_flop.report.compare import comparison_blocks
-    from flip_flop.report.tables import legend, render_markdown, render_text, table_caveats
 
     blocks = comparison_blocks(runs)
     echo(render_text(blocks))

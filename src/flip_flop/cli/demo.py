@@ -52,10 +52,10 @@ def demo_command(out: Path, seed: int, overwrite: bool, quiet: bool) -> None:
     _clear(out, overwrite)
     audits = run_demo(out, seed=seed, quiet=quiet)
     from flip_flop.evaluation.run_directory import load_run
+    from flip_flop.report.audit_tables import legend, render_text
     from flip_flop.report.compare import comparison_blocks, group_runs
     from flip_flop.report.page import write_report
     from flip_flop.report.sections import caveats
-    from flip_flop.report.tables import legend, render_text
 
     runs = [*audits["train"], *audits["held_out"]]
     echo()

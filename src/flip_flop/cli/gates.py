@@ -10,7 +10,8 @@ import numpy as np
 
 from flip_flop.console import count, markdown_cell, percent, visible
 from flip_flop.errors import InputError, look_up
-from flip_flop.evaluation.run_directory import Audit, load_run
+from flip_flop.evaluation.result import Audit
+from flip_flop.evaluation.run_directory import load_run
 from flip_flop.metrics import ALIASES, METRICS, Scores, mean_statistic, paired_bootstrap_interval
 from flip_flop.record import ModelRecord, RunRecord, TaskRecord
 from flip_flop.tasks import RenderedSplit

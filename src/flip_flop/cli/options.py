@@ -20,7 +20,7 @@ from flip_flop.tasks import Task, load_task, prior_from
 
 if TYPE_CHECKING:
     from flip_flop.scoring.models import LoadedModel
-    from flip_flop.scoring.scores import Scorer
+    from flip_flop.scoring.scorer import Scorer
 
 Command = Callable[..., Any]
 TEMPLATES_HELP = "NAME,NAME,... or `all` or `held_out`; by default all but the held-out ones."

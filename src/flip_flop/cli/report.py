@@ -38,7 +38,7 @@ def report_command(
     from flip_flop.evaluation.run_directory import load_run
     from flip_flop.files import lock_output, write_text
     from flip_flop.metrics import add_metric
-    from flip_flop.report import page, tables
+    from flip_flop.report import audit_tables, page, sections
     from flip_flop.report.compare import comparison_blocks
 
     for reference in metric:
@@ -51,10 +51,14 @@ def report_command(
     if out.suffix == ".html":
         write_text(out, page.render_page(groups, title=title, everything=everything))
     else:
-        render = {".md": tables.render_markdown, ".csv": tables.render_csv, ".txt": tables.render_text}[out.suffix]
+        render = {
+            ".md": audit_tables.render_markdown,
+            ".csv": audit_tables.render_csv,
+            ".txt": audit_tables.render_text,
+        }[out.suffix]
         write_text(out, render(comparison_blocks(audits)).rstrip("\n") + "\n")
     if latex is not None:
-        write_text(latex, tables.render_latex(groups))
+        write_text(latex, sections.render_latex(groups))
     if figures is not None:
         page.write_figures(groups, figures)
     for group in groups:

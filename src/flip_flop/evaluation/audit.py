@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase
 from flip_flop.console import count, duration, today, versions
 from flip_flop.errors import InputError, log, unsupported
 from flip_flop.evaluation.decision import LOW_MASS, remedy
-from flip_flop.evaluation.run_directory import Audit
+from flip_flop.evaluation.result import Audit
 from flip_flop.metrics import (
     FLIP_RATE,
     CalibrationChoice,
@@ -36,7 +36,8 @@ from flip_flop.record import AdapterRecord, RunRecord, TaskRecord, this_process
 from flip_flop.scoring import DEFAULT_SCORING, ScoringOptions, ids_of
 from flip_flop.scoring.adapters import stored_calibration
 from flip_flop.scoring.models import ModelGiven
-from flip_flop.scoring.scores import CausalLMScorer, Scorer, as_scorer
+from flip_flop.scoring.scorer import Scorer
+from flip_flop.scoring.scores import CausalLMScorer, as_scorer
 from flip_flop.scoring.served import EndpointScorer
 from flip_flop.tasks import Data, RenderedSplit, as_split, instances_digest, log_findings, log_label_counts
 

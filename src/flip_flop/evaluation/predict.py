@@ -24,7 +24,7 @@ from flip_flop.metrics import CalibrationChoice, calibrated, label_probs, vote_s
 from flip_flop.prompts import RenderedInstance
 from flip_flop.scoring import DEFAULT_SCORING, ScoringOptions, words
 from flip_flop.scoring.models import ModelGiven
-from flip_flop.scoring.scores import Scorer
+from flip_flop.scoring.scorer import Scorer
 from flip_flop.tasks import Data, Rows, Source, as_source, log_findings
 
 

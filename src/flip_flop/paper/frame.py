@@ -29,7 +29,8 @@ from typing import Any, Literal
 import pandas as pd
 
 from flip_flop.errors import InputError
-from flip_flop.evaluation.run_directory import Audit, load_run
+from flip_flop.evaluation.result import Audit
+from flip_flop.evaluation.run_directory import load_run
 from flip_flop.method import BASE, METHODS, Method, find_method
 from flip_flop.metrics import METRICS
 from flip_flop.paper.folder import StudyFolder

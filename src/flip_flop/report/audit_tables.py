@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from flip_flop.console import MISSING, percent, percent_interval, spreadsheet_cell, visible
-from flip_flop.evaluation.run_directory import Audit
+from flip_flop.evaluation.result import Audit
 from flip_flop.metrics import METRICS
 from flip_flop.report.table import Column, Table, TableCell
 

@@ -13,8 +13,8 @@ from jaxtyping import Float
 
 from flip_flop.console import MISSING, align_columns, count, percent, point_interval, points, visible
 from flip_flop.errors import InputError
-from flip_flop.evaluation.result import SHOWN, html_table
-from flip_flop.evaluation.run_directory import Audit, load_run
+from flip_flop.evaluation.result import SHOWN, Audit, html_table
+from flip_flop.evaluation.run_directory import load_run
 from flip_flop.metrics import (
     ALIASES,
     METRICS,

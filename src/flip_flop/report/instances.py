@@ -13,7 +13,8 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from flip_flop.console import visible
-from flip_flop.evaluation.run_directory import Audit, StoredInstances
+from flip_flop.evaluation.result import Audit
+from flip_flop.evaluation.run_directory import StoredInstances
 from flip_flop.files import compress
 from flip_flop.metrics import label_probs, vote_counts
 from flip_flop.prompts import RenderedInstance

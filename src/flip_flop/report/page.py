@@ -15,7 +15,7 @@ from markupsafe import Markup, escape
 
 from flip_flop.console import DEMO_NOTE, count, percent, percent_interval, point_interval, points, visible
 from flip_flop.errors import InputError
-from flip_flop.evaluation.run_directory import Audit
+from flip_flop.evaluation.result import Audit
 from flip_flop.files import new_folder, write_text
 from flip_flop.metrics import METRICS
 from flip_flop.report.audit_tables import assumption, constant_count

@@ -44,17 +44,10 @@ from flip_flop.scoring.too_long import TOO_LONG_FILE, listed_beside, write_too_l
 from flip_flop.tasks import Task
 from flip_flop.training.adapter import load_trained, restored, sharded_state
 from flip_flop.training.card import CARD, base_name, model_card
-from flip_flop.training.checkpoints import (
-    PLAN,
-    check_plan,
-    checkpoint_to_resume,
-    lock,
-    named_write_errors,
-    resume_settings,
-)
+from flip_flop.training.checkpoints import check_plan, checkpoint_to_resume, lock, named_write_errors, resume_settings
 from flip_flop.training.config import F2CConfig, setting_errors
 from flip_flop.training.data import TrainingData, as_training_data
-from flip_flop.training.folder import find_damage
+from flip_flop.training.folder import PLAN, find_damage
 from flip_flop.training.selection import StopOnCollapse, reason_against_answers, reason_to_withhold
 from flip_flop.training.trainer import F2CTrainer
 from flip_flop.training.votes import VOTES, VoteTable, initial_vote_stats, warn_of_templates
