@@ -85,17 +85,17 @@ def false_differences(shares: Sequence[float], simulations: int, *, with_gold: b
     number = 0
     for _ in range(simulations):
         (data,) = simulate(random, RANKED_ROWS, shares, RANKED_TEMPLATES, (0.75,), spread=0)
-        found = rank_templates(data if with_gold else Scores(data.scores, np.full(len(data), -1)))
+        found = rank_templates(data if with_gold else Scores(data.values, np.full(len(data), -1)))
         number += any(not contains(each[1:], 0) for each in found.differences if each is not None)
     return number / simulations
 
 
 def decision_of(data: Scores) -> Decision:
     """Return the decision of an audit without calibration."""
-    names = tuple(str(number) for number in range(data.scores.shape[1]))
+    names = tuple(str(number) for number in range(data.values.shape[1]))
     task = TaskRecord(name="simulated", labels=tuple(range(data.num_labels)), digest="", split="test", templates=())
     record = RunRecord(kind="audit", task=task, model=ModelRecord())
-    return Audit(record, {}, Scores(data.scores, data.gold), names).decision
+    return Audit(record, {}, Scores(data.values, data.gold), names).decision
 
 
 def wrong_decisions(num_rows: int, shares: Sequence[float], simulations: int) -> dict[str, float]:

@@ -100,11 +100,11 @@ class TaskRecord(Section):
     extract: str | None = None
 
     def design(self, names: Sequence[str]) -> dict[str, Any]:
-        """Return the arguments ``factors`` and ``is_scale`` of :class:`flip_flop.metrics.Scores` for templates."""
+        """Return the values of :class:`flip_flop.metrics.Design` for templates."""
         wordings = {template.name: template.wording for template in self.templates}
         orders = {template.name: template.order for template in self.templates}
         factors = {"wording": tuple(map(wordings.get, names)), "order": tuple(map(orders.get, names))}
-        return {"factors": factors, "is_scale": bool(self.scale)}
+        return {"average": self.f1, "factors": factors, "is_scale": bool(self.scale)}
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

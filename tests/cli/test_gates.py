@@ -29,7 +29,7 @@ def stored(model, tmp_path_factory):
     found.write(folder / "stored")
     scores = np.where(np.arange(2) == found.gold[:, None, None], -0.1, -2.0) + 0.0 * found.scores
     metrics = summarise(scores, found.gold, found.template_names)
-    replace(found, data=replace(found.data, scores=scores.astype(np.float32)), metrics=metrics).write(
+    replace(found, data=replace(found.data, values=scores.astype(np.float32)), metrics=metrics).write(
         folder / "perfect"
     )
     return folder

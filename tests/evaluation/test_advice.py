@@ -12,7 +12,7 @@ from benchmarks.coverage import wrong_decisions
 from flip_flop import compare, load_run, write_report
 from flip_flop.console import point_interval, points
 from flip_flop.evaluation.decision import Decision
-from flip_flop.metrics import METRICS, Scores, batch_offsets, predicted, summarise
+from flip_flop.metrics import METRICS, Design, Scores, batch_offsets, predicted, summarise
 from tests.metrics import oracle
 from tests.report.made_runs import HOSTILE, TEMPLATES, make_scores, write_run
 from tests.report.pages import Page
@@ -83,11 +83,11 @@ def test_decision_names_the_best_template_and_what_to_fix(tmp_path, scores):
     assert (decision.template, decision.is_calibrated) == (TEMPLATES[best][0], False)
     assert decision.macro_f1 == pytest.approx(macro[best])
     low, high = decision.interval
-    single = METRICS["macro_f1"].interval(Scores(values[:, [best]], gold, "macro"))
+    single = METRICS["macro_f1"].interval(Scores(values[:, [best]], gold, design=Design("macro")))
     assert low < single[0] < macro[best] < single[1] < high, "it accounts for the choice among eight templates"
     vote = macro_f1(run.data.votes, gold)
     close = [name for name, _ in decision.close]
-    gain = METRICS["macro_f1"].change_interval(Scores(values[:, [best]], gold, "macro"), run.data.voted)
+    gain = METRICS["macro_f1"].change_interval(Scores(values[:, [best]], gold, design=Design("macro")), run.data.voted)
     assert decision.sentences == (
         f"Use {TEMPLATES[best][0]}: macro-F1 {100 * macro[best]:.1f} (95% interval for the best of 8: "
         f"{100 * low:.1f} to {100 * high:.1f}), chance 50.0, on 120 labelled rows.",

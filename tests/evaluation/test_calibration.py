@@ -63,7 +63,7 @@ def test_audit_adds_batch_calibration_by_default_if_it_changes_a_prediction(load
 
 def test_contextual_calibration_uses_first_row_without_content(loaded, raw):
     rows = [{"text": text, "mood": 0} for text in ("N/A", "[MASK]")]  # the fourth template needs a text
-    content_free = score(loaded, make_task(rows).instances("test")).scores
+    content_free = score(loaded, make_task(rows).instances("test")).scores.values
     after = audit(loaded, TASK, quiet=True, calibrate="contextual").metrics["calibrated"]
     offsets = oracle.batch_offsets(content_free.astype(float).tolist())
     np.testing.assert_allclose(list(after["offsets"].values()), offsets, atol=1e-5)
@@ -157,7 +157,7 @@ def trained(folder, saved):
 
 @pytest.fixture(scope="module")
 def table(trained):
-    return score(trained, TASK.instances("test"))
+    return score(trained, TASK.instances("test")).scores
 
 
 @pytest.fixture
@@ -171,7 +171,7 @@ def test_audit_and_predict_apply_the_stored_offsets_by_template(trained, stored,
     few = make_task(make_rows(5), templates=TEMPLATES[::-1][:3])
     run = audit(trained, few, quiet=True, calibrate="stored")
     after = run.metrics["calibrated"]
-    offsets = dict(zip(TASK.templates.names, batch_offsets(table.scores, PRIOR), strict=True))
+    offsets = dict(zip(TASK.templates.names, batch_offsets(table.values, PRIOR), strict=True))
     assert after["method"] == "stored"
     assert after["label_prior"] == pytest.approx(PRIOR)
     for name in few.templates.names:

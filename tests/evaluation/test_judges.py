@@ -8,7 +8,7 @@ import pytest
 
 from flip_flop import audit, load_run, load_task, write_report
 from flip_flop.evaluation.audit import ask_again
-from flip_flop.metrics import METRICS, Scores, answers_by_position
+from flip_flop.metrics import METRICS, Design, Scores, answers_by_position
 from flip_flop.scoring import ScoringOptions
 from flip_flop.scoring.served import EndpointScorer
 from tests.report.pages import Page
@@ -96,6 +96,6 @@ def test_answers_by_position_need_pairs_that_were_read(num_read, is_by_position)
     predictions[:num_read] = [0, 1, 0, 1]  # always A
     scores = np.where(predictions[..., None] == np.arange(2), 0.0, -np.inf)
     factors = {"wording": ("a", "a", "b", "b"), "order": ("given", "swapped", "given", "swapped")}
-    data = Scores(scores, np.full(60, -1), factors=factors)
+    data = Scores(scores, np.full(60, -1), design=Design(factors=factors))
     assert METRICS["order_flips"].value(data) == (1.0 if num_read else None)
     assert answers_by_position(data) is is_by_position

@@ -66,7 +66,7 @@ def test_flip_rates_of_a_stored_run_are_computed_again_from_its_scores(loaded, t
         assert run.value(f"{factor}_flips") == pytest.approx(np.mean(differ))
         assert METRICS[f"{factor}_flips"].value(run.data) == run.value(f"{factor}_flips")
     assert METRICS["cohen_kappa"].value(run.data) == run.value("cohen_kappa")
-    assert run.data.is_scale
+    assert run.data.design.is_scale
 
 
 def test_run_replaces_previous_run(audited, tmp_path):

@@ -17,7 +17,7 @@ import torch
 from flip_flop import ScoringOptions, audit, load_run, predict, write_predictions, write_report
 from flip_flop.evaluation.audit import ask_again
 from flip_flop.metrics import Scores
-from flip_flop.scoring.scorer import Scorer
+from flip_flop.scoring.scorer import Scored, Scorer
 from flip_flop.scoring.scores import CausalLMScorer
 from flip_flop.scoring.served import EndpointScorer
 from tests.evaluation.conftest import make_rows, make_task
@@ -293,16 +293,17 @@ class Constant(Scorer):
 
     def scores(self, instances, options=None, **_):
         shape = (len(instances), len(instances[0].choices), len(instances[0].choices[0]))
-        return Scores.of(instances, np.log(np.full(shape, 1 / shape[2], np.float32)), np.ones(shape, np.int64))
+        scores = np.log(np.full(shape, 1 / shape[2], np.float32))
+        return Scored(Scores.of(instances, scores, np.ones(shape, np.int64)))
 
 
 class PartlyImpossible(Constant):
     """A label of the first prompt has no probability, as of a server that lists few tokens."""
 
     def scores(self, instances, options=None, **_):
-        data = super().scores(instances)
-        data.scores[0, 0, 0] = -np.inf
-        return data
+        scored = super().scores(instances)
+        scored.scores.values[0, 0, 0] = -np.inf
+        return scored
 
 
 def test_an_answer_without_probability_has_no_posix_and_cannot_be_calibrated(loaded, task, tmp_path):
@@ -321,9 +322,9 @@ class PartlySilent(Constant):
     """No label of the first prompt has a probability."""
 
     def scores(self, instances, options=None, **_):
-        data = super().scores(instances)
-        data.scores[0, 0] = -np.inf
-        return data
+        scored = super().scores(instances)
+        scored.scores.values[0, 0] = -np.inf
+        return scored
 
 
 def test_a_prompt_without_any_probability_has_no_distribution(loaded, task, tmp_path):
@@ -345,14 +346,14 @@ def test_audit_accepts_custom_scorer(loaded, task):
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
-        (lambda found: found.scores.tolist(), "an object of type list, not Scores"),
+        (lambda found: found.values.tolist(), "an object of type list, not Scored"),
         (lambda found: None, "an object of type NoneType"),
-        (lambda found: replace(found, scores=np.exp(found.scores)), "the score 0.333333, which"),
+        (lambda found: replace(found, values=np.exp(found.values)), "the score 0.333333, which"),
         (lambda found: replace(found, token_counts=None), "not numpy arrays"),
-        (lambda found: with_fields(found, token_counts=found.scores), "not numpy arrays"),
-        (lambda found: with_fields(found, scores=torch.tensor(found.scores)), "not numpy arrays"),
-        (lambda found: with_fields(found, scores=np.nan * found.scores), "the score nan"),
-        (lambda found: with_fields(found, scores=found.scores[:, 1:]), r"\(6, 3, 3\) and \(6, 4, 3\), not \(6, 4, 3\)"),
+        (lambda found: with_fields(found, token_counts=found.values), "not numpy arrays"),
+        (lambda found: with_fields(found, values=torch.tensor(found.values)), "not numpy arrays"),
+        (lambda found: with_fields(found, values=np.nan * found.values), "the score nan"),
+        (lambda found: with_fields(found, values=found.values[:, 1:]), r"\(6, 3, 3\) and \(6, 4, 3\), not \(6, 4, 3\)"),
         (lambda found: with_fields(found, token_counts=found.token_counts[..., 1:]), "shapes"),
         (lambda found: found[1:], "5 ids, which differ from the ids of the 6 instances"),
         (lambda found: found[::-1], "ids"),
@@ -363,7 +364,8 @@ def test_audit_accepts_custom_scorer(loaded, task):
 def test_scores_that_break_the_contract_are_refused_before_they_are_summarised(loaded, change, fault):
     class Broken(Constant):
         def scores(self, *data, **how):
-            return change(super().scores(*data, **how))
+            changed = change(super().scores(*data, **how).scores)
+            return Scored(changed) if isinstance(changed, Scores) else changed
 
     task = make_task(make_rows(6))
     for ask in (audit, predict):
@@ -379,9 +381,9 @@ def with_fields(found, **fields):
 def test_a_scorer_may_round_up_give_no_probability_and_know_no_tokens(loaded, task):
     class Rough(Constant):
         def scores(self, *data, **how):
-            found = super().scores(*data, **how)
-            scores = np.where(np.arange(3) == 1, np.float32(1e-4), np.float32(-np.inf)) + 0 * found.scores
-            return replace(found, scores=scores, token_counts=0 * found.token_counts)
+            found = super().scores(*data, **how).scores
+            values = np.where(np.arange(3) == 1, np.float32(1e-4), np.float32(-np.inf)) + 0 * found.values
+            return Scored(replace(found, values=values, token_counts=0 * found.token_counts))
 
     found = audit(Rough(loaded.record), task, quiet=True)
     assert (found.predictions == 1).all()

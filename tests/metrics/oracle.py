@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 
-from flip_flop.metrics import Scores
+from flip_flop.metrics import Design, Scores
 from tests.method.oracle import softmax
 
 
@@ -13,7 +13,7 @@ def data_of(predictions, gold=None, num_labels=3, average="auto"):
     """Evaluation data of predictions: the predicted label has nearly all of the probability."""
     predictions = np.asarray(predictions)
     scores = np.where(predictions[..., None] == np.arange(num_labels), -0.1, -3.0)
-    return Scores(scores, np.full(len(predictions), -1) if gold is None else np.asarray(gold), average)
+    return Scores(scores, np.full(len(predictions), -1) if gold is None else np.asarray(gold), design=Design(average))
 
 
 def random_data(num_instances, num_templates=5, num_labels=3, signal=0.8):

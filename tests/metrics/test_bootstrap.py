@@ -28,8 +28,8 @@ def table(num_instances=50, num_templates=4, num_labels=3, accuracy=0.6, *keys):
 
 def noisy(data):
     """The same predictions with scores of all sizes, so that probabilities matter."""
-    noise = generator(0, "tests/metrics/noisy").normal(size=data.scores.shape)
-    return Scores(data.scores + np.clip(noise, -1, 1), data.gold)
+    noise = generator(0, "tests/metrics/noisy").normal(size=data.values.shape)
+    return Scores(data.values + np.clip(noise, -1, 1), data.gold)
 
 
 def weights(num_instances, resamples=2000):
@@ -59,9 +59,9 @@ WEIGHTED = {
     "accuracy": lambda data, w: w @ (data.predictions == data.gold[:, None]).mean(axis=1),
     "fleiss_kappa": lambda data, w: weighted_kappa(data.predictions, w),
     "mean_f1": lambda data, w: np.mean([weighted_f1(each, data.gold, w) for each in data.predictions.T], axis=0),
-    "vote_f1": lambda data, w: weighted_f1([oracle.majority_vote(each) for each in data.scores.tolist()], data.gold, w),
-    "ensemble_f1": lambda data, w: weighted_f1([oracle.ensemble(each) for each in data.scores.tolist()], data.gold, w),
-    "posix": lambda data, w: w @ [oracle.posix([each]) for each in data.scores.tolist()],
+    "vote_f1": lambda data, w: weighted_f1([oracle.majority_vote(each) for each in data.values.tolist()], data.gold, w),
+    "ensemble_f1": lambda data, w: weighted_f1([oracle.ensemble(each) for each in data.values.tolist()], data.gold, w),
+    "posix": lambda data, w: w @ [oracle.posix([each]) for each in data.values.tolist()],
 }
 
 

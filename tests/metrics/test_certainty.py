@@ -56,7 +56,7 @@ def slow_calibration_error(scores, gold, template, num_bins=10):
 @pytest.mark.parametrize("num_labels", [2, 3])
 def test_confidence_equals_slow_loops(num_labels):
     data = Scores(*random_data(83, num_labels=num_labels))
-    for rows, share, margin in zip(data.scores.tolist(), vote_share(data), vote_margin(data), strict=True):
+    for rows, share, margin in zip(data.values.tolist(), vote_share(data), vote_margin(data), strict=True):
         vote = oracle.majority_vote(rows)
         assert share == sum(row.index(max(row)) == vote for row in rows) / len(rows)
         means = [math.fsum(softmax(row)[label] for row in rows) / len(rows) for label in range(num_labels)]
@@ -74,11 +74,11 @@ def test_risk_coverage_equals_slow_loop(measure):
 @pytest.mark.parametrize("num_labels", [2, 3])
 def test_calibration_error_equals_slow_loop(num_labels):
     data = Scores(*random_data(83, num_labels=num_labels))
-    scores, gold = data.scores.tolist(), data.gold.tolist()
+    scores, gold = data.values.tolist(), data.gold.tolist()
     expected = [slow_calibration_error(scores, gold, template) for template in range(5)]
     assert calibration_error_per_template(data) == pytest.approx(expected, abs=1e-12)
     assert METRICS["ece"].value(data) == pytest.approx(np.mean(expected))
-    assert METRICS["ece"].value(Scores(data.scores, np.full(83, -1))) is None
+    assert METRICS["ece"].value(Scores(data.values, np.full(83, -1))) is None
     certain = np.where(data.predictions[..., None] == np.arange(num_labels), 0.0, -np.inf)
     assert METRICS["ece"].value(Scores(certain, data.gold)) is None
     assert reliability(data)[..., 0].sum(axis=1).tolist() == [83] * 5

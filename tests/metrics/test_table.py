@@ -11,6 +11,7 @@ from sklearn.metrics import cohen_kappa_score, f1_score
 from flip_flop.files import generator
 from flip_flop.metrics import (
     METRICS,
+    Design,
     Metric,
     Scores,
     add_metric,
@@ -69,13 +70,13 @@ def test_cohens_kappa_equals_scikit_learn_and_the_loop(num_labels, is_scale):
         found = [
             cohen_kappa_score(gold[known], column[known], labels=labels, weights=weights) for column in predictions.T
         ]
-        data = replace(data_of(predictions, gold, num_labels), is_scale=is_scale)
+        data = replace(data_of(predictions, gold, num_labels), design=Design(is_scale=is_scale))
         assert METRICS["cohen_kappa"].value(data) == pytest.approx(np.mean(found), abs=1e-12)
         low, high = METRICS["cohen_kappa"].interval(data)
         assert low < np.mean(found) < high
-        scores = data.scores.copy()
+        scores = data.values.copy()
         scores[0] = -np.inf  # no label
-        data = Scores(scores, gold, is_scale=is_scale)
+        data = Scores(scores, gold, design=Design(is_scale=is_scale))
         slow = [oracle.cohen_kappa(column, gold.tolist(), num_labels, is_scale) for column in data.predictions.T]
         assert METRICS["cohen_kappa"].value(data) == pytest.approx(np.mean(slow), abs=1e-12)
         votes = oracle.cohen_kappa(data.votes.tolist(), gold.tolist(), num_labels, is_scale)
@@ -96,7 +97,7 @@ def answers_with(predictions, num_labels=3):
     """The scores of generated answers, -1 for those that could not be read, from templates with wordings and orders."""
     scores = np.where(np.asarray(predictions)[..., None] == np.arange(num_labels), 0.0, -np.inf)
     gold = np.full(len(predictions), -1)
-    return Scores(scores, gold, factors={"wording": WORDINGS, "order": ORDERS})
+    return Scores(scores, gold, design=Design(factors={"wording": WORDINGS, "order": ORDERS}))
 
 
 @pytest.mark.parametrize("share_read", [1.0, 0.7, 0.2, 0.0])
@@ -106,11 +107,11 @@ def test_flip_rates_by_factor_equal_the_loop_over_pairs_that_were_read(factor, s
     predictions = random.integers(3, size=(30, 8))
     predictions[random.random((30, 8)) >= share_read] = -1
     data = answers_with(predictions)
-    slow, num_pairs = oracle.factor_flips(predictions.tolist(), data.factors, factor)
+    slow, num_pairs = oracle.factor_flips(predictions.tolist(), data.design.factors, factor)
     metric = METRICS[f"{factor}_flips"]
     assert metric.value(data) == (None if slow is None else pytest.approx(slow, abs=1e-12))
     names = [f"{wording} {order} {place}" for place, (wording, order) in enumerate(zip(WORDINGS, ORDERS, strict=True))]
-    found = summarise(data.scores, data.gold, names, factors=data.factors)
+    found = summarise(data.values, data.gold, names, factors=data.design.factors)
     assert found["flip_pairs"][metric.name] == num_pairs
     assert (found[metric.name] is None) == (num_pairs == 0)
     assert (num_pairs == 0) == (share_read == 0)
@@ -136,7 +137,7 @@ def test_interval_of_a_flip_rate_is_that_of_a_share_of_the_pairs_that_were_read(
 def test_templates_without_a_wording_are_no_pair_with_one():
     predictions = np.array([[0, 1, 1]] * 20)
     factors = {"wording": ("ask", None, None), "order": (None, None, None)}
-    data = replace(data_of(predictions), factors=factors)
+    data = replace(data_of(predictions), design=Design(factors=factors))
     assert METRICS["wording_flips"].value(data) is METRICS["order_flips"].value(data) is None
 
 
@@ -310,7 +311,7 @@ def test_a_custom_metric_that_fails_has_no_value_and_loses_no_other(monkeypatch,
 
 def test_a_custom_metric_whose_resamples_fail_has_a_value_without_an_interval(monkeypatch):
     scores, gold = run(60)
-    statistic = lambda data: 1.0 if len({*map(bytes, data.scores)}) == 60 else np.inf  # noqa: E731
+    statistic = lambda data: 1.0 if len({*map(bytes, data.values)}) == 60 else np.inf  # noqa: E731
     monkeypatch.setitem(METRICS.data, "fragile", Metric("fragile", "fragile", statistic))
     found = summarise(scores, gold, NAMES)
     assert (found["fragile"], found["intervals"]["fragile"]) == (1.0, None)

@@ -269,7 +269,7 @@ def test_the_process_reads_no_module_of_the_working_folder(parsed, tmp_path, mon
 
 
 def test_answers_agree_by_expression_and_are_compared_with_references():
-    scores = grouped([[r"$\frac{1}{2}$", r"\boxed{0.5}", "no idea", "$3$"]], ["1/2"], LATEX)
+    scores = grouped([[r"$\frac{1}{2}$", r"\boxed{0.5}", "no idea", "$3$"]], ["1/2"], LATEX).scores
     assert scores.predictions.tolist() == [[0, 0, -1, 1]]
     assert scores.gold.tolist() == [0]
 

@@ -87,7 +87,8 @@ def write_run(folder, name, scores, gold, templates, *, labels, method=None, **e
     found = Audit(
         record=RunRecord(**record),
         metrics=summarise(scores, gold, names, factors=factors),
-        data=Scores(scores, gold, token_counts=np.ones(scores.shape, dtype=np.int64), ids=ids, instances=instances),
+        data=Scores(scores, gold, token_counts=np.ones(scores.shape, dtype=np.int64), ids=ids),
+        instances=instances,
         template_names=names,
     )
     return found.write(folder)
@@ -144,12 +145,13 @@ def open_run(folder, texts, references, name="base", sha="ab" * 32, **record):
                          (("",) * (1 + len(NAMES)),) * len(NAMES), None, answer=FORM, references=tuple(right))
         for row, right in enumerate(references)
     ]  # fmt: skip
-    data = group_answers(instances, texts, {}, [[""] * len(NAMES)] * len(texts))
+    scored = group_answers(instances, texts, {}, [[""] * len(NAMES)] * len(texts))
+    data = scored.scores
     task = {"name": "sums", "split": "test", "digest": "4d" * 32, "answer": {"kind": "number"}, "f1": "macro"}
     task |= {"labels": list(range(5)), "data": {"source": "rows.jsonl", "sha256": sha}}
     task["templates"] = [{"name": name, "jinja": f"{name}: {{{{ text }}}}"} for name in NAMES]
     adapter = {"adapter": {"path": "x", "method": "f2c"}} if name == "f2c" else {}
     content = {"kind": "audit", "name": name, "task": task, "model": {"name": "tiny"}, "scoring": {"by": "generation"}}
-    metrics = summarise(data.scores, data.gold, NAMES, answered=data.answered)
-    Audit(RunRecord(**(content | adapter | record)), metrics, data, NAMES).write(folder)
+    metrics = summarise(data.values, data.gold, NAMES, answered=data.answered)
+    Audit(RunRecord(**(content | adapter | record)), metrics, data, NAMES, instances=scored.instances).write(folder)
     return folder

@@ -5,7 +5,7 @@ import pytest
 
 from flip_flop import compare
 from flip_flop.evaluation.result import Audit
-from flip_flop.metrics import METRICS, Scores, paired_bootstrap_interval
+from flip_flop.metrics import METRICS, Design, Scores, paired_bootstrap_interval
 from flip_flop.record import AdapterRecord, ModelRecord, RunRecord, TaskRecord, TemplateRecord
 from flip_flop.report.compare import mean_difference
 
@@ -17,7 +17,7 @@ TASK = TaskRecord(
 
 def run_of(name, predictions, gold, adapter=None):
     scores = np.where(np.arange(2) == predictions[..., None], -0.1, -2.0).astype(np.float32)
-    data = Scores(scores, gold, average="macro")
+    data = Scores(scores, gold, design=Design("macro"))
     metrics = {name: METRICS[name].value(data) for name in ("macro_f1", "observed_agreement")}
     record = RunRecord(kind="audit", name=name, task=TASK, model=ModelRecord(name="made"), adapter=adapter)
     return Audit(record, metrics, data, NAMES)

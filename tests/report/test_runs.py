@@ -211,7 +211,7 @@ def with_texts(run, start, answer):
         replace(instance, prompts=tuple(start + prompt for prompt in instance.prompts), written=written)
         for instance in stored.instances
     ]
-    replace(stored, data=replace(stored.data, instances=instances)).write(run)
+    replace(stored, instances=instances).write(run)
 
 
 @pytest.mark.slow
@@ -251,7 +251,7 @@ def test_a_row_shows_its_text_without_what_all_prompts_have_in_common(make_run, 
         replace(instance, prompts=(f"{start}{text}{end}",) * 8)
         for instance, text in zip(stored.instances, texts, strict=True)
     ]
-    replace(stored, data=replace(stored.data, instances=instances)).write(run)
+    replace(stored, instances=instances).write(run)
     page = write_report([run], tmp_path / "report.html").read_text(encoding="utf-8")
     shown = [html.unescape(text) for text in re.findall(r'<span class="text">(.*?)</span>', page)]
     assert len(shown) > 3

@@ -99,8 +99,8 @@ def make_constant(run, labels):
     for template, label in labels.items():
         scores[:, template] = np.where(np.arange(2) == label, -0.1, -2.0)
     metrics = summarise(scores, found.gold, found.template_names)
-    data = replace(found.data, scores=scores, instances=[*found.instances])
-    replace(found, data=data, metrics=metrics).write(run)
+    data = replace(found.data, values=scores)
+    replace(found, data=data, metrics=metrics, instances=[*found.instances]).write(run)
     return load_run(run)
 
 

@@ -103,7 +103,7 @@ def test_unsupported_model_is_padded_exactly_with_one_warning(name, caplog):
     config, words = REFUSED[name]
     model, encoded = made(config()), instances(byte_bpe())
     for _ in range(2):
-        assert_scores(model, score_instances(model, encoded, quiet=True).scores, naive_scores(model, encoded))
+        assert_scores(model, score_instances(model, encoded, quiet=True).values, naive_scores(model, encoded))
     lines = [record.getMessage() for record in caplog.records if record.name == "flip_flop"]
     assert len(lines) == 1
     assert lines[0].startswith(f"W-PADDED: {type(model).__name__}: ")
@@ -117,7 +117,7 @@ def test_unsupported_model_is_padded_exactly_with_one_warning(name, caplog):
 def test_supported_model_is_packed_exactly(name, caplog):
     model, encoded = made(SERVED[name]()), instances(byte_bpe())
     assert choose_backend(model, encoded, "auto") == "packed"
-    assert_scores(model, score_instances(model, encoded, quiet=True).scores, naive_scores(model, encoded))
+    assert_scores(model, score_instances(model, encoded, quiet=True).values, naive_scores(model, encoded))
     assert not caplog.records
 
 
@@ -127,7 +127,7 @@ def test_window_matters_from_first_hidden_token():
     model = made(sliding(length))
     assert choose_backend(model, encoded, "auto") == "packed"
     assert choose_backend(made(sliding(length - 1)), encoded, "auto") == "padded"
-    assert_scores(model, score_instances(model, encoded, quiet=True).scores, naive_scores(model, encoded))
+    assert_scores(model, score_instances(model, encoded, quiet=True).values, naive_scores(model, encoded))
 
 
 def longrope(original):
@@ -171,7 +171,7 @@ def test_length_dependent_positions_do_not_depend_on_batch(config):
         chosen = [encoded[number] for number in order]
         table = score_instances(model, chosen, batch_tokens=batch_tokens, quiet=True)
         assert choose_backend(model, chosen, "auto") == "padded"
-        assert_scores(model, table.scores, [expected[number] for number in order])
+        assert_scores(model, table.values, [expected[number] for number in order])
 
 
 def forced(model):
@@ -220,7 +220,7 @@ def test_packing_cannot_be_forced_where_the_scores_are_known_to_differ(config, w
     refused(f"E-MODEL-KIND: {type(model).__name__} cannot be packed: {words}", forced, model)
     encoded = instances(byte_bpe())
     assert choose_backend(model, encoded, "auto") == "padded"
-    assert_scores(model, score_instances(model, encoded, quiet=True).scores, naive_scores(model, encoded))
+    assert_scores(model, score_instances(model, encoded, quiet=True).values, naive_scores(model, encoded))
 
 
 def test_the_context_ends_where_the_positions_of_the_model_end():

@@ -19,6 +19,7 @@ from transformers import (
 from flip_flop import audit
 from flip_flop.prompts import Template
 from flip_flop.reading import AnswerFormat
+from flip_flop.scoring import Scored
 from flip_flop.scoring.models import as_loaded
 from flip_flop.scoring.open_answers import as_choices
 from flip_flop.tasks import Task
@@ -122,7 +123,7 @@ def answers_to(prompt, text, **form):
 
 def choice_of(run):
     """The text that training teaches."""
-    (row,) = as_choices(run.data, seed=0)
+    (row,) = as_choices(Scored(run.data, run.instances), seed=0)
     return max(row.choices[0], key=len)
 
 

@@ -105,7 +105,7 @@ def file(tmp_path):
 
 
 def scores(model):
-    return score(load_model(model), INSTANCES, ScoringOptions(chat_template="off")).scores
+    return score(load_model(model), INSTANCES, ScoringOptions(chat_template="off")).scores.values
 
 
 def assert_equal_scores(one, other):

@@ -51,7 +51,7 @@ def test_scores_are_mean_log_probabilities_in_any_order_and_batch(architecture, 
         table = score_instances(model, chosen, backend=backend, batch_tokens=batch_tokens, quiet=True)
         assert table.scores.shape == (5, 3, 2)
         assert table.scores.dtype == np.float32
-        assert_scores(model, table.scores, expected[order])
+        assert_scores(model, table.values, expected[order])
 
 
 # An answer's branch precedes the longer prompt in depth-first order, and every other node descends from both prompts.
@@ -71,7 +71,7 @@ def test_batched_scores_match_single_instances(backend, batch, random):
     ]
     random.shuffle(encoded)
     table = score_instances(model, encoded, backend=backend, batch_tokens=100_000, quiet=True)
-    assert_scores(model, table.scores, naive_scores(model, encoded))
+    assert_scores(model, table.values, naive_scores(model, encoded))
 
 
 @pytest.mark.parametrize(("batch_tokens", "rows"), [(1, 5), (100_000, 1)])
@@ -104,7 +104,7 @@ def test_head_computes_few_rows_in_passes_whose_logits_fit(monkeypatch, backend,
     monkeypatch.setattr(packed, "MAX_LOGITS", max_rows * model.config.vocab_size)
     rows = []
     hook = model.get_output_embeddings().register_forward_pre_hook(lambda head, given: rows.append(given[0].shape[:2]))
-    scores = score_instances(model, encoded, backend=backend, batch_tokens=100_000, quiet=True).scores
+    scores = score_instances(model, encoded, backend=backend, batch_tokens=100_000, quiet=True).values
     hook.remove()
     assert_scores(model, scores, expected)
     most = max(len(answer_prefixes(instance)) for instance in encoded)
@@ -157,7 +157,7 @@ def test_out_of_memory_divides_this_forward_and_the_next(caplog):
 
     hook = model.model.register_forward_pre_hook(refuse, with_kwargs=True)
     try:
-        found = score_instances(model, many, batch_tokens=8 * largest, quiet=True).scores
+        found = score_instances(model, many, batch_tokens=8 * largest, quiet=True).values
         assert_scores(model, found, np.tile(expected, (12, 1, 1)))
         sizes = [record.args[1] for record in caplog.records if record.msg.startswith("W-MEMORY")]
         assert len(sizes) > 2
@@ -186,7 +186,7 @@ def test_shared_beginning_is_computed_once(backend, beginning):
         lambda module, given, named: read.append(named["input_ids"].numel()), with_kwargs=True
     )
     try:
-        scores = score_instances(model, encoded, backend=backend, batch_tokens=10**6, quiet=True).scores
+        scores = score_instances(model, encoded, backend=backend, batch_tokens=10**6, quiet=True).values
     finally:
         hook.remove()
     assert_scores(model, scores, np.array(naive_scores(model, encoded)))
@@ -291,9 +291,9 @@ def test_rounding_of_bfloat16_is_accepted(tmp_path):
 @pytest.mark.parametrize("backend", ["packed", "padded"])
 def test_autocast_around_an_audit_changes_no_score(backend):
     loaded, rows = load_model("demo"), load_task("demo").instances("test", limit=3)
-    expected = score(loaded, rows, ScoringOptions(backend=backend)).scores
+    expected = score(loaded, rows, ScoringOptions(backend=backend)).scores.values
     with torch.autocast("cpu", torch.bfloat16):
-        assert np.array_equal(score(loaded, rows, ScoringOptions(backend=backend)).scores, expected)
+        assert np.array_equal(score(loaded, rows, ScoringOptions(backend=backend)).scores.values, expected)
         assert torch.is_autocast_enabled("cpu")
 
 
@@ -301,7 +301,7 @@ def test_score_takes_a_name_and_any_instances():
     rows = load_task("demo").instances("test", limit=3)
     expected = audit("demo", load_task("demo"), limit=3, quiet=True)
     for model, some in (("demo", rows), (load_model("demo"), iter(rows))):
-        assert (score(model, some).scores == expected.scores).all()
+        assert (score(model, some).scores.values == expected.scores).all()
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ def measure(folder, shard):
         done = {}
         for backend in ("padded",) if name == UNPACKED else ("packed", "padded"):
             options = ScoringOptions(backend=backend, batch_tokens=60)
-            done[backend] = score(loaded, ROWS, options, shared=shard is not None).scores
+            done[backend] = score(loaded, ROWS, options, shared=shard is not None).scores.values
         before = local_weights(loaded.model)
         if name in TRAINED:
             done |= trained(loaded, folder / f"{name}-{shard}", instances=2 if shard else 4)
@@ -136,7 +136,7 @@ def stop_and_resume(folder, shard=None):
         refused(line, run, folder / "run-None", model=loaded, resume=True, **changes)
         # The adapter of the run, on the model in parts.
         again = load_model(folder / "qwen2", adapter=folder / f"run-{shard}" / "adapter", device="cpu", shard=shard)
-        scores = score(again, ROWS, shared=True).scores
+        scores = score(again, ROWS, shared=True).scores.values
         if rank() == 0:
             torch.save(scores, folder / f"again-{shard}.pt")
 
@@ -153,7 +153,7 @@ def divide_rows_in_one(folder):
     with pytest.MonkeyPatch.context() as patch:
         if rank() == 1:
             patch.setattr(AnswerStates, "scores", limited)
-        divided = score(loaded, ROWS, shared=True).scores
+        divided = score(loaded, ROWS, shared=True).scores.values
     if rank() == 0:
         torch.save(divided, folder / "divided.pt")
 
@@ -200,7 +200,7 @@ def test_two_processes_with_half_of_the_weights_compute_what_one_computes(tmp_pa
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
     one = load_model(tmp_path / "qwen2", adapter=out / "adapter", device="cpu")
     again = torch.load(tmp_path / "again-fsdp.pt", weights_only=False)
-    np.testing.assert_allclose(score(one, ROWS).scores, again, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(score(one, ROWS).scores.values, again, rtol=1e-6, atol=1e-6)
     whole = load_model(tmp_path / "qwen2", device="cpu")
     line = "E-RESUME-CHANGED: .*num_processes .2, now 1.*shard .'fsdp', now None"
     refused(line, run, out, model=whole, resume=True, **STEPS)

@@ -103,7 +103,7 @@ CALIBRATED = {"votes": "frozen", "num_train_epochs": 1}
 
 
 def base_scores(task):
-    return score(load_tiny(), task.instances("train")).scores
+    return score(load_tiny(), task.instances("train")).scores.values
 
 
 def made_task():
@@ -140,7 +140,7 @@ def test_calibration_offsets_are_stored_with_the_adapter(out, tmp_path, num_trai
         model = load_model(folder, adapter=adapter)
         result = audit(model, made_task(), calibrate="stored", quiet=True)
         task = task.with_templates(result.template_names)
-        offsets = oracle.batch_offsets(score(model, task.instances("train")).scores.astype(float).tolist())
+        offsets = oracle.batch_offsets(score(model, task.instances("train")).scores.values.astype(float).tolist())
         np.testing.assert_allclose([*result.metrics["calibrated"]["offsets"].values()], offsets, atol=1e-4)
 
 
@@ -156,7 +156,8 @@ def test_contextual_offsets_use_the_templates_without_content(out):
     run(out, vote_calibration="contextual", **CALIBRATED)
     rows = RowsSource([{"text": text, "label": 0} for text in ("N/A", "[MASK]")], "content-free")
     task = made_task()
-    content_free = score(load_tiny(), type(task)(**{**vars(task), "data": {"test": rows}}).instances("test")).scores
+    instances = type(task)(**{**vars(task), "data": {"test": rows}}).instances("test")
+    content_free = score(load_tiny(), instances).scores.values
     offsets = oracle.batch_offsets(content_free.astype(float).tolist())
     np.testing.assert_allclose(votes_of(out)["offsets"], offsets, atol=1e-5)
 

@@ -19,6 +19,7 @@ from flip_flop.evaluation.result import Audit
 from flip_flop.metrics import (
     FLIP_RATE,
     CalibrationChoice,
+    Design,
     Scores,
     bootstrap_interval,
     calibrated,
@@ -36,7 +37,7 @@ from flip_flop.record import AdapterRecord, RunRecord, TaskRecord, this_process
 from flip_flop.scoring import DEFAULT_SCORING, ScoringOptions, ids_of
 from flip_flop.scoring.adapters import stored_calibration
 from flip_flop.scoring.models import ModelGiven
-from flip_flop.scoring.scorer import Scorer
+from flip_flop.scoring.scorer import Scored, Scorer
 from flip_flop.scoring.scores import CausalLMScorer, as_scorer
 from flip_flop.scoring.served import EndpointScorer
 from flip_flop.tasks import Data, RenderedSplit, as_split, instances_digest, log_findings, log_label_counts
@@ -86,10 +87,10 @@ def audit(
     scorer, split = resolve(model, data, limit=limit, seed=seed)
     scoring = replace(scoring, prompt_date=scoring.prompt_date or today())  # all prompts of a run have the same date
     split = log_findings(log_label_counts(split)).distinct
-    scores = score_calibrated(scorer, split, scoring, calibrate, label_prior, label="audit", quiet=quiet)
-    if skipped := ids_of(scores.too_long):
+    scored = score_calibrated(scorer, split, scoring, calibrate, label_prior, label="audit", quiet=quiet)
+    if skipped := ids_of(scored.too_long):
         split = replace(split, instances=[instance for instance in split.instances if instance.id not in skipped])
-    adapter = scorer.adapter
+    adapter, instances = scorer.adapter, scored.instances or split.instances
     record = RunRecord(
         kind="audit",
         flip_flop_version=versions()["flip_flop"],
@@ -98,9 +99,9 @@ def audit(
         model=scorer.record,
         adapter=adapter,
         scoring={
-            **scores.settings,
-            "num_answers": int(scores.scores.size),
-            "prompts_digest": instances_digest(scores.instances or split.instances),
+            **scored.settings,
+            "num_answers": int(scored.scores.values.size),
+            "prompts_digest": instances_digest(instances),
         },
         training=_training(adapter),
         seed=seed,
@@ -109,43 +110,47 @@ def audit(
     )
     names = tuple(split.task.templates.names)
     design = record.task.design(names)
-    scores = replace(scores, average=record.task.f1, instances=scores.instances or split.instances, **design)
-    metrics = summarise(
-        scores.scores, scores.gold, names, f1=scores.average, seed=seed, answered=scores.answered, **design
-    )
-    if scores.token_counts is not None and scores.token_counts.all():
-        mass = scores.own_label_mass.mean(axis=0)
-        low = np.flatnonzero(mass < LOW_MASS).tolist()
-        metrics["own_label_mass_per_template"] = dict(zip(names, mass.tolist(), strict=True))
-        tokens = scores.preferred_tokens
-        metrics["preferred_tokens_per_template"] = {
-            names[template]: list(tokens[template]) for template in low if tokens
-        }
-    if scores.prompt_tokens is not None:
-        lengths = scores.prompt_tokens.mean(axis=0).tolist()
-        metrics["prompt_tokens_per_template"] = dict(zip(names, lengths, strict=True))
-    if scores.calibration is not None:
-        offsets = scores.calibration["offsets"]
-        after = calibrated(scores.scores, offsets)
-        metrics["calibrated"] = {
-            **scores.calibration,
-            "offsets": dict(zip(names, offsets.tolist(), strict=True)),
-            **vote_changes(scores.scores, after),
-            **summarise(after, scores.gold, names, f1=scores.average, seed=seed, **design),
-        }
+    scores = replace(scored.scores, design=Design(**design))
+    metrics = _metrics_of(scored, names, design, seed)
     if scoring.by == "generation" or scores.answered:
-        metrics["unparsed_per_template"] = frequent_unparsed(scores, names)
+        metrics["unparsed_per_template"] = frequent_unparsed(instances, scores, names)
     if scoring.by == "generation" and not scores.answered:
-        metrics["label_inside_share"] = label_inside_share(scores)
-    result = Audit(record, metrics, scores, names)
+        metrics["label_inside_share"] = label_inside_share(instances)
+    result = Audit(record, metrics, scores, names, instances=instances, too_long=scored.too_long)
     if result.low_mass:
-        has_chat_template = scorer.is_instruct or bool(scores.settings.get("chat_template"))
+        has_chat_template = scorer.is_instruct or bool(scored.settings.get("chat_template"))
         log.warning(
             "W-LABEL-MASS: %s. %s",
             result.low_mass,
             remedy(result, has_chat_template, "use the model's words as labels"),
         )
     return result
+
+
+def _metrics_of(scored: Scored, names: Sequence[str], design: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    """Return the metrics of scores: raw and calibrated, the label mass, and the lengths of prompts."""
+    data = scored.scores
+    metrics = summarise(data.values, data.gold, names, answered=data.answered, seed=seed, **design)
+    if data.token_counts is not None and data.token_counts.all():
+        mass = data.own_label_mass.mean(axis=0)
+        low = np.flatnonzero(mass < LOW_MASS).tolist()
+        tokens = scored.preferred_tokens
+        preferred = {names[template]: list(tokens[template]) for template in low if tokens}
+        metrics["own_label_mass_per_template"] = dict(zip(names, mass.tolist(), strict=True))
+        metrics["preferred_tokens_per_template"] = preferred
+    if scored.prompt_tokens is not None:
+        lengths = scored.prompt_tokens.mean(axis=0).tolist()
+        metrics["prompt_tokens_per_template"] = dict(zip(names, lengths, strict=True))
+    if scored.calibration is not None:
+        offsets = scored.calibration["offsets"]
+        after = calibrated(data.values, offsets)
+        metrics["calibrated"] = {
+            **scored.calibration,
+            "offsets": dict(zip(names, offsets.tolist(), strict=True)),
+            **vote_changes(data.values, after),
+            **summarise(after, data.gold, names, seed=seed, **design),
+        }
+    return metrics
 
 
 def ask_again(
@@ -157,7 +162,7 @@ def ask_again(
         asked.store = Path(folder) / "answers"  # instead of the stored answers
         instances, names = split.distinct.instances, run.template_names
         again = asked.checked_scores(instances, scoring, names=names, label="again", quiet=quiet)
-    flips = count_flips(run.data.answer_keys, again.answer_keys)
+    flips = count_flips(run.data.answer_keys, again.scores.answer_keys)
     num_pairs = int(flips[:, 1].sum())
     rate = FLIP_RATE(flips) if num_pairs else None
     interval = list(bootstrap_interval(FLIP_RATE, flips)) if num_pairs else None
@@ -178,7 +183,7 @@ def score_calibrated(
     *,
     label: str,
     quiet: bool,
-) -> Scores:
+) -> Scored:
     """Score a split and compute the offsets of its calibration. Inputs are checked before scoring, which takes long."""
     if data.task.answer and (label_prior is not None or calibrate not in ("auto", "none")):
         raise unsupported("Calibration")
@@ -197,23 +202,24 @@ def score_calibrated(
     if calibrate not in ("auto", "none") and scoring.by == "generation":
         raise no_probabilities
     names = data.task.templates.names
-    scores = scorer.checked_scores(data.instances, scoring, names=names, label=label, quiet=quiet)
-    if scorer.is_instruct and not scores.settings.get("chat_template") and scoring.chat_template != "off":
+    scored = scorer.checked_scores(data.instances, scoring, names=names, label=label, quiet=quiet)
+    scores = scored.scores.values
+    if scorer.is_instruct and not scored.settings.get("chat_template") and scoring.chat_template != "off":
         log.warning(
             "W-CHAT: %s is an instruct model, asked without its chat template. Use --chat-template on, or for a served "
             "model its --tokenizer.",
             scorer.record.name,
         )
-    if calibrate == "none" or scores.answered:
-        return scores
-    if calibrate != "auto" and not np.isfinite(scores.scores).all():
+    if calibrate == "none" or scored.scores.answered:
+        return scored
+    if calibrate != "auto" and not np.isfinite(scores).all():
         raise no_probabilities
     if calibrate == "auto":
-        calibrate, offsets = "batch", offsets_that_change(scores.scores)
+        calibrate, offsets = "batch", offsets_that_change(scores)
     elif calibrate == "stored":
         assert stored is not None
         offsets, label_prior, uses_chat_template = stored
-        if uses_chat_template != scores.settings.get("chat_template"):
+        if uses_chat_template != scored.settings.get("chat_template"):
             raise InputError(
                 "E-CALIBRATION",
                 f"the stored offsets were computed {'with' if uses_chat_template else 'without'} a chat template.",
@@ -221,17 +227,19 @@ def score_calibrated(
             )
     else:
         offsets = find_offsets(
-            calibrate, scores.scores, label_prior, lambda: scorer.checked_scores(empty, scoring, names=names).scores
+            calibrate, scores, label_prior, lambda: scorer.checked_scores(empty, scoring, names=names).scores.values
         )
     if offsets is None:
-        return scores
+        return scored
     prior = list(label_prior or uniform_prior(num_labels))
-    return replace(scores, calibration={"method": calibrate, "label_prior": prior, "offsets": offsets})
+    return replace(scored, calibration={"method": calibrate, "label_prior": prior, "offsets": offsets})
 
 
-def frequent_unparsed(scores: Scores, names: Sequence[str]) -> dict[str, list[tuple[str, int]]]:
+def frequent_unparsed(
+    instances: Sequence[RenderedInstance], data: Scores, names: Sequence[str]
+) -> dict[str, list[tuple[str, int]]]:
     """Return the most frequent generated texts that match no label, per template, with their numbers."""
-    rows = [*zip(scores.instances, scores.predictions.tolist(), strict=True)]
+    rows = [*zip(instances, data.predictions.tolist(), strict=True)]
     return {
         name: Counter(
             " ".join(row.written[template].split())[:MAX_TEXT] for row, predicted in rows if predicted[template] < 0
@@ -240,11 +248,11 @@ def frequent_unparsed(scores: Scores, names: Sequence[str]) -> dict[str, list[tu
     }
 
 
-def label_inside_share(scores: Scores) -> float:
+def label_inside_share(instances: Sequence[RenderedInstance]) -> float:
     """Return the share of generated answers whose label is inside the text, not at its beginning."""
     is_inside = [
         Reader("label", row.extract, choices).read(text).how == "inside"
-        for row in scores.instances
+        for row in instances
         for text, choices in zip(row.written, row.choices, strict=True)
     ]
     return float(np.mean(is_inside))
@@ -303,7 +311,7 @@ def estimate(scorer: Scorer, split: RenderedSplit, options: ScoringOptions) -> s
             if isinstance(scorer, EndpointScorer):
                 scorer.store = Path(folder) / name
             started = time.perf_counter()
-            scores = scorer.checked_scores(timed, options, names=names)
+            scored = scorer.checked_scores(timed, options, names=names)
             seconds = time.perf_counter() - started
     lines = [f"dry run: {count(len(instances), 'instance')}, {count(len(names), 'template')}; nothing is written"]
     if isinstance(scorer, CausalLMScorer):
@@ -315,10 +323,10 @@ def estimate(scorer: Scorer, split: RenderedSplit, options: ScoringOptions) -> s
             for answers in instance.answers
             for one in answers
         )
-        factor = sum(sizes.values()) / sum(sizes[instance] for instance in scores.ids)
+        factor = sum(sizes.values()) / sum(sizes[instance] for instance in scored.scores.ids)
         lines.append(f"tokens: {naive:,} naive, {sum(sizes.values()):,} packed; {len(too_long):,} prompts too long")
     else:
-        settings, factor = scores.settings, _length(instances) / _length(sample)
+        settings, factor = scored.settings, _length(instances) / _length(sample)
         asked = settings["num_asked"] * len(instances) // len(sample)
         read, written = (round(settings[f"tokens_{kind}"] * factor) for kind in ("read", "written"))
         lines.append(f"requests: {asked:,} by {settings['api']}; tokens: {read:,} in, {written:,} out")

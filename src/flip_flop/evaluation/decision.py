@@ -12,6 +12,7 @@ from flip_flop.evaluation.values import AuditValues
 from flip_flop.metrics import (
     METRICS,
     MIN_LABELLED,
+    Design,
     Scores,
     TemplateRanking,
     answers_by_position,
@@ -132,7 +133,8 @@ def _choose(run: AuditValues, forms: Sequence[AuditValues]) -> Decision:
             words = "All labelled rows have one label. To choose a template, rows of the other labels are needed."
         collapsed = (f"{form.name} has collapsed." for form in forms if form.is_collapsed)
         return Decision((words, *collapsed, *_fixes(run, run.template_ranking)))
-    candidates = Scores(np.concatenate([form.data.scores for form in forms], axis=1), run.data.gold, average="macro")
+    scores = np.concatenate([form.data.values for form in forms], axis=1)
+    candidates = Scores(scores, run.data.gold, design=Design("macro"))
     ranking = rank_templates(candidates, confidence=CONFIDENCE)
     best, *others = ranking.order
     is_raw = forms[0] is run
@@ -239,7 +241,7 @@ def _fixes(run: AuditValues, ranking: TemplateRanking, used: str | None = None, 
     """
     mass = run.metrics.get("own_label_mass_per_template") or {}
     kind = f"constant {'without' if is_raw else 'after'} calibration" if run.calibrated else "constant"
-    is_seen = len(run.data.scores) >= MIN_ROWS
+    is_seen = len(run.data.values) >= MIN_ROWS
     constant, unsaid = [], []
     for name, fault, share in zip(run.template_names, ranking.faults, ranking.constancy.tolist(), strict=False):
         if name == used:

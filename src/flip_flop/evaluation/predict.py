@@ -57,27 +57,29 @@ def predict(
     scorer, split = resolve(model, data, need_labels=False)
     split = log_findings(split)
     scored = score_calibrated(scorer, split, scoring, calibrate, label_prior, label="predict", quiet=quiet)
+    data = scored.scores
     if scored.calibration is not None:
-        scored = replace(scored, scores=calibrated(scored.scores, scored.calibration["offsets"]))
-    labels, names = split.task.label_values(scored.num_labels), split.task.templates.names
-    probs = None if scored.answered or scoring.by == "generation" else label_probs(scored.scores).round(6).tolist()
-    shares = vote_share(scored).tolist()
-    labels_of = [*labels, None]  # index -1: the answer does not match a label
-    answered = {
-        identifier: {
+        data = replace(data, values=calibrated(data.values, scored.calibration["offsets"]))
+    names = split.task.templates.names
+    labels = [*split.task.label_values(data.num_labels), None]  # index -1: the answer does not match a label
+    has_probs = not data.answered and scoring.by != "generation"
+    probs = label_probs(data.values).round(6).tolist() if has_probs else None
+    shares = vote_share(data).tolist()
+    answered = {}
+    for row, (identifier, vote) in enumerate(zip(data.ids, data.votes, strict=True)):
+        templates = {}
+        for column, (name, label) in enumerate(zip(names, data.predictions[row].tolist(), strict=True)):
+            templates[name] = {"label": labels[label], "probs": probs[row][column] if probs and label >= 0 else None}
+        answered[identifier] = {
             "id": identifier,
-            "vote": labels_of[vote] if shares[row] >= abstain_below else None,
+            "vote": labels[vote] if shares[row] >= abstain_below else None,
             "confidence": shares[row],
             "consensus": 2 * shares[row] > 1,
-            "templates": {
-                name: {"label": labels_of[label], "probs": probs[row][column] if probs and label >= 0 else None}
-                for column, (name, label) in enumerate(zip(names, scored.predictions[row].tolist(), strict=True))
-            },
+            "templates": templates,
         }
-        for row, (identifier, vote) in enumerate(zip(scored.ids, scored.votes, strict=True))
-    }
-    for instance in scored.instances if scored.answered else ():
-        _add_texts(answered[instance.id], instance)
+    if data.answered:
+        for instance in scored.instances:
+            _add_texts(answered[instance.id], instance)
     if scoring.too_long == "refuse":
         return [*answered.values()]
     notes: dict[str, str] = {}

@@ -273,7 +273,7 @@ def instance_rows(run: Audit) -> dict[str, Any]:
     """Return the columns of a table with a row per instance."""
     data = run.data
     gold = [None if label < 0 else run.label_name(int(label), row) for row, label in enumerate(run.gold)]
-    probs = label_probs(data.scores)
+    probs = label_probs(data.values)
     is_vote = data.votes[:, None, None] == np.arange(data.num_labels)
     lead = (probs * is_vote).sum(axis=2) - np.where(is_vote, -np.inf, probs).max(axis=2, initial=0.0)
     worst, differs = lead.argmin(axis=1), lead.min(axis=1) < lead.max(axis=1)
@@ -297,7 +297,8 @@ def instance_rows(run: Audit) -> dict[str, Any]:
 
 def changed_by(data: Scores) -> list[str | None]:
     """Return the factors that change each instance's answer; empty for a stable one. None without a pair of answers."""
-    flips = {factor: factor_flips(data.predictions, data.factors, factor) for factor in data.factors}
+    factors = data.design.factors
+    flips = {factor: factor_flips(data.predictions, factors, factor) for factor in factors}
     found = list[str | None]()
     for row in range(len(data)):
         is_known = any(counts[row, 1] for counts in flips.values())

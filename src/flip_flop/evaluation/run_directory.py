@@ -15,7 +15,7 @@ import pydantic
 from flip_flop.errors import InputError, require_package
 from flip_flop.evaluation.result import INSTANCES_FILE, METRICS_FILE, SCORES_FILE, Audit
 from flip_flop.files import check_output, read_arrays, read_json, read_limited
-from flip_flop.metrics import METRICS, Scores, resolve_average
+from flip_flop.metrics import METRICS, Design, Scores, resolve_average
 from flip_flop.prompts import RenderedInstance
 from flip_flop.record import READABLE_JSON, RUN_FILE, RunRecord, broken, reading, validated
 from flip_flop.scoring.too_long import TOO_LONG_FILE
@@ -57,13 +57,13 @@ def load_run(path: str | os.PathLike[str]) -> Audit:
     # Reports work without prompts. The current folder may change before they are read.
     has_prompts = (path / INSTANCES_FILE).exists()
     instances = StoredInstances(path.resolve(), data.ids, (len(names), num_labels)) if has_prompts else ()
-    data = replace(data, average=record.task.f1, instances=instances, **record.task.design(names))
+    data = replace(data, design=Design(**record.task.design(names)))
     listed = path / TOO_LONG_FILE
     too_long = b""
     if listed.is_file():
         with reading(listed, f"a file of at most {MAX_LINE // 2**20} MB"):
             too_long = read_limited(listed, MAX_LINE)
-    run = Audit(record, metrics, data, names, path if path.name else path.resolve(), too_long)
+    run = Audit(record, metrics, data, names, path if path.name else path.resolve(), too_long, instances)
     added = [metric for name, metric in METRICS.items() if name not in METRICS.built_in]
     for view in (run, run.calibrated) if added else ():  # computed again, because their code may be new
         if view is not None:

@@ -28,6 +28,8 @@ class AuditValues:
     template_names: tuple[str, ...]
     path: Path = Path()
     too_long_file: bytes = b""
+    instances: Iterable[RenderedInstance] = ()
+    too_long: tuple[TooLong, ...] = ()
 
     @property
     def name(self) -> str:
@@ -47,7 +49,7 @@ class AuditValues:
     @property
     def scores(self) -> Float[np.ndarray, "instances templates labels"]:
         """Mean log-probability of each answer's tokens, in nats."""
-        return self.data.scores
+        return self.data.values
 
     @property
     def token_counts(self) -> Int[np.ndarray, "instances templates labels"]:
@@ -64,16 +66,6 @@ class AuditValues:
     def instance_ids(self) -> tuple[str, ...]:
         """The ids of the instances."""
         return self.data.ids
-
-    @property
-    def instances(self) -> Iterable[RenderedInstance]:
-        """The instances as the model read them. In a run directory, each iteration loads them from disk."""
-        return self.data.instances
-
-    @property
-    def too_long(self) -> tuple[TooLong, ...]:
-        """The prompts that were too long for the model. ``load_run`` does not load them."""
-        return self.data.too_long
 
     @property
     def predictions(self) -> Int[np.ndarray, "instances templates"]:
@@ -156,11 +148,11 @@ class AuditValues:
             return None
         offsets = np.array([metrics["offsets"][name] for name in self.template_names])
         record = replace(self.record, name=f"{self.name} (calibrated)")
-        data = replace(self.data, scores=calibrated(self.scores, offsets))
+        data = replace(self.data, values=calibrated(self.scores, offsets))
         return replace(self, record=record, metrics=metrics, data=data)
 
     @cached_property
     def template_ranking(self) -> TemplateRanking:
         """The templates, best first: by macro-F1 from 50 gold labels on, else by agreement with the calibrated vote."""
-        data = replace(self.data, average="macro")
+        data = self.data.by_f1("macro")
         return rank_templates(data, self.calibrated.data if self.calibrated else None)

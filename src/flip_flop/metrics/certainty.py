@@ -60,7 +60,7 @@ def vote_margin(data: Scores) -> Float[np.ndarray, " instances"]:
         >>> vote_margin(Scores(np.log([[[0.9, 0.1], [0.8, 0.2]]]), np.array([0]))).round(4).tolist()
         [0.7]
     """
-    means = vote_weights(label_probs(data.scores)) / data.predictions.shape[1]
+    means = vote_weights(label_probs(data.values)) / data.predictions.shape[1]
     is_vote = data.votes[:, None] == np.arange(data.num_labels)
     other = np.where(is_vote, -np.inf, means).max(axis=1, initial=0.0)
     return np.where(data.votes >= 0, (means * is_vote).sum(axis=1) - other, -np.inf)
@@ -97,7 +97,7 @@ def reliability(data: Scores) -> Float[np.ndarray, "templates bins 3"]:
         >>> reliability(Scores(np.log([[[0.9, 0.1]], [[0.16, 0.84]]]), np.array([0, 0])))[0, 8].round(2).tolist()
         [2.0, 1.74, 1.0]
     """
-    confidence = label_probs(data.scores).max(axis=2)
+    confidence = label_probs(data.values).max(axis=2)
     bins: Int[np.ndarray, "instances templates"] = np.clip(np.ceil(confidence * BINS - 1e-9) - 1, 0, BINS - 1)
     in_bin = bins[:, :, None] == np.arange(BINS)
     parts = (np.ones_like(confidence), confidence, data.predictions == data.gold[:, None])
@@ -217,11 +217,11 @@ def rank_templates(data: Scores, calibrated: Scores | None = None, *, confidence
         [1, 0, 2]
     """
     predictions = data.predictions
-    votes = peer_votes((calibrated or data).scores)
+    votes = peer_votes((calibrated or data).values)
     agrees = ((predictions == votes) & (predictions >= 0)).astype(np.float64)
     agreement = agrees.mean(axis=0)
     labelled = data.labelled
-    f1 = f1_per_template(predictions, data.gold, num_labels=data.num_labels, average=data.average)
+    f1 = f1_per_template(predictions, data.gold, num_labels=data.num_labels, average=data.design.average)
     if data.answered:
         f1 = accuracy_per_template(data)
     by_f1 = len(labelled) >= MIN_LABELLED
@@ -240,7 +240,7 @@ def rank_templates(data: Scores, calibrated: Scores | None = None, *, confidence
         values = f1
         low = "low F1"
     order = np.lexsort((-values, constant)).tolist()
-    bias = None if data.is_generated else label_preference(data.scores)
+    bias = None if data.is_generated else label_preference(data.values)
     width = simultaneous_width(*resampled_per_template(labelled, None if by_f1 else agrees), confidence=confidence)
     gaps = values - values[order[0]]
     differences: list[tuple[float, float, float] | None] = [(gap, gap - width, gap + width) for gap in gaps.tolist()]

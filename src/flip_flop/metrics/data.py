@@ -1,7 +1,7 @@
-"""Scores and gold labels, which metrics read, and what a scorer says about them."""
+"""Scores and gold labels, which metrics read."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -24,33 +24,38 @@ def read_only(array: np.ndarray) -> np.ndarray:
     return array
 
 
-@dataclass(frozen=True, eq=False)
-class Scores:
-    """The scores of one model on instances under templates, with their gold labels and the scorer's record.
-
-    ``len(data)`` is the number of instances, and ``data[rows]`` has the arrays that metrics read, of some instances.
-    Predictions, votes and the arrays of ``data[rows]`` are read-only, because all metrics share them.
+@dataclass(frozen=True)
+class Design:
+    """What a task says about its scores.
 
     Attributes:
-        scores: Mean log-probability of each answer's tokens, in nats. For a generated answer 0, and ``-inf`` for the
-            other labels.
-        gold: Label indices, -1 without a gold label.
         average: The F1 by which the task is measured.
-        token_counts: The number of tokens of each answer, 0 for generated answers.
-        ids: The ids of the instances.
         factors: The ``wording`` and the ``order`` of each template, for flip rates.
         is_scale: Whether the labels are grades in order.
+    """
+
+    average: Average = "auto"
+    factors: Mapping[str, Sequence[str | None]] = field(default_factory=dict)
+    is_scale: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """The scores of one model on instances under templates, with their gold labels.
+
+    ``len(data)`` is the number of instances, and ``data[rows]`` are some of them. Predictions, votes and the arrays of
+    ``data[rows]`` are read-only, because all metrics share them.
+
+    Attributes:
+        values: Mean log-probability of each answer's tokens, in nats. For a generated answer 0, and ``-inf`` for the
+            other labels.
+        gold: Label indices, -1 without a gold label.
+        token_counts: The number of tokens of each answer, 0 for generated answers.
+        ids: The ids of the instances.
+        design: What the task says about them.
         answered: Of open answers, ``[instances, templates]``: the ``key`` as a number, -1 for an answer that cannot be
             read; ``exact`` and ``token_f1`` against the references; and the ``length`` in characters. The labels of an
             instance are then its different keys, in the order of the templates.
-        prompt_tokens: The number of tokens of each prompt, if a local model scored it.
-        instances: The instances as the model reads them, for example in a chat template.
-        too_long: Prompts that exceed the model's context, :class:`~flip_flop.scoring.too_long.TooLong`. Their
-            instances have no scores.
-        settings: ``scoring`` in ``run.json``.
-        calibration: ``method``, ``label_prior`` and ``offsets``, ``[templates, labels]`` in nats. The offsets are not
-            added to ``scores``.
-        preferred_tokens: The most probable first tokens of the answer under each template, if known.
         resampled: Values of statistics on the bootstrap's resamples.
 
     Raises:
@@ -62,29 +67,21 @@ class Scores:
         ([[0, 1], [1, 1]], [0, 1], 1)
     """
 
-    scores: Float[np.ndarray, "instances templates labels"]
+    values: Float[np.ndarray, "instances templates labels"]
     gold: Int[np.ndarray, " instances"]
-    average: Average = "auto"
     token_counts: Int[np.ndarray, "instances templates labels"] | None = None
     ids: tuple[str, ...] = ()
-    factors: Mapping[str, Sequence[str | None]] = field(default_factory=dict, repr=False)
-    is_scale: bool = False
+    design: Design = Design()
     answered: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
-    prompt_tokens: Int[np.ndarray, "instances templates"] | None = None
-    instances: Iterable[Any] = ()
-    too_long: tuple[Any, ...] = ()
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    calibration: Mapping[str, Any] | None = None
-    preferred_tokens: tuple[tuple[str, ...], ...] = ()
     resampled: dict[Any, np.ndarray] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if len(self.gold) != len(self.scores):
+        if len(self.gold) != len(self.values):
             raise InputError(
-                "E-SCORER", f"Scores are of {len(self.scores)} instances, gold labels of {len(self.gold)}."
+                "E-SCORER", f"Scores are of {len(self.values)} instances, gold labels of {len(self.gold)}."
             )
-        if self.scores.size and not self.scores.max() < np.inf:
-            place = np.argwhere(~np.less(self.scores, np.inf))[0]
+        if self.values.size and not self.values.max() < np.inf:
+            place = np.argwhere(~np.less(self.values, np.inf))[0]
             row = (self.ids or range(len(self.gold)))[place[0]]
             raise InputError("E-SCORER", f"A score of instance {row!r} is NaN or +inf, and so not a log-probability.")
 
@@ -94,42 +91,41 @@ class Scores:
         rows: Sequence[Any],
         scores: Float[np.ndarray, "instances templates labels"],
         token_counts: Int[np.ndarray, "instances templates labels"],
-        **more: Any,
+        answered: Mapping[str, np.ndarray] | None = None,
     ) -> "Scores":
         """Return scores with the ids and gold labels of their instances, ``rows``."""
         ids = tuple(row.id for row in rows)
-        return cls(scores, gold_of(rows), token_counts=token_counts, ids=ids, **more)
+        return cls(scores, gold_of(rows), token_counts, ids, answered=answered or {})
 
     def __len__(self) -> int:
-        return len(self.scores)
+        return len(self.values)
 
     def __getitem__(self, rows: Any) -> "Scores":
         counts = None if self.token_counts is None else self.token_counts[rows]
         ids = tuple(np.array(self.ids, dtype=object)[rows]) if self.ids else ()
         answered = {name: values[rows] for name, values in self.answered.items()}
-        same = (self.average, counts, ids, self.factors, self.is_scale, answered)
-        return Scores(read_only(self.scores[rows]), read_only(self.gold[rows]), *same)
+        return Scores(read_only(self.values[rows]), read_only(self.gold[rows]), counts, ids, self.design, answered)
 
     @property
     def num_labels(self) -> int:
         """L."""
-        return self.scores.shape[2]
+        return self.values.shape[2]
 
     @property
     def is_binary(self) -> bool:
         """Whether F1 is the F1 of label 1 only."""
-        return resolve_average(self.average, self.num_labels) == "binary"
+        return resolve_average(self.design.average, self.num_labels) == "binary"
 
     @property
     def own_label_mass(self) -> Float[np.ndarray, "instances templates"]:
         """Probability of all labels of a template together: sum over labels of p(y_c | x)."""
         assert self.token_counts is not None
-        return np.exp(self.scores.astype(np.float64) * np.maximum(self.token_counts, 1)).sum(axis=-1)
+        return np.exp(self.values.astype(np.float64) * np.maximum(self.token_counts, 1)).sum(axis=-1)
 
     @cached_property
     def predictions(self) -> Int[np.ndarray, "instances templates"]:
         """The label with the highest score. Ties resolve to the lowest index. -1: the answer does not match a label."""
-        return read_only(predicted(self.scores))
+        return read_only(predicted(self.values))
 
     @property
     def answer_keys(self) -> Int[np.ndarray, "instances templates"]:
@@ -157,12 +153,12 @@ class Scores:
     @cached_property
     def is_generated(self) -> bool:
         """Whether the scores are of generated answers, which have no probabilities."""
-        return bool(((self.scores == 0) | (self.scores == -np.inf)).all())
+        return bool(((self.values == 0) | (self.values == -np.inf)).all())
 
     @cached_property
     def votes(self) -> Int[np.ndarray, " instances"]:
         """:func:`~flip_flop.metrics.majority_vote` of the templates."""
-        return read_only(majority_vote(self.scores))
+        return read_only(majority_vote(self.values))
 
     @cached_property
     def labelled(self) -> "Scores":
@@ -172,8 +168,7 @@ class Scores:
     def single(self, template: int) -> "Scores":
         """One template."""
         answered = {name: values[:, [template]] for name, values in self.answered.items()}
-        one = self.scores[:, [template]]
-        return Scores(one, self.gold, self.average, is_scale=self.is_scale, answered=answered)
+        return self._one_template(self.values[:, [template]], answered)
 
     @cached_property
     def voted(self) -> "Scores":
@@ -183,10 +178,20 @@ class Scores:
     @cached_property
     def ensembled(self) -> "Scores":
         """The label with the largest mean probability over templates, as the answer of a single template."""
-        return self._answered(vote_weights(label_probs(self.scores)).argmax(axis=1))
+        return self._answered(vote_weights(label_probs(self.values)).argmax(axis=1))
 
     def _answered(self, answers: Int[np.ndarray, " instances"]) -> "Scores":
         certain = np.where(answers[:, None] == np.arange(self.num_labels), 0.0, -np.inf)
         first = (self.predictions == answers[:, None]).argmax(axis=1)[:, None]  # a template with this answer
         answered = {name: np.take_along_axis(values, first, axis=1) for name, values in self.answered.items()}
-        return Scores(certain[:, None], self.gold, self.average, is_scale=self.is_scale, answered=answered)
+        return self._one_template(certain[:, None], answered)
+
+    def _one_template(
+        self, scores: Float[np.ndarray, "instances 1 labels"], answered: Mapping[str, np.ndarray]
+    ) -> "Scores":
+        design = replace(self.design, factors={})  # of several templates
+        return Scores(scores, self.gold, design=design, answered=answered)
+
+    def by_f1(self, average: Average) -> "Scores":
+        """The same scores, measured by another F1."""
+        return replace(self, design=replace(self.design, average=average))

@@ -92,13 +92,13 @@ def _f1(counts: Float[np.ndarray, "*samples templates labels 3"]) -> Float[np.nd
 def _extremes(data: Any) -> tuple[np.ndarray, np.ndarray]:
     """Return the counts of a wrong and of a right instance of each gold label, for any number of templates."""
     labels = np.arange(data.num_labels)
-    common = (labels, data.num_labels, data.average)
+    common = (labels, data.num_labels, data.design.average)
     return _counts(np.roll(labels, 1)[:, None], *common), _counts(labels[:, None], *common)
 
 
 # Of Scores, whose instances all have a gold label.
 F1_PER_TEMPLATE = SumStatistic(
-    contributions=lambda data: _counts(data.predictions, data.gold, data.num_labels, data.average),
+    contributions=lambda data: _counts(data.predictions, data.gold, data.num_labels, data.design.average),
     value=_f1,
     extremes=_extremes,
 )
@@ -112,7 +112,7 @@ ACCURACY = mean_statistic(
 
 def _kappa_weights(data: Any) -> Float[np.ndarray, "labels labels_and_none"]:
     gold, predicted = np.arange(data.num_labels)[:, None], np.arange(data.num_labels + 1)
-    weights = (gold - predicted) ** 2.0 if data.is_scale else (gold != predicted) * 1.0
+    weights = (gold - predicted) ** 2.0 if data.design.is_scale else (gold != predicted) * 1.0
     weights[:, -1] = weights[:, :-1].max()  # of an answer without a label, -1
     return weights
 

@@ -1,7 +1,7 @@
 """The table of metrics: names, directions and statistics."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from operator import attrgetter
@@ -34,8 +34,8 @@ from flip_flop.metrics.bootstrap import (
     paired_bootstrap_interval,
 )
 from flip_flop.metrics.certainty import calibration_error_per_template
-from flip_flop.metrics.data import Scores, read_only
-from flip_flop.metrics.f1 import ACCURACY, COHEN_KAPPA, MEAN_F1, Average, accuracy_per_template, f1_per_template
+from flip_flop.metrics.data import Design, Scores, read_only
+from flip_flop.metrics.f1 import ACCURACY, COHEN_KAPPA, MEAN_F1, accuracy_per_template, f1_per_template
 from flip_flop.plugins import PluginTable, import_object
 
 ALIASES = {"agreement": "observed_agreement"}
@@ -167,7 +167,7 @@ def _spread(name: str, title: str, spread: Callable[[np.ndarray], np.floating], 
     """
 
     def statistic(data: Scores) -> float | None:
-        f1 = f1_per_template(data.predictions, data.gold, num_labels=data.num_labels, average=data.average)
+        f1 = f1_per_template(data.predictions, data.gold, num_labels=data.num_labels, average=data.design.average)
         return None if f1 is None or len(f1) < 2 else float(spread(f1))
 
     return _of_labels(name, title, statistic, label, meaning, higher_is_better=False, has_interval=False)
@@ -177,7 +177,7 @@ def _flips_by(factor: str) -> Metric:
     """Return the flip rate of templates that differ only in this factor."""
 
     def counts(data: Scores) -> Int[np.ndarray, "instances 3"]:
-        return factor_flips(data.predictions, data.factors, factor)
+        return factor_flips(data.predictions, data.design.factors, factor)
 
     meaning = f"How likely two templates that differ only in the {factor} give different labels, if both are read."
     title = f"flips by {factor}"
@@ -191,7 +191,7 @@ def _without_majority(data: Scores) -> Float[np.ndarray, " instances"] | None:
 
 def _posix(data: Scores) -> Float[np.ndarray, " instances"] | None:
     """Return the sensitivity of each instance, or None if one has no value."""
-    sensitivity = instance_posix(data.scores)
+    sensitivity = instance_posix(data.values)
     return None if sensitivity is None or np.isnan(sensitivity).any() else sensitivity
 
 
@@ -220,7 +220,7 @@ def _num_distinct(data: Scores) -> Int[np.ndarray, " instances"] | None:
 
 
 _voted = attrgetter("voted")
-_MACRO_F1 = MEAN_F1.of(partial(replace, average="macro"))
+_MACRO_F1 = MEAN_F1.of(lambda data: data.by_f1("macro"))
 _ENSEMBLE_F1 = MEAN_F1.of(attrgetter("ensembled"))
 _NO_CONSENSUS = mean_statistic(_without_majority, bounds=(0.0, 1.0))
 _UNREAD = mean_statistic(_unread_share, bounds=(0.0, 1.0))
@@ -360,7 +360,7 @@ def answers_by_position(data: Scores, calibrated: Scores | None = None) -> bool:
     flips = METRICS["order_flips"]
     interval = flips.interval(data)
     after = flips.interval(calibrated) if calibrated else None
-    _, num_read, num_pairs = factor_flips(data.predictions, data.factors, "order").sum(axis=0)
+    _, num_read, num_pairs = factor_flips(data.predictions, data.design.factors, "order").sum(axis=0)
     is_stable_after = after is not None and after[1] < 0.5
     return interval is not None and bool(interval[0] * num_read > num_pairs / 2) and not is_stable_after
 
@@ -381,7 +381,7 @@ def summarise(
     gold: Int[np.ndarray, " instances"],
     template_names: Sequence[str],
     *,
-    f1: Average = "auto",
+    answered: Mapping[str, np.ndarray] | None = None,
     intervals: bool = True,
     seed: int = 0,
     **design: Any,
@@ -392,10 +392,10 @@ def summarise(
         scores: Mean log-probabilities of answers' tokens, in nats.
         gold: Label indices, -1 without a gold label.
         template_names: A name per template.
-        f1: The F1 of the metrics that are not named macro.
+        answered: Open answers, as in :class:`~flip_flop.metrics.Scores`.
         intervals: Add 95% bootstrap intervals over instances.
         seed: The seed of the bootstrap.
-        design: ``factors``, ``is_scale`` and ``answered`` of :class:`~flip_flop.metrics.Scores`.
+        design: The values of :class:`~flip_flop.metrics.Design`.
 
     Returns:
         Each of :data:`METRICS` by name, as a fraction or None; values per template and per label; for generated
@@ -418,7 +418,7 @@ def summarise(
         raise ValueError(f"Each of {num_templates} templates needs a unique name. The names are {names}.")
     if num_instances == 0:
         raise ValueError("The set of instances is empty.")
-    data = Scores(read_only(scores.view()), read_only(gold.view()), f1, **design)
+    data = Scores(read_only(scores.view()), read_only(gold.view()), design=Design(**design), answered=answered or {})
     predictions = data.predictions
 
     def by_template(values: np.ndarray | None) -> dict[str, Any] | None:
@@ -435,7 +435,7 @@ def summarise(
     gold_f1 = None
     if not data.answered:
         gold_answers = gold
-        gold_f1 = f1_per_template(predictions, gold, num_labels=num_labels, average=f1)
+        gold_f1 = f1_per_template(predictions, gold, num_labels=num_labels, average=data.design.average)
     is_constant = constant_templates(data.answers, gold_answers)
     summary["f1_per_template"] = by_template(gold_f1)
     summary["accuracy_per_template"] = by_template(accuracy_per_template(data))
@@ -463,8 +463,8 @@ def summarise(
 def _num_pairs(data: Scores) -> dict[str, int]:
     """Return the number of pairs that were read, of each flip rate that has pairs."""
     result = {}
-    for factor in data.factors:
-        _, num_read, num_pairs = factor_flips(data.predictions, data.factors, factor).sum(axis=0)
+    for factor in data.design.factors:
+        _, num_read, num_pairs = factor_flips(data.predictions, data.design.factors, factor).sum(axis=0)
         if num_pairs:
             result[f"{factor}_flips"] = int(num_read)
     return result

@@ -3,7 +3,7 @@
 import itertools
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -162,7 +162,7 @@ def template_values(run: Audit) -> list[float | None]:
 def template_intervals(run: Audit) -> list[tuple[float, float] | None]:
     """The 95% interval of each of :func:`template_values`."""
     agrees = None if quality_per_template(run) is not None else _agreement_with_majority(run).astype(np.float64)
-    statistic, data = resampled_per_template(replace(run.data.labelled, average="macro"), agrees)
+    statistic, data = resampled_per_template(run.data.labelled.by_f1("macro"), agrees)
     return [*column_intervals(statistic, data)] if len(data) else [None] * len(run.template_names)
 
 
@@ -193,7 +193,7 @@ def template_scores(group: AuditComparison) -> dict[str, Any]:
     lines: dict[str, float | None] = {}
     if base.has_gold:
         if not group.is_open:
-            lines["chance"] = chance_f1(replace(base.data.labelled, average="macro"))
+            lines["chance"] = chance_f1(base.data.labelled.by_f1("macro"))
         for form in filter(None, (base, base.calibrated)):
             lines[f"majority vote of {form.name}"] = METRICS[quality(form)].value(form.data.labelled.voted)
     ends = [interval[0] for interval in itertools.chain(*intervals) if interval is not None]

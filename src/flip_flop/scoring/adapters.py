@@ -132,22 +132,28 @@ CALIBRATION_FILE = "calibration.json"
 
 
 def store_calibration(
-    adapter: Path, table: Scores, templates: Iterable[Template], label_prior: Sequence[float] | None = None
+    adapter: Path,
+    table: Scores,
+    templates: Iterable[Template],
+    label_prior: Sequence[float] | None = None,
+    *,
+    uses_chat_template: bool = False,
 ) -> None:
     """Compute batch offsets from the scores of unlabelled rows, and write them into the folder of an adapter.
 
     Args:
         adapter: The folder. Its adapter computed the scores.
-        table: Scores in nats, ``[instances, templates, labels]``, from :func:`~flip_flop.scoring.score`.
+        table: Scores in nats, ``[instances, templates, labels]``.
         templates: The templates, in the order of the scores.
         label_prior: The label frequencies that are assumed, by default equal.
+        uses_chat_template: Whether the prompts were in a chat template.
     """
-    offsets, num_labels = batch_offsets(table.scores, label_prior), table.scores.shape[2]
+    offsets, num_labels = batch_offsets(table.values, label_prior), table.values.shape[2]
     content = {
         "method": "batch",
         "label_prior": list(label_prior or uniform_prior(num_labels)),
-        "num_instances": len(table.scores),
-        "chat_template": bool(table.settings.get("chat_template")),
+        "num_instances": len(table.values),
+        "chat_template": uses_chat_template,
         "templates": [
             {"name": template.name, "digest": template.digest(), "offsets": template_offsets}
             for template, template_offsets in zip(templates, offsets.tolist(), strict=True)

@@ -31,6 +31,7 @@ from flip_flop.scoring.encode import special_tokens
 from flip_flop.scoring.models import LoadedModel
 from flip_flop.scoring.options import ScoringOptions
 from flip_flop.scoring.packed import groups
+from flip_flop.scoring.scorer import Scored
 from flip_flop.scoring.too_long import TooLong, refuse_or_skip
 
 RandomKey = tuple[int, str, str, int]  # of the random numbers of an answer: the arguments of generator()
@@ -48,7 +49,7 @@ def generate(
     quiet: bool,
     sampling: tuple[int, int] = (0, 0),
     shared: bool = False,
-) -> Scores:
+) -> Scored:
     """Write the greedy answer to each prompt, in batches of about ``options.batch_tokens``, and group the answers.
 
     ``sampling`` is a number of samples and their seed: the prompts of an instance are followed by that many copies of
@@ -282,7 +283,7 @@ def group_answers(
     texts: Sequence[Sequence[str]],
     settings: Mapping[str, Any],
     ends: Sequence[Sequence[str | None]],
-) -> Scores:
+) -> Scored:
     """Return generated texts as predictions: an instance's different keys are its labels.
 
     The labels have the order of the templates and not of the references, so that ties of a vote do not depend on the
@@ -324,7 +325,7 @@ def group_answers(
     is_given = np.array(labels)[:, :, None] == np.arange(len(texts[0]) + 1)
     scores = np.where(is_given, 0.0, -np.inf).astype(np.float32)
     counts = np.zeros(is_given.shape, dtype=np.int64)
-    return Scores.of(rows, scores, counts, instances=rows, settings=settings, answered=arrays)
+    return Scored(Scores.of(rows, scores, counts, answered=arrays), instances=rows, settings=settings)
 
 
 def _nearest_f1(key: str | None, references: Iterable[str]) -> float:
@@ -339,7 +340,7 @@ def _ending(form: AnswerFormat, generated: str, ended: str, end_token: str | Non
     return None if stop is None else space + stop
 
 
-def as_choices(answered: Scores, seed: int, num_samples: int = 0) -> list[RenderedInstance]:
+def as_choices(answered: Scored, seed: int, num_samples: int = 0) -> list[RenderedInstance]:
     """Return generated answers as answer choices for training: the shortest text of each key, under all templates.
 
     A choice includes what ended the text, a stop text or the end token. So the model also learns where answers end.
@@ -352,7 +353,7 @@ def as_choices(answered: Scores, seed: int, num_samples: int = 0) -> list[Render
         InputError: ``E-DATA-ROWS`` if no answer can be read.
     """
     rows = []
-    for instance, labels in zip(answered.instances, answered.predictions.tolist(), strict=True):
+    for instance, labels in zip(answered.instances, answered.scores.predictions.tolist(), strict=True):
         keys = [instance.choices[0][label] if label >= 0 else None for label in labels]
         shortest: dict[str, str] = {}
         texts = zip(keys, instance.written, instance.endings, strict=True)
@@ -375,8 +376,9 @@ def as_choices(answered: Scores, seed: int, num_samples: int = 0) -> list[Render
         raise InputError(
             "E-DATA-ROWS", "No generated answer can be read.", "Change `answer` in the task, or its prompts."
         )
-    if num_skipped := len(answered) - len(rows):
-        log.warning("W-TRAINING: skipped %d of %d rows: none of their answers can be read.", num_skipped, len(answered))
+    total = len(answered.instances)
+    if num_skipped := total - len(rows):
+        log.warning("W-TRAINING: skipped %d of %d rows: none of their answers can be read.", num_skipped, total)
     return rows
 
 

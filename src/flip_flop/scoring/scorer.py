@@ -1,20 +1,46 @@
 """The base class of all sources of scores, also of your own."""
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from jaxtyping import Int
 
 from flip_flop.errors import InputError
 from flip_flop.metrics import Scores, gold_of
 from flip_flop.prompts import RenderedInstance
 from flip_flop.record import AdapterRecord, ModelRecord
 from flip_flop.scoring.options import DEFAULT_SCORING, ScoringOptions
-from flip_flop.scoring.too_long import ids_of
+from flip_flop.scoring.too_long import TooLong, ids_of
 
 # The largest log-probability of an answer, because half precision may round up.
 MAX_SCORE = 0.05
+
+
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """What a scorer returns: scores, and how they were made.
+
+    Attributes:
+        scores: The scores of the instances that fit the model's context.
+        instances: These instances as the model reads them, for example in a chat template.
+        too_long: Prompts that exceed the model's context. Their instances have no scores.
+        settings: ``scoring`` in ``run.json``.
+        prompt_tokens: The number of tokens of each prompt, if a local model scored it.
+        preferred_tokens: The most probable first tokens of the answer under each template, if known.
+        calibration: ``method``, ``label_prior`` and ``offsets``, ``[templates, labels]`` in nats. The offsets are not
+            added to the scores.
+    """
+
+    scores: Scores
+    instances: Sequence[RenderedInstance] = ()
+    too_long: tuple[TooLong, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    prompt_tokens: Int[np.ndarray, "instances templates"] | None = None
+    preferred_tokens: tuple[tuple[str, ...], ...] = ()
+    calibration: Mapping[str, Any] | None = None
 
 
 class Scorer(abc.ABC):
@@ -41,7 +67,7 @@ class Scorer(abc.ABC):
         names: Sequence[str] = (),
         label: str = "scoring",
         quiet: bool = True,
-    ) -> Scores:
+    ) -> Scored:
         """Score every label of every instance under every template.
 
         All instances have the same numbers of templates and labels. Instances that are too long are refused, or left
@@ -49,36 +75,37 @@ class Scorer(abc.ABC):
         errors. ``label`` names the progress bar.
 
         Returns:
-            ``Scores.of(instances, scores, token_counts)``, both arrays ``[instances, templates, labels]``: the ids and
-            gold labels are those of the instances, in their order. A score is a log-probability in nats, at most 0;
-            ``-inf`` is allowed. ``token_counts`` are 0 where they are unknown. Open answers have labels of their own,
+            ``Scored(Scores.of(instances, scores, token_counts))``, both arrays ``[instances, templates, labels]``.
+            The ids and gold labels are those of the instances, in their order. A score is a log-probability in nats,
+            at most 0; ``-inf`` is allowed. ``token_counts`` are 0 where they are unknown. Open answers have labels of
+            their own,
             see ``answered``.
 
         Raises:
             InputError: The instances cannot be scored. No part of them is returned.
         """
 
-    def checked_scores(self, instances: Sequence[RenderedInstance], *options: ScoringOptions, **how: Any) -> Scores:
+    def checked_scores(self, instances: Sequence[RenderedInstance], *options: ScoringOptions, **how: Any) -> Scored:
         """Return the :meth:`scores` of the same arguments, or refuse those that break its contract (``E-SCORER``)."""
-        scores = self.scores(instances, *options, **how)
-        if fault := _fault(scores, instances):
+        scored = self.scores(instances, *options, **how)
+        if fault := _fault(scored, instances):
             raise InputError("E-SCORER", f"{type(self).__name__}.scores returned {fault}.")
-        return scores
+        return scored
 
     def as_read(self, instance: RenderedInstance, options: ScoringOptions) -> RenderedInstance:
         """Return the instance as the model reads it, for example in a chat template."""
         return instance
 
 
-def _fault(scores: object, instances: Sequence[RenderedInstance]) -> str:
+def _fault(scored: object, instances: Sequence[RenderedInstance]) -> str:
     """Return how the result of a scorer breaks the contract of :meth:`Scorer.scores`, or an empty text."""
-    if not isinstance(scores, Scores):
-        return f"an object of type {type(scores).__name__}, not Scores"
-    skipped = ids_of(scores.too_long)
+    if not isinstance(scored, Scored):
+        return f"an object of type {type(scored).__name__}, not Scored"
+    scores, skipped = scored.scores, ids_of(scored.too_long)
     rows = [instance for instance in instances if instance.id not in skipped]
     if not rows or [*scores.ids] != [row.id for row in rows]:
         return f"{len(scores.ids)} ids, which differ from the ids of the {len(rows)} instances or their order"
-    arrays: list[Any] = [scores.scores, scores.token_counts, scores.gold]
+    arrays: list[Any] = [scores.values, scores.token_counts, scores.gold]
     kinds = [array.dtype.kind if isinstance(array, np.ndarray) else "" for array in arrays]
     if kinds[0] != "f" or not {*kinds[1:]} <= {*"iu"}:
         return "scores, token_counts and gold labels that are not numpy arrays of floats and of whole numbers"
@@ -87,5 +114,5 @@ def _fault(scores: object, instances: Sequence[RenderedInstance]) -> str:
         return f"scores and token_counts of shapes {shapes[0]} and {shapes[1]}, not {shape}"
     if not scores.answered and not np.array_equal(scores.gold, gold_of(rows)):
         return "gold labels that differ from the labels of the instances"
-    highest = scores.scores.max()
+    highest = scores.values.max()
     return "" if highest <= MAX_SCORE else f"the score {highest:g}, which is not a log-probability"

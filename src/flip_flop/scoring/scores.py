@@ -39,7 +39,7 @@ from flip_flop.scoring.packed import (
     spare_pass,
 )
 from flip_flop.scoring.parts import Parts
-from flip_flop.scoring.scorer import Scorer
+from flip_flop.scoring.scorer import Scored, Scorer
 from flip_flop.scoring.served import EndpointScorer
 from flip_flop.scoring.too_long import refuse_or_skip
 from flip_flop.scoring.trie import shared_beginning
@@ -69,7 +69,7 @@ def score(
     label: str = "scoring",
     quiet: bool = True,
     shared: bool = False,
-) -> Scores:
+) -> Scored:
     """Score rendered instances, all with the same numbers of templates and labels, and check a few of the scores.
 
     Args:
@@ -126,12 +126,12 @@ def score(
     probs = _first_token_probs(loaded.model, encoded, backend)
     top = probs.topk(min(NUM_TOKENS, probs.shape[-1])).indices.tolist()
     words = tuple(tuple(str(loaded.tokenizer.decode([token])) for token in tokens) for tokens in top)
-    return replace(
+    return Scored(
         scores,
-        prompt_tokens=np.array([instance.prompt_tokens for instance in encoded]),
         instances=read,
         too_long=tuple(too_long),
         settings=settings,
+        prompt_tokens=np.array([instance.prompt_tokens for instance in encoded]),
         preferred_tokens=words,
     )
 
@@ -279,12 +279,12 @@ def score_in_parts(
     """Divide instances between the processes, which all call this function, and join the scores of their parts."""
     part = distributed.shard(instances) or instances[:1]  # a process without a part repeats another's instance
     parts = distributed.all_results(lambda: score_part(part))
-    scores = np.empty((len(instances), *parts[0].scores.shape[1:]), np.float32)
+    scores = np.empty((len(instances), *parts[0].values.shape[1:]), np.float32)
     counts = np.empty(scores.shape, np.int64)
     for number, table in enumerate(parts[: len(instances)]):
         rows = slice(number, None, len(parts))
         assert table.token_counts is not None
-        scores[rows], counts[rows] = table.scores, table.token_counts
+        scores[rows], counts[rows] = table.values, table.token_counts
     return Scores.of(instances, scores, counts)
 
 
@@ -329,8 +329,8 @@ def check_scores(
     differences = []
     with track("self-check", len(rows), "instances", quiet=quiet) as advance:
         for row in rows:
-            templates = draw.permutation(scores.scores.shape[1])[:MAX_TEMPLATES]
-            first = scores.scores[row, templates].astype(np.float64)
+            templates = draw.permutation(scores.values.shape[1])[:MAX_TEMPLATES]
+            first = scores.values[row, templates].astype(np.float64)
             again = _scores_alone(model, instances[row], templates.tolist())
             differences.append(np.abs(np.subtract(first, again, out=np.zeros_like(first), where=first != again)))
             wrong = np.argwhere(~(differences[-1] <= allowed + SAME_SHARE * np.abs(again)))
@@ -386,7 +386,7 @@ class CausalLMScorer(Scorer):
         names: Sequence[str] = (),
         label: str = "scoring",
         quiet: bool = True,
-    ) -> Scores:
+    ) -> Scored:
         """:func:`~flip_flop.score`, or open answers by :func:`~flip_flop.scoring.open_answers.generate`."""
         if instances[0].answer is not None:
             return generate(self.loaded, instances, options, names=names, label=label, quiet=quiet, shared=self.shared)

@@ -28,7 +28,7 @@ from flip_flop.scoring.encode import PromptEncoder, refuse_without_template
 from flip_flop.scoring.models import load_tokenizer
 from flip_flop.scoring.open_answers import group_answers
 from flip_flop.scoring.options import DEFAULT_SCORING, ScoringOptions
-from flip_flop.scoring.scorer import Scorer
+from flip_flop.scoring.scorer import Scored, Scorer
 from flip_flop.scoring.served_apis import (
     EXACT,
     RETRIES,
@@ -101,7 +101,7 @@ class EndpointScorer(Scorer):
         names: Sequence[str] = (),
         label: str = "scoring",
         quiet: bool = True,
-    ) -> Scores:
+    ) -> Scored:
         """Send ``options.concurrency`` requests at a time. Stored answers are not requested again.
 
         With generated answers, the label of the answer has the score 0, and other labels have ``-inf``.
@@ -149,14 +149,14 @@ class EndpointScorer(Scorer):
             **totals,
             **({"adapted": self.server.adapted} if self.server.adapted else {}),
         }
-        scores = _scores_of(read, questions, answers, settings)
+        scored = _scores_of(read, questions, answers, settings)
         if api in EXACT:
-            self._check_mass(read, scores, names)
+            self._check_mass(read, scored.scores, names)
         if not quiet:
             kind = "exact scores" if api in EXACT else "not exact"
             changes = "".join(f"; {name}: {value}" for name, value in self.server.adapted.items())
             echo(f"api: {api}{' with the chat template of the server' * in_chat}, {kind}{changes}", err=True)
-        return scores
+        return scored
 
     def _possible_apis(self, options: ScoringOptions, encoder: PromptEncoder | None) -> list[tuple[str, bool]]:
         """Return the APIs to try in order, each with whether the server applies its chat template."""
@@ -272,7 +272,7 @@ def _is_same(question: Question, one: Answer, other: Answer) -> bool:
 
 def _scores_of(
     read: Sequence[RenderedInstance], questions: Sequence[Question], answers: Sequence[Answer], settings: dict[str, Any]
-) -> Scores:
+) -> Scored:
     """Return the scores of instances from the answers to their questions."""
     shape = (len(read), len(read[0].choices), len(read[0].choices[0]))
     if settings["by"] == "generation":
@@ -289,7 +289,8 @@ def _scores_of(
         scores = np.array(meanings)
         counts = np.array([answer.get("tokens", 1) for answer in answers], dtype=np.int64)
         counts = np.broadcast_to(counts.reshape(*shape[:2], -1), shape)
-    return Scores.of(read, scores.astype(np.float32).reshape(shape), counts, instances=read, settings=settings)
+    table = Scores.of(read, scores.astype(np.float32).reshape(shape), counts)
+    return Scored(table, instances=read, settings=settings)
 
 
 def _place(instance: RenderedInstance, template: int, names: Sequence[str]) -> str:

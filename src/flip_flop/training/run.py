@@ -281,7 +281,8 @@ def _save(
             templates = [
                 Template(template.name, template.jinja, template.answer_choices) for template in record.task.templates
             ]
-            store_calibration(folder, replace(table, settings=record.scoring), templates, trainer.args.label_prior)
+            in_chat = bool(record.scoring.get("chat_template"))
+            store_calibration(folder, table, templates, trainer.args.label_prior, uses_chat_template=in_chat)
     adapter = describe_adapter(
         out / "adapter", path="adapter", method=trainer.method.name, uses_labels=trainer.args.uses_labels or None
     )

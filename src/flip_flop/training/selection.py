@@ -12,7 +12,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from flip_flop.console import percent
 from flip_flop.errors import InputError, log
-from flip_flop.metrics import METRICS, Average, Scores, is_collapsed, label_shares, majority_vote, summarise
+from flip_flop.metrics import METRICS, Average, Design, Scores, is_collapsed, label_shares, majority_vote, summarise
 from flip_flop.training.config import F2CConfig
 from flip_flop.training.settings import SelectBy
 from flip_flop.training.votes import VoteTable
@@ -32,10 +32,10 @@ def evaluation_metrics(table: Scores, gold: np.ndarray, names: Sequence[str], f1
     The evaluation before the first step has the label frequencies of the base model's votes, so that other selection
     criteria can be computed from the log.
     """
-    summary = summarise(table.scores, gold, names, f1=f1, intervals=False)
+    summary = summarise(table.values, gold, names, average=f1, intervals=False)
     metrics = {name: summary[name] for name in METRICS if summary[name] is not None}
     metrics |= {f"label_share_{label}": share for label, share in enumerate(summary["label_shares"])}
-    vote_shares = label_shares(majority_vote(table.scores)[:, None], table.scores.shape[-1])
+    vote_shares = label_shares(majority_vote(table.values)[:, None], table.values.shape[-1])
     metrics |= {f"vote_share_{label}": float(share) for label, share in enumerate(vote_shares)}
     mass = table.own_label_mass.mean(axis=0)
     metrics |= {"own_label_mass": float(mass.mean()), "own_label_mass_min": float(mass.min())}
@@ -125,7 +125,7 @@ class CheckpointCriterion:
         num_labels, votes = scores.shape[-1], majority_vote(base.scores)
 
         def values(scores: Float[np.ndarray, "instances templates labels"]) -> dict[str, float]:
-            data = Scores(scores, gold, f1)
+            data = Scores(scores, gold, design=Design(f1))
             with_labels = {name: METRICS[name].value(data) or 0.0 for name in ("mean_f1", "macro_f1")}
             return with_labels | {"vote_agreement": vote_agreement(data.predictions, votes, num_labels)}
 

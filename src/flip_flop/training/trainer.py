@@ -26,7 +26,7 @@ from flip_flop.hub import why_unreachable
 from flip_flop.method import find_method
 from flip_flop.method.algorithm import find_consensus, split_templates
 from flip_flop.method.others import few_label_terms
-from flip_flop.metrics import METRICS, Scores, is_collapsed
+from flip_flop.metrics import METRICS, Design, Scores, is_collapsed
 from flip_flop.prompts import RenderedInstance
 from flip_flop.record import AdapterRecord, RunRecord, TaskRecord, TemplateRecord
 from flip_flop.scoring import distributed
@@ -37,6 +37,7 @@ from flip_flop.scoring.models import LoadedModel, ModelGiven
 from flip_flop.scoring.open_answers import as_choices, generate
 from flip_flop.scoring.options import ScoringOptions
 from flip_flop.scoring.packed import AnswerStates, answer_states, packed_attention, pass_sizes, training_row_tokens
+from flip_flop.scoring.scorer import Scored
 from flip_flop.scoring.scores import check_backend, choose_backend
 from flip_flop.scoring.too_long import TooLong, count_instances
 from flip_flop.tasks import RenderedRows, Task, template_name
@@ -255,7 +256,7 @@ class F2CTrainer(Trainer):
         rows: Sequence[RenderedInstance],
         label: str,
         num_samples: int = 0,
-    ) -> Scores:
+    ) -> Scored:
         return generate(
             loaded,
             rows,
@@ -272,7 +273,7 @@ class F2CTrainer(Trainer):
             shared=True,
         )
 
-    def validation_answers(self, args: F2CConfig, name: str) -> Scores:
+    def validation_answers(self, args: F2CConfig, name: str) -> Scored:
         """Return the model's open answers to a few validation rows."""
         adapted = replace(self.loaded, model=self.adapted, store=None)
         return self._generate(adapted, args, self.open_validation, f"answers, {name}")
@@ -561,7 +562,7 @@ class F2CTrainer(Trainer):
         dataset = self._encoded(test_dataset)
         table = self.model_scores.score(dataset.instances, "predict")
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in self._metrics(dataset, table).items()}
-        return PredictionOutput(table.scores, dataset.gold, metrics)
+        return PredictionOutput(table.values, dataset.gold, metrics)
 
     def _encoded(self, rows: Any) -> InstanceDataset:
         if isinstance(rows, str):
@@ -579,7 +580,7 @@ class F2CTrainer(Trainer):
         metrics = self._metrics(dataset, table)
         named = {name: metrics if rows is dataset else self._metrics(rows) for name, rows in self.eval_by_name.items()}
         base, f1 = self.model_scores.validation_votes.batch_calibrated, self.task_record.f1
-        return metrics | loss | self.criterion.judge(table.scores, base, dataset.gold, f1) | _joined(named)
+        return metrics | loss | self.criterion.judge(table.values, base, dataset.gold, f1) | _joined(named)
 
     def _validation_loss(self) -> float:
         """Score the validation split, and return the method's mean loss. Only methods that use labels read them."""
@@ -601,10 +602,10 @@ class F2CTrainer(Trainer):
         if table is None:
             table = self.model_scores.score(dataset.instances, "validation")
         # Without rows the trainer does not know its templates.
-        names = self.template_names or [*map(template_name, range(table.scores.shape[1]))]
+        names = self.template_names or [*map(template_name, range(table.values.shape[1]))]
         metrics = evaluation_metrics(table, dataset.gold, names, self.task_record.f1)
         if self.compute_metrics is not None:
-            scores = table.scores.copy()  # which it may change
+            scores = table.values.copy()  # which it may change
             more = denumpify_detensorize(self.compute_metrics(EvalPrediction(scores, dataset.gold)))
             wrong = [more]
             if isinstance(more, Mapping):
@@ -628,7 +629,7 @@ class F2CTrainer(Trainer):
         """
         dataset, more = self.eval_instances, dict[str, Any]()
         if self.base_answers is not None:
-            before, after = self.base_answers, self.validation_answers(self.args, "trained")
+            before, after = self.base_answers.scores, self.validation_answers(self.args, "trained").scores
             more["collapsed"] = bool((after.answers < 0).all()) or is_collapsed(after.answers, after.num_answers)
             keys = after.answer_keys[:, :, None]
             is_known = (keys == before.answer_keys[:, None, :]) & (keys >= 0)
@@ -636,8 +637,10 @@ class F2CTrainer(Trainer):
         elif dataset is None or self.args.eval_strategy == "no":
             return None
         else:
-            tables = (self.model_scores.validation_votes.uncalibrated, self.model_scores.score_validation())
-            before, after = (Scores(table.scores, dataset.gold, self.task_record.f1) for table in tables)
+            design = Design(self.task_record.f1)
+            after = self.model_scores.score_validation()
+            base = self.model_scores.validation_votes.uncalibrated.scores
+            before, after = (Scores(scores, dataset.gold, design=design) for scores in (base, after.values))
         changes = {
             name: {
                 "before": METRICS[name].value(before),

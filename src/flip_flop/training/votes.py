@@ -18,6 +18,7 @@ from flip_flop.method import find_method
 from flip_flop.method.algorithm import find_consensus, split_templates
 from flip_flop.metrics import (
     METRICS,
+    Design,
     Scores,
     answers_by_position,
     batch_offsets,
@@ -173,14 +174,14 @@ class ModelScores:
     def first_votes(self) -> VoteTable:
         """The base model's votes on the training instances, calibrated."""
         base, method = self.score_base(self.voters, "base votes"), self.args.vote_calibration
-        votes = VoteTable(base.ids, base.scores)
+        votes = VoteTable(base.ids, base.values)
         if method == "none":
             return votes
         offsets = find_offsets(
             method,
-            base.scores,
+            base.values,
             self.args.label_prior,
-            content_free=lambda: self.score_base(self.content_free, "calibration").scores,
+            content_free=lambda: self.score_base(self.content_free, "calibration").values,
         )
         return votes.with_offsets(offsets)
 
@@ -190,7 +191,7 @@ class ModelScores:
         if self._base not in self._of_validation:
             self._of_validation[self._base] = self.score_base(self.validation, "base votes")
         base = self._of_validation[self._base]
-        votes = VoteTable(base.ids, base.scores)
+        votes = VoteTable(base.ids, base.values)
         is_raw = self.args.vote_calibration == "none" or not self.voters
         return votes if is_raw else votes.with_offsets(self.first_votes.offsets)
 
@@ -267,7 +268,8 @@ def initial_vote_stats(
             ``E-NO-CONSENSUS`` if no instance has a consensus and the method needs it.
     """
     unlabelled = np.full(len(votes.ids), -1)
-    raw, final = (Scores(table.scores, unlabelled, **design) for table in (votes.uncalibrated, votes))
+    tables = (votes.uncalibrated.scores, votes.scores)
+    raw, final = (Scores(scores, unlabelled, design=Design(**design)) for scores in tables)
     if not config.uses_labels and answers_by_position(raw, final):
         rate = METRICS["order_flips"].value(raw) or 0.0
         raise InputError(
