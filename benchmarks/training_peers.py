@@ -85,8 +85,5 @@ def _loss(
         split,
         cce_weight=config.cce_weight,
         jsd_weight=config.jsd_weight,
-        jsd=config.jsd,
-        flip_direction=config.flip_direction,
-        detach_cc_mixture=config.detach_cc_mixture,
     )
     return torch.stack(list(terms.values())).sum()

@@ -64,7 +64,7 @@ METRIC_DEFINITIONS = {
     "answer_length": ["scoring.open_answers.group_answers"],
 }
 METHOD_DEFINITIONS = {
-    "swarm": ["method.others.swarm_loss", "method.others.swarm_teachers", "method.others.swarm_mixture_loss"],
+    "swarm": ["method.others.swarm_loss", "method.others.swarm_teachers"],
     "cce": ["method.losses.cce_loss", "method.algorithm.find_consensus"],
     "f2c": [
         *("method.losses.f2c_loss", "method.losses.cce_loss", "method.losses.jsd_loss", "method.losses.flip_loss"),

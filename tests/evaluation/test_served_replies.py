@@ -568,7 +568,7 @@ def test_changed_reply_is_refused_or_has_the_same_scores(served, api):
         server.changes = change
         options = ScoringOptions(api=api, chat_template=chat_template, concurrency=1)
         scorer = EndpointScorer(name.replace("#tiny", f"#tiny{number}"), **ONE_BY_ONE)
-        return scorer.scores(instances, options, names=["plain", "truth"])
+        return scorer.scores(instances, options, names=["plain", "truth"]).scores
 
     replies, changes, wrong = [], {}, []
     expected = asked("", lambda content: replies.append(json.loads(content)) or content)

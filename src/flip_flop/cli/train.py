@@ -25,7 +25,8 @@ class TrainOptions:
     method: str | None = option(
         None,
         help="f2c, cce, swarm, bct, opct, ssd, ttrl, cpc_grpo, swarm_l2, swarm_l1_l2, marginal_entropy, supervised, "
-        "paft, ppcl, or package.module:name of a custom method; by default f2c. supervised, paft and ppcl use labels.",
+        "paft, ppcl, swarm_release, cce_release, f2c_release, or package.module:name of a custom method; by default "
+        "f2c. supervised, paft and ppcl use labels.",
     )
     out: Path = option(short="-o", callback=out_folder, help="Folder of the run.")
     config: Path | None = option(None, help="YAML file with settings. Flags override it.")

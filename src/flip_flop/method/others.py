@@ -3,7 +3,6 @@
 Each is a function from an instance and the settings to terms.
 """
 
-from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
@@ -12,14 +11,9 @@ from torch import Tensor
 
 from flip_flop.method.algorithm import DrawsPermutations, Instance, label_log_probs
 from flip_flop.method.divergences import (
-    Distributions,
-    answer_distributions,
-    as_distributions,
     at_least_float32,
-    divergence_from_mixture,
     kl_divergence,
     mixture_log_probs,
-    reverse_kl,
     to_device,
 )
 from flip_flop.method.losses import answer_nll, cce_loss, jsd_loss
@@ -97,44 +91,11 @@ def swarm_loss(
     return -expected.sum(dim=-1).mean()
 
 
-def swarm_mixture_loss(answers: Sequence[Distributions]) -> Float[Tensor, ""]:
-    r"""Swarm distillation of one instance toward the mixture of all its templates.
-
-    .. math::
-        \mathcal L_{\text{swarm}}(i) = \frac{1}{L} \sum_c \frac{1}{|C_c|} \sum_{(v,j) \in C_c}
-        \mathrm{KL}(m_{c,j} \,\|\, q_{v,c,j}), \quad m_{c,j} = \frac{1}{|U_{c,j}|} \sum_{u \in U_{c,j}} q_{u,c,j}
-
-    The release's row "Swarm": ``answers`` are the distributions of every label's answer, :math:`C_c` those of label
-    c, and the mixture is of all templates whose answer has position j, detached. Over the labels there is one answer
-    only, the label distributions (Eq. 14). By Theorem A.1 of the F2C paper this pulls as all pairs do.
-
-    Example:
-        >>> swarm_mixture_loss([as_distributions(torch.tensor([[0.9, 0.1], [0.1, 0.9]]).log())])
-        tensor(0.5108)
-    """
-    losses = [divergence_from_mixture(answer, answer, reverse_kl, detach=True) for answer in answers]
-    return torch.stack(losses).mean()
-
-
 def swarm_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
     """The method ``swarm``: each template learns from others' predictions, right or wrong."""
-    if config.swarm_pairs == "mixture":
-        return {"swarm": swarm_mixture_loss(_distributions(instance, config))}
     scores = instance.scores()
     teachers = swarm_teachers(scores.shape[0], pairs=config.swarm_pairs, seed_generator=instance.random("teachers"))
     return {"swarm": swarm_loss(scores, to_device(teachers, scores.device))}
-
-
-def swarm_mixes_answer_vocabularies(config: Any) -> bool:
-    """Whether ``swarm`` has a mixture over the vocabulary, which pulls each template toward the others' words."""
-    return config.swarm_pairs == "mixture" and config.swarm_space == "vocab"
-
-
-def _distributions(instance: Instance, config: Any) -> list[Distributions]:
-    if config.swarm_space == "labels":
-        return [as_distributions(label_log_probs(instance.scores()))]
-    answers = [instance.answer_log_probs(label) for label in range(instance.token_counts.shape[1])]
-    return [answer_distributions(answer, config.answer_aggregation) for answer in answers]
 
 
 def other_rows(rows: Float[Tensor, "*shape"], template: int) -> Float[Tensor, "*others"]:

@@ -1,4 +1,4 @@
-"""Settings of methods, and the names of the variants of their losses. Importing them needs no torch."""
+"""Settings of methods. Importing them needs no torch."""
 
 from typing import Literal
 
@@ -8,11 +8,8 @@ TrainingProtocol = Literal["recommended", "paper", "release"]
 # The methods of the F2C paper, which a study runs by default.
 PAPER_METHODS = ("swarm", "cce", "f2c")
 Reduction = Literal["mean", "sum"]
-Aggregation = Literal["mean_log_prob", "mean_prob", "per_position"]
-Space = Literal["vocab", "labels"]
+Aggregation = Literal["mean_log_prob", "mean_prob"]
 DivergenceSpace = Literal["vocab", "labels", "both"]
-JsdForm = Literal["mean", "symmetric"]
-FlipDirection = Literal["forward", "reverse"]
 
 
 def row_protocol_of(protocol: TrainingProtocol) -> Protocol:

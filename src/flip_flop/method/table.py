@@ -81,11 +81,11 @@ class Method:
         return self
 
 
-def _lazy(module: str, name: str) -> Callable[..., Any]:
+def _lazy(module: str, name: str, *, package: str = "method") -> Callable[..., Any]:
     """Return a function of this package that is imported when it is called, because torch takes seconds to import."""
 
     def function(*arguments: Any) -> Any:
-        return getattr(importlib.import_module(f"flip_flop.method.{module}"), name)(*arguments)
+        return getattr(importlib.import_module(f"flip_flop.{package}.{module}"), name)(*arguments)
 
     return function
 
@@ -100,7 +100,6 @@ _METHODS = (
         "#56b4e9",
         _lazy("others", "swarm_terms"),
         needs_consensus=False,
-        mixes_answer_vocabularies=_lazy("others", "swarm_mixes_answer_vocabularies"),
     ),
     Method("cce", "CCE", "#e69f00", _lazy("losses", "cce_terms")),
     Method(
@@ -122,7 +121,6 @@ _METHODS = (
         "#88ccee",
         _lazy("others", "swarm_l1_l2_terms"),
         needs_consensus=False,
-        mixes_answer_vocabularies=_lazy("others", "swarm_mixes_answer_vocabularies"),
     ),
     Method(
         "marginal_entropy",
@@ -142,7 +140,26 @@ _METHODS = (
     Method("paft", "PAFT (labels)", "#661100", _lazy("others", "paft_terms"), needs_consensus=False, uses_labels=True),
     Method("ppcl", "PPCL (labels)", "#44aa99", _lazy("others", "ppcl_terms"), needs_consensus=False, uses_labels=True),
 )
-METHODS = PluginTable("flip_flop.methods", {method.name: method for method in _METHODS})
+# Their protocol trains them in place of the paper's methods.
+_RELEASE_METHODS = (
+    Method(
+        "swarm_release",
+        "Swarm (release)",
+        "#ddcc77",
+        _lazy("release", "swarm_terms", package="paper"),
+        needs_consensus=False,
+        mixes_answer_vocabularies=lambda config: True,
+    ),
+    Method("cce_release", "CCE (release)", "#cc6677", _lazy("release", "cce_terms", package="paper")),
+    Method(
+        "f2c_release",
+        "F2C (release)",
+        "#b5d33d",
+        _lazy("release", "f2c_terms", package="paper"),
+        mixes_answer_vocabularies=_lazy("losses", "mixes_answer_vocabularies"),
+    ),
+)
+METHODS = PluginTable("flip_flop.methods", {method.name: method for method in (*_METHODS, *_RELEASE_METHODS)})
 
 
 def find_method(method: object) -> Method:

@@ -217,7 +217,7 @@ class Study(_Block):
         if method != BASE.name:
             bundle = {"protocol": self.protocol}
         if self.protocol == "release":
-            bundle |= release_settings(model).get((variant.method, task), {})
+            bundle |= release_settings(model).get((variant.method.removesuffix("_release"), task), {})
         layers = (
             bundle,
             self.settings.common,

@@ -37,6 +37,7 @@ _OTHER_LABELS = {  # columns of several metrics: label and tooltip
     "label_shares": ("Label shares", "Share of each label among the answers."),
 }
 LEAST_COVERAGE = 0.05
+F2C = ("f2c", "f2c_release")
 MAX_LEGEND = 20  # labels; colours repeat, so that a longer legend is ambiguous
 
 
@@ -269,8 +270,8 @@ def caveats(group: AuditComparison) -> list[str]:
 def _method_caveats(group: AuditComparison) -> list[str]:
     metric = "accuracy" if group.is_open else "mean_f1"
     metric = metric if group.base.has_gold else "observed_agreement"
-    ours = [run for run in group.runs if run.method == "f2c"]
-    others = [run for run in group.runs if run.method not in (None, "f2c")]
+    ours = [run for run in group.runs if run.method in F2C]
+    others = [run for run in group.runs if run.method not in (None, *F2C)]
     pairs = [(f2c, other, mean_difference(metric, other, [f2c])) for f2c in ours for other in others]
     return [
         f"{_method_title(other)} {'is ahead of' if change.is_clear else 'is not clearly different from'} "

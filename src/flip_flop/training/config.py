@@ -14,7 +14,7 @@ from transformers.trainer_pt_utils import AcceleratorConfig
 from transformers.utils import is_liger_kernel_available
 
 from flip_flop.errors import InputError, install_command, nearest
-from flip_flop.method import METHODS, find_method
+from flip_flop.method import METHODS, PAPER_METHODS, find_method
 from flip_flop.metrics import check_prior
 from flip_flop.scoring import distributed
 from flip_flop.scoring.causal_lm import as_input_error
@@ -67,7 +67,9 @@ class F2CConfig(TrainingSettings, TrainingArguments):
     ``protocol`` selects a bundle of defaults: ``recommended`` was chosen for robustness on new data
     (docs/evidence.md), ``paper`` follows the paper's text with our decisions, and ``release`` follows the authors'
     code (docs/release.md). The numbers of the last two are those that the release shares over its datasets, and the
-    medians of its weights per dataset. ``dataclasses.replace`` keeps the values of the former protocol.
+    medians of its weights per dataset. With ``release``, the methods ``swarm``, ``cce`` and ``f2c`` become
+    ``swarm_release``, ``cce_release`` and ``f2c_release``. ``dataclasses.replace`` keeps the values of the former
+    protocol.
 
     Raises:
         InputError: ``E-CONFIG`` if a value has the wrong type or range.
@@ -123,7 +125,9 @@ class F2CConfig(TrainingSettings, TrainingArguments):
                 setattr(self, item.name, read_value(item, value))
 
     def _resolve_protocol(self) -> None:
-        """Fill in the settings that ``protocol`` decides."""
+        """Fill in the settings that ``protocol`` decides, and select the method of the authors' release."""
+        if self.protocol == "release" and self.method in PAPER_METHODS:
+            self.method = f"{self.method}_release"
         if self.votes == "online" and self.vote_calibration is None:
             self.vote_calibration = "none"  # a step has too few rows to calibrate
         for item in fields(TrainingSettings):

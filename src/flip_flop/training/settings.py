@@ -14,15 +14,7 @@ import numpy as np
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from flip_flop.errors import InputError
-from flip_flop.method.settings import (
-    Aggregation,
-    DivergenceSpace,
-    FlipDirection,
-    JsdForm,
-    Reduction,
-    Space,
-    TrainingProtocol,
-)
+from flip_flop.method.settings import Aggregation, DivergenceSpace, Reduction, TrainingProtocol
 from flip_flop.metrics.calibration import Calibration
 from flip_flop.scoring.options import Backend, ChatTemplate, TooLongPolicy
 
@@ -197,20 +189,8 @@ class TrainingSettings:
         recommended="both",
     )
     cce_reduction: Reduction = _setting("mean", "Mean or sum over the answer's tokens.")
-    answer_aggregation: Aggregation = _by_protocol(
-        "How the distributions of several answer tokens are combined or paired.",
-        paper="mean_log_prob",
-        release="per_position",
-    )
-    jsd: JsdForm = _by_protocol(
-        "Eq. 8: the mean of KL(q||m), or half of KL(q||m) + KL(m||q).", paper="mean", release="symmetric"
-    )
-    flip_direction: FlipDirection = _by_protocol(
-        "Eq. 9: KL(q_s||mixture), or KL(mixture||q_s).", paper="forward", release="reverse"
-    )
-    detach_cc_mixture: bool = _setting(True, "The flip term's target carries no gradient.")
-    divide_by_labels: bool = _by_protocol(
-        "Divide the terms of f2c and cce by the number of labels.", paper=False, release=True
+    answer_aggregation: Aggregation = _setting(
+        "mean_log_prob", "How the distributions at several answer tokens are combined."
     )
     votes: Literal["online", "frozen"] = _by_protocol(
         "Source of pseudo-labels: online (current model) or frozen (base model).",
@@ -231,11 +211,8 @@ class TrainingSettings:
     num_samples: int = _setting(
         0, "Open answers: sampled answers per training prompt, next to the greedy one.", "at least 0"
     )
-    swarm_pairs: Literal["derangement", "all", "mixture"] = _by_protocol(
-        "Teachers of each template: one at random, all, or the mixture of all.", paper="derangement", release="mixture"
-    )
-    swarm_space: Space = _by_protocol(
-        "swarm_pairs mixture: over the labels, or over the vocabulary for each answer.", paper="labels", release="vocab"
+    swarm_pairs: Literal["derangement", "all"] = _setting(
+        "derangement", "Teachers of each template: one at random, or all."
     )
     supervised_weight: float = _setting(
         0.0,

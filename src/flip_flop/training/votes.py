@@ -245,7 +245,7 @@ def warn_of_templates(instances: Sequence[RenderedInstance], config: F2CConfig) 
     if mixes and mixes(config) and templates_differ_in_answer_words(instances[:SAMPLE_SIZE]):
         log.warning(
             "W-TRAINING: templates use different answer words, so a vocabulary-level divergence mixes them. "
-            "Use --divergence-space labels (swarm: --swarm-space labels), or watch own_label_mass."
+            "Use --divergence-space labels (swarm: --protocol paper), or watch own_label_mass."
         )
     if instances and len(instances[0].prompts) == 2:
         log.warning(
