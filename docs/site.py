@@ -74,6 +74,7 @@ METHOD_DEFINITIONS = {
         *("method.others.bct_terms", "method.others.opct_terms", "method.others.ttrl_terms"),
         *("method.others.cpc_grpo_terms", "method.others.swarm_l2_terms", "method.others.marginal_entropy_terms"),
         *("method.others.gold_nll", "method.others.paft_terms", "method.others.ppcl_terms"),
+        *("paper.release.f2c_loss", "paper.release.swarm_terms"),
     ],
 }
 

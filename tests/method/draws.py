@@ -25,12 +25,7 @@ PAPER = {
     "answer_aggregation": "mean_log_prob",
     "cce_space": "vocab",
     "cce_reduction": "mean",
-    "jsd": "mean",
-    "flip_direction": "forward",
-    "detach_cc_mixture": True,
-    "divide_by_labels": False,
     "swarm_pairs": "derangement",
-    "swarm_space": "labels",
 }
 
 

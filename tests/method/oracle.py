@@ -163,21 +163,13 @@ def from_mixture(students, members, teachers, targets, divergence):
     return total / count
 
 
-DIVERGENCES = {
-    "forward": kl,
-    "reverse": lambda q, m: kl(m, q),
-    "mean": kl,
-    "symmetric": lambda q, m: (kl(q, m) + kl(m, q)) / 2,
-}
-
-
-def f2c(logits, still, targets, label, split, variant):
+def f2c(logits, still, targets, label, split, variant, release=False):
     """(cce, jsd, flip), with the weights 0.7 and 1.3."""
     case, cc, nc, flip_weight = split
     if case == 1:
         return 0.0, 0.0, 0.0
     counts = [len(answers[label]) if variant["cce_reduction"] == "sum" else 1 for answers in logits]
-    scale = len(logits[0]) if variant["divide_by_labels"] else 1
+    scale = len(logits[0]) if release else 1
     scores = scores_of(logits, targets)
     cce = 0.7 * sum(-row[label] * count for row, count in zip(scores, counts, strict=True)) / len(logits) / scale
     if not cc:
@@ -185,24 +177,31 @@ def f2c(logits, still, targets, label, split, variant):
     if variant["divergence_space"] == "labels":
         q, fixed = label_cells(logits, targets), label_cells(still, targets)
     else:
-        q, fixed = (cells(some, label, variant["answer_aggregation"]) for some in (logits, still))
-    agreement = 1.3 * from_mixture(q, cc, q, cc, DIVERGENCES[variant["jsd"]]) / scale
+        aggregation = "per_position" if release else variant["answer_aggregation"]
+        q, fixed = (cells(some, label, aggregation) for some in (logits, still))
+    agreement = 1.3 * from_mixture(q, cc, q, cc, symmetric if release else kl) / scale
     if not nc:
         return cce, agreement, 0.0
-    target = fixed if variant["detach_cc_mixture"] else q
-    flip = from_mixture(q, nc, target, cc, DIVERGENCES[variant["flip_direction"]])
+    flip = from_mixture(q, nc, fixed, cc, reverse if release else kl)
     return cce, agreement, flip_weight * flip / scale
 
 
-def swarm(logits, still, targets, variant):
+# ---- the authors' release ----
+
+
+def reverse(q, m):
+    return kl(m, q)
+
+
+def symmetric(q, m):
+    return (kl(q, m) + kl(m, q)) / 2
+
+
+def swarm_release(logits, still):
     """KL from the mixture of all templates, without gradient, to each template, for every label's answer."""
-    everyone = range(len(logits))
-    if variant["swarm_space"] == "labels":
-        pairs = [(label_cells(logits, targets), label_cells(still, targets))]
-    else:
-        labels = range(len(logits[0]))
-        pairs = [tuple(cells(some, c, variant["answer_aggregation"]) for some in (logits, still)) for c in labels]
-    return sum(from_mixture(q, everyone, m, everyone, DIVERGENCES["reverse"]) for q, m in pairs) / len(pairs)
+    everyone, num_labels = range(len(logits)), len(logits[0])
+    pairs = [(cells(logits, c, "per_position"), cells(still, c, "per_position")) for c in range(num_labels)]
+    return sum(from_mixture(q, everyone, m, everyone, reverse) for q, m in pairs) / num_labels
 
 
 # ---- methods of other papers, from scores [template][label]: a list of terms ----

@@ -236,10 +236,12 @@ def test_pairs_without_training_task_are_refused(tasks):
 
 
 def test_protocol_release_has_settings_per_dataset_below_all_others():
-    study = narrow(load_study("study1"), protocol="release", settings={"jsd_weight": 0.2, "jsd": "mean"})
+    study = narrow(load_study("study1"), protocol="release", settings={"jsd_weight": 0.2, "vocab_weight": 0.5})
     cce, f2c = (make_config(study.settings_of(method, "rte", QWEN)) for method in ("cce", "f2c"))
     assert (cce.cce_weight, f2c.cce_weight, f2c.flip_temperature) == (0.1, 0.4, 2.2)
-    assert (f2c.jsd_weight, f2c.jsd, f2c.flip_direction, f2c.vote_pass) == (0.2, "mean", "reverse", "separate")
+    assert (f2c.jsd_weight, f2c.vocab_weight, f2c.method, f2c.vote_pass) == (0.2, 0.5, "f2c_release", "separate")
+    by_name = study.settings_of("f2c_release", "rte", QWEN)
+    assert by_name | {"method": "f2c"} == study.settings_of("f2c", "rte", QWEN)
     assert study.settings_of("swarm", "rte", QWEN)["protocol"] == "release"
 
 

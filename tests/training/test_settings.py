@@ -13,10 +13,9 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
 from transformers import TrainerState
 
-from flip_flop import F2CConfig
-from flip_flop.method import METHODS
+from flip_flop.method import METHODS, PAPER_METHODS
 from flip_flop.training.checkpoints import recorded_settings
-from flip_flop.training.config import make_config
+from flip_flop.training.config import F2CConfig, make_config
 from flip_flop.training.data import log_passes
 from flip_flop.training.selection import StopEarly
 from flip_flop.training.settings import TrainingSettings
@@ -69,7 +68,7 @@ def schedule(*values):
         ({"eval_strategy": "no", "save_strategy": "no"}, schedule("no", None, "no", 500)),
         # Texts.
         ({"learning-rate": "3e-4", "num_train_epochs": "2"}, {"learning_rate": 3e-4, "num_train_epochs": 2.0}),
-        ({"max_cc_size": "3", "detach_cc_mixture": "false"}, {"max_cc_size": 3, "detach_cc_mixture": False}),
+        ({"max_cc_size": "3", "stop_on_collapse": "false"}, {"max_cc_size": 3, "stop_on_collapse": False}),
         ({"jsd_weight": 1, "seed": 7}, {"jsd_weight": 1.0, "seed": 7}),
         # Flags; the last one counts.
         ({"learning_rate": 1.0, "--lr": "3e-4"}, {"learning_rate": 3e-4}),
@@ -251,7 +250,14 @@ def test_protocol_sets_the_defaults_and_a_given_value_overrides_them(protocol):
 
 def test_defaults_of_the_losses_are_the_papers():
     assert vars(F2CConfig(protocol="paper")).items() >= PAPER.items()
-    assert F2CConfig(protocol="release").jsd == "symmetric"
+
+
+def test_protocol_release_trains_the_methods_of_the_release():
+    for name in PAPER_METHODS:
+        assert F2CConfig(method=name, protocol="release").method == f"{name}_release"
+        assert F2CConfig(method=f"{name}_release", protocol="paper").method == f"{name}_release"
+    assert F2CConfig(method="bct", protocol="release", votes="frozen").method == "bct"
+    assert recorded_settings(F2CConfig(protocol="release"))["method"] == "f2c_release"
 
 
 def test_tracker_that_is_not_installed_is_refused_with_the_install_command(monkeypatch):
