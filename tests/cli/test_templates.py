@@ -5,8 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from flip_flop.tasks import load_task, log_findings
+from flip_flop.prompts import Template
+from flip_flop.tasks import Task, load_task, log_findings
 from tests.cli.project import TASK, one_line
+from tests.refused import refused
 from tests.tiny import metaspace, save_tiny
 
 
@@ -129,6 +131,17 @@ def test_a_finding_is_logged_once_for_each_task(project, caplog):
     for name in ("first", "second", "first"):
         log_findings(replace(task, name=name).render("test"))
     assert [line.partition(", ")[0] for line in caplog.messages] == ["W-TPL-BRACES: first", "W-TPL-BRACES: second"]
+
+
+def test_the_findings_of_a_sample_are_about_its_rows_and_labels():
+    rows = [{"text": f"Tea {number}", "urgent": number % 2} for number in range(9)]
+    wrong = Template("wrong", "{{ text }}? ||| {{ answer_choices[1 - urgent] }}", "No ||| Yes")
+    split = Task("drinks", [wrong], {"test": rows}, labels=(0, 1), label_field="urgent").render("test", limit=1, seed=1)
+    number = split.instances[0].id.removeprefix("test-")
+    assert number != "1"
+    refused(
+        f"E-TPL-LABELS: drinks, template wrong: drinks, test, row {number}: its target is answer", log_findings, split
+    )
 
 
 def test_lint_rejects_repeated_ids_as_an_audit_does(flip_flop, project):

@@ -4,6 +4,7 @@ import json
 import logging
 import re
 import shutil
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from io import BytesIO
@@ -32,6 +33,7 @@ from flip_flop import (
 from flip_flop.errors import require_whole
 from flip_flop.metrics import METRICS, Metric, mean_statistic, summarise
 from flip_flop.prompts import Template, TemplateSet
+from flip_flop.prompts import template as templates
 from flip_flop.record import RunRecord, TaskRecord
 from tests.evaluation.conftest import TEMPLATES, change_metrics, make_rows, make_task
 from tests.refused import refused
@@ -63,6 +65,22 @@ def test_prompt_tokens_are_counted_by_the_tokenizer(audited):
     for at, name in enumerate(audited.template_names):
         lengths = [len(tokenizer(row.prompts[at])["input_ids"]) for row in rows]
         assert audited.metrics["prompt_tokens_per_template"][name] == pytest.approx(sum(lengths) / len(lengths))
+
+
+@pytest.mark.parametrize("limit", [1, 100])
+def test_an_audit_renders_each_prompt_once(loaded, monkeypatch, limit):
+    rendered, render_text = [], templates.render_text
+
+    def counted(source, *arguments, **settings):
+        rendered.append(source)
+        return render_text(source, *arguments, **settings)
+
+    texts = {name: f"{name} {{{{ text }}}}: a choice at random?" for name in ("one", "two", "three", "four")}
+    rows = [{"text": f"Tea {number}", "label": "no"} for number in range(120)]
+    task = Task("drinks", texts, {"test": rows}, labels=("no", "yes"), label_field="label")
+    monkeypatch.setattr(templates, "render_text", counted)
+    audit(loaded, task, limit=limit, quiet=True)
+    assert Counter(rendered) == dict.fromkeys(texts.values(), limit)
 
 
 def test_copies_of_rows_change_no_number(loaded, audited):

@@ -1,4 +1,4 @@
-"""Errors and warnings about templates on real rows."""
+"""Errors and warnings about templates on rendered rows."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from flip_flop.console import count, is_blank
 from flip_flop.errors import InputError
-from flip_flop.prompts.sandbox import names_of, reference
+from flip_flop.prompts.sandbox import SEPARATOR, draws_at_random, names_of, reference
 from flip_flop.prompts.template import Template, TemplateSet, check_rendering
 
 LONG = 8192
@@ -31,11 +31,15 @@ Encode = Callable[[Rendering, Mapping[str, Any]], Iterable[str]]
 
 
 class LintRow(NamedTuple):
-    """One row: its location for messages, its fields, and its gold label's index or None."""
+    """One row: its location for messages, its fields, and its gold label's index or None.
+
+    ``renderings`` has the prompt and the answers under each template. It is empty for a row that is not rendered yet.
+    """
 
     location: str
     fields: Mapping[str, Any]
     gold: int | None
+    renderings: Sequence[Rendering] = ()
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,8 @@ def lint_templates(
 ) -> list[Finding]:
     """Check templates on rows. Errors come first, in the order of the templates.
 
+    Of rows with renderings, only targets and random choices are rendered.
+
     Args:
         templates: The templates.
         rows: The rows.
@@ -77,29 +83,33 @@ def lint_templates(
         seed: The seed of random choices.
         encode: Encodes a prompt with its answers, raises the errors of a model's tokenizer, and returns the special
             tokens that are printed from the row's fields.
-        limit: Render this many rows; all are searched for blank texts.
+        limit: Check the renderings of this many rows; all are searched for blank texts.
     """
     lint = _Lint(templates, rows[:limit], label_field, num_labels, seed)
     for number, row in enumerate(lint.rows):
-        for template in templates:
-            rendering = lint.render(template, row)
+        for index, template in enumerate(templates):
+            rendering = lint.rendering(index, template, row)
             lint.renderings[template.name].append(rendering)
             if rendering is None:
                 continue
             lint.check_length_and_prefixes(template, row, *rendering)
             if encode is not None and number < _ROWS_FOR_TOKENS:
                 lint.check_tokens(template, row, rendering, encode)
-            if row.gold is not None:
+            if row.gold is not None and SEPARATOR in template.jinja:
                 lint.check_target(template, row, rendering[1], row.gold)
+    columns = {column for row in rows for column in row.fields} - {label_field}
     for template in templates:
-        lint.check_draws(template)
-        lint.check_fields(template, rows)
+        if draws_at_random(f"{template.jinja} {template.answer_choices}"):
+            lint.check_draws(template)
+        lint.check_code(template, columns)
+        lint.check_fields(template, rows, columns)
     lint.check_label_twins()
     lint.check_duplicates()
     lint.check_word_order()
-    order = {name: index for index, name in enumerate(templates.names)}
+    names = templates.names
     return sorted(
-        lint.findings.values(), key=lambda finding: (not finding.is_error, order[finding.template], finding.code)
+        lint.findings.values(),
+        key=lambda finding: (not finding.is_error, names.index(finding.template), finding.code),
     )
 
 
@@ -107,13 +117,17 @@ def lines_of(findings: Sequence[Finding]) -> list[tuple[str, str, str]]:
     """Return code, template and message of each finding, in one line for several templates with the same finding."""
     names: dict[tuple[str, str], list[str]] = {}
     for finding in findings:
-        more = f" and {finding.num_rows - 1:,} more" if finding.num_rows > 1 else ""
-        where = f"{finding.row}{more}: " if finding.row else ""
-        names.setdefault((finding.code, f"{where}{finding.message}"), []).append(finding.template)
+        message = finding.message
+        if finding.row:
+            message = f"{finding.row}{_and_more(finding.num_rows)}: {message}"
+        names.setdefault((finding.code, message), []).append(finding.template)
     return [
-        (code, f"{templates[0]} and {len(templates) - 1} more" if len(templates) > 1 else templates[0], what)
-        for (code, what), templates in names.items()
+        (code, f"{templates[0]}{_and_more(len(templates))}", message) for (code, message), templates in names.items()
     ]
+
+
+def _and_more(number: int) -> str:
+    return f" and {number - 1:,} more" if number > 1 else ""
 
 
 @dataclass
@@ -136,27 +150,30 @@ class _Lint:
         self.findings[code, template] = replace(first, num_rows=first.num_rows + 1)
 
     def add_error(self, error: InputError, template: Template, row: LintRow, code: str = "", prefix: str = "") -> None:
-        message = error.message.split(f"{row.location}: ", 1)[-1].split("template number 1: ", 1)[-1]
+        message = error.message.split(f"{row.location}: ", 1)[-1]
+        message = message.split("template number 1: ", 1)[-1]
         self.add(code or error.code, template.name, row.location, f"{prefix}{message} {error.hint}".strip())
 
-    def text(self, template: Template, row: LintRow, seed: int) -> Rendering:
+    def render(self, template: Template, row: LintRow, seed: int) -> Rendering:
         return template.render(
             row.fields,
             self.label_field,
             instance_id=row.location,
             seed=seed,
             row=row.location,
+            value_limit=self.templates.value_limit,
             has_choices=self.templates.has_choices,
         )
 
-    def render(self, template: Template, row: LintRow) -> Rendering | None:
+    def rendering(self, index: int, template: Template, row: LintRow) -> Rendering | None:
+        """Return a row's valid prompt and answers under a template. Add the error of others, and return None."""
         try:
-            prompt, choices = self.text(template, row, self.seed)
+            prompt, choices = row.renderings[index] if row.renderings else self.render(template, row, self.seed)
             check_rendering(template, prompt, choices, self.num_labels or len(choices), row.location)
-            self.num_labels = self.num_labels or len(choices)
         except InputError as error:
             self.add_error(error, template, row)
             return None
+        self.num_labels = self.num_labels or len(choices)
         return prompt, choices
 
     def check_length_and_prefixes(
@@ -206,38 +223,39 @@ class _Lint:
     def check_draws(self, template: Template) -> None:
         """Check whether the text depends on the seed."""
         for row, rendering in zip(self.rows[:_ROWS_FOR_DRAWS], self.renderings[template.name], strict=False):
+            if rendering is None:
+                continue
             for seed in range(self.seed + 1, self.seed + 4):
                 try:
-                    again = self.text(template, row, seed)
+                    again = self.render(template, row, seed)
                 except InputError:
                     again = ("", ())
-                if rendering is not None and again != rendering:
+                if again != rendering:
                     what = "prompt changes" if again[0] != rendering[0] else "answers change"
                     self.add("W-TPL-RANDOM", template.name, row.location, f"the {what} with the seed.")
                     return
 
-    def check_fields(self, template: Template, rows: Sequence[LintRow]) -> None:
-        """Check whether the prompt prints a text of each row, and whether its code reads the fields that it names."""
-        name, renderings = template.name, self.renderings[template.name]
+    def check_code(self, template: Template, columns: set[str]) -> None:
+        """Check whether the code reads the fields that the template names."""
+        in_braces = re.findall(r"(?<!\{)\{\s*([^{}]+?)\s*\}(?!\})", template.jinja)
+        for column in sorted(columns.intersection(in_braces)):
+            expression = reference(column, columns)
+            self.add("W-TPL-BRACES", template.name, "", f"{{{column}}} is only text. Write {{{{ {expression} }}}}.")
+        for method in UNCALLED.findall(f"{template.jinja} {template.answer_choices}"):
+            what = f".{method} is a dictionary's method. Write [{method!r}] for an item."
+            self.add("W-TPL-METHOD", template.name, "", what)
+
+    def check_fields(self, template: Template, rows: Sequence[LintRow], columns: set[str]) -> None:
+        """Check whether the prompt prints a text of each row."""
+        renderings = self.renderings[template.name]
         is_same = any(renderings) and len(set(renderings)) == 1
         if is_same and any(row.fields != self.rows[0].fields for row in self.rows):
-            self.add("W-TPL-CONSTANT", name, "", "the prompt is the same for every row.")
-        columns = {column for row in rows for column in row.fields} - {self.label_field}
-        for column in sorted(columns.intersection(re.findall(r"(?<!\{)\{\s*([^{}]+?)\s*\}(?!\})", template.jinja))):
-            self.add(
-                "W-TPL-BRACES", name, "", f"{{{column}}} is only text. Write {{{{ {reference(column, columns)} }}}}."
-            )
-        for method in UNCALLED.findall(f"{template.jinja} {template.answer_choices}"):
-            self.add("W-TPL-METHOD", name, "", f".{method} is a dictionary's method. Write [{method!r}] for an item.")
+            self.add("W-TPL-CONSTANT", template.name, "", "the prompt is the same for every row.")
         printed = columns & names_of(template.jinja, printed=True)
         blank = [row.location for row in rows if all(is_blank(row.fields.get(column)) for column in printed)]
         if printed and blank:
-            self.add(
-                "W-TPL-BLANK",
-                name,
-                "",
-                f"every field that it prints is blank in {count(len(blank), 'row')}, first {', '.join(blank[:3])}.",
-            )
+            where = f"{count(len(blank), 'row')}, first {', '.join(blank[:3])}"
+            self.add("W-TPL-BLANK", template.name, "", f"every field that it prints is blank in {where}.")
 
     def check_label_twins(self) -> None:
         """Check whether a prompt reads a field that determines the gold label."""
@@ -247,25 +265,25 @@ class _Lint:
             return
         for name in rows[0].fields:
             pairs = {(repr(row.fields.get(name)), row.gold) for row in rows}
-            if name == self.label_field or not len({value for value, _ in pairs}) == len(pairs) == len(golds):
+            values = {value for value, _ in pairs}
+            is_twin = len(values) == len(pairs) == len(golds)
+            if name == self.label_field or not is_twin:
                 continue
+            what = f"it reads the field {name!r}, which gives away the gold label in all {len(rows):,} rows."
             for template in self.templates:
-                try:
-                    template.render(rows[0].fields, name, row=rows[0].location)
-                except InputError as error:
-                    if error.code == "E-TPL-LABEL-LEAK":
-                        self.add(
-                            "W-TPL-LABEL-TWIN",
-                            template.name,
-                            "",
-                            f"it reads the field {name!r}, which gives away the gold label in all {len(rows):,} rows.",
-                        )
+                if _reads(template, rows[0], name):
+                    self.add("W-TPL-LABEL-TWIN", template.name, "", what)
 
     def check_duplicates(self) -> None:
         """Check whether two templates are equal, which would count twice in the vote."""
+        if len(self.rows) < 2:
+            return
         first: dict[tuple[Rendering | None, ...], str] = {}
-        for name, renderings in self.renderings.items() if len(self.rows) > 1 else ():
-            if any(renderings) and (earlier := first.setdefault(tuple(renderings), name)) != name:
+        for name, renderings in self.renderings.items():
+            if not any(renderings):
+                continue
+            earlier = first.setdefault(tuple(renderings), name)
+            if earlier != name:
                 self.add("E-TPL-DUP", name, "", f"it renders every row as the template {earlier!r} does.")
 
     def check_word_order(self) -> None:
@@ -273,48 +291,60 @@ class _Lint:
 
         Answers that name positions, such as A and B, must differ between two orders of one wording.
         """
-        orders, wordings = ({t.name: getattr(t, name) for t in self.templates} for name in ("order", "wording"))
-        confirmed = {name for name, renderings in self.targets.items() if len(renderings) == self.num_labels}
-        seen = {
-            name: {rendering[1] for rendering in renderings if rendering}
-            for name, renderings in self.renderings.items()
-        }
-        answers = {name: renderings.pop() for name, renderings in seen.items() if len(renderings) == 1}
+        by_name = {template.name: template for template in self.templates}
+        confirmed = {name for name, targets in self.targets.items() if len(targets) == self.num_labels}
+        answers = {}
+        for name, renderings in self.renderings.items():
+            seen = {rendering[1] for rendering in renderings if rendering}
+            if len(seen) == 1:
+                answers[name] = seen.pop()
         for name, other in _reversed_words(answers):
-            if orders[name] == orders[other] and not {name, other} <= confirmed:
-                self.add(
-                    "W-TPL-LABEL-ORDER",
-                    name,
-                    "",
-                    f"its answers {answers[name]} are in the reverse order of {other!r}, {answers[other]}.",
-                )
+            if by_name[name].order == by_name[other].order and not {name, other} <= confirmed:
+                what = f"its answers {answers[name]} are in the reverse order of {other!r}, {answers[other]}."
+                self.add("W-TPL-LABEL-ORDER", name, "", what)
         for other, name in combinations(answers, 2):
-            is_swapped = wordings[name] == wordings[other] and orders[name] != orders[other]
+            template, second = by_name[name], by_name[other]
+            is_swapped = template.wording == second.wording and template.order != second.order
             names_positions = all(_POSITIONS & {*choice.casefold().split()} for choice in answers[name])
             if is_swapped and names_positions and answers[name] == answers[other]:
-                self.add(
-                    "W-TPL-LABEL-ORDER",
-                    name,
-                    "",
-                    f"its answers {answers[name]} are also those of {other!r}, which has another order.",
-                )
+                what = f"its answers {answers[name]} are also those of {other!r}, which has another order."
+                self.add("W-TPL-LABEL-ORDER", name, "", what)
+
+
+def _reads(template: Template, row: LintRow, name: str) -> bool:
+    """Return whether the template reads the field of a row."""
+    if name not in f"{template.jinja} {template.answer_choices}":
+        return False
+    try:
+        template.render(row.fields, name, row=row.location)
+    except InputError as error:
+        return error.code == "E-TPL-LABEL-LEAK"
+    return False
 
 
 def _reversed_words(answers: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[str, str]]:
     """Yield pairs of templates with the same words in another order, or with yes and no reversed."""
-    folded = [(name, tuple(choice.casefold().rstrip(".!") for choice in answer)) for name, answer in answers.items()]
-    for index, (name, ours) in enumerate(folded):
-        for other, theirs in folded[:index]:
-            signs = _signs(ours), _signs(theirs)
-            if sorted(ours) == sorted(theirs) or None not in signs:
-                if signs[0] != signs[1] or (None in signs and ours != theirs):
-                    yield name, other
-                break
+    earlier: dict[str, tuple[str, ...]] = {}
+    for name, answer in answers.items():
+        words = tuple(choice.casefold().rstrip(".!") for choice in answer)
+        signs = _signs(words)
+        for other, theirs in earlier.items():
+            other_signs = _signs(theirs)
+            if signs and other_signs:
+                is_reversed = signs != other_signs
+            elif sorted(words) == sorted(theirs):
+                is_reversed = words != theirs
+            else:
+                continue
+            if is_reversed:
+                yield name, other
+            break
+        earlier[name] = words
 
 
 def _signs(choices: Sequence[str]) -> tuple[bool, bool] | None:
     """Return for each of two answers whether it means yes; None for other answers."""
     if len(choices) != 2 or not all(choice in _YES | _NO for choice in choices):
         return None
-    signs = choices[0] in _YES, choices[1] in _YES
-    return signs if signs[0] != signs[1] else None
+    first, second = (choice in _YES for choice in choices)
+    return (first, second) if first != second else None

@@ -184,7 +184,8 @@ _ENVIRONMENT = ImmutableSandboxedEnvironment(
     undefined=StrictName, finalize=_finalize, loader=jinja2.DictLoader({}), cache_size=0
 )
 _ENVIRONMENT.globals = {"namespace": Namespace, "range": safe_range, "zip": zip, "choice": _choose}
-_ENVIRONMENT.filters |= {"choice": _choose, "random": _choose, "most_frequent": _most_frequent, "string": text_of}
+_RANDOM = {"choice": _choose, "random": _choose}
+_ENVIRONMENT.filters |= {**_RANDOM, "most_frequent": _most_frequent, "string": text_of}
 _ENVIRONMENT.tests |= {"none": is_missing}
 
 
@@ -334,6 +335,12 @@ def names_of(source: str, *, printed: bool = False) -> frozenset[str]:
         node.test = None  # type: ignore[attr-defined]
     mentioned = tree.find_all((nodes.Name, nodes.Const))
     return frozenset(str(getattr(node, "value" if isinstance(node, nodes.Const) else "name")) for node in mentioned)
+
+
+def draws_at_random(source: str) -> bool:
+    """Return whether the code of a template names a random function."""
+    filters = {node.name for node in _ENVIRONMENT.parse(source).find_all(nodes.Filter)}
+    return bool(_RANDOM.keys() & (filters | names_of(source)))
 
 
 def _with_missing(value: Any) -> Any:

@@ -369,12 +369,14 @@ def render_instance(
 
 
 def check_rendering(template: Template, prompt: str, choices: Sequence[str], num_labels: int, row: str) -> None:
-    """Reject an empty prompt, and answers that are not one per label and different.
+    """Reject an empty prompt, answers that are not one per label and different, and half of a character.
 
     Raises:
-        InputError: ``E-TPL-EMPTY``, ``E-TPL-LABELS``, ``E-LABEL-DUP``.
+        InputError: ``E-TPL-EMPTY``, ``E-TPL-LABELS``, ``E-LABEL-DUP``, ``E-TPL-SYNTAX``.
     """
     where = f"template {template.name!r}, {row}"
+    for text in (prompt, *choices):
+        check_characters(text, where)
     if not prompt:
         raise InputError("E-TPL-EMPTY", f"{where}: the prompt is empty.", "Write a text for every row.")
     if len(choices) != num_labels:

@@ -411,20 +411,29 @@ def log_label_counts(split: RenderedSplit) -> RenderedSplit:
 
 
 def log_findings(split: RenderedSplit) -> RenderedSplit:
-    """Log the findings of lint on 100 rows of a split, and the blank prompts of all rows. Returns the split.
+    """Log the findings of lint on 100 instances of a split, and the blank prompts of all. Returns the split.
 
     A warning is logged once in a process, also if several splits or models have it.
 
     Raises:
         InputError: The first error.
     """
-    task, rows, labels = split.task, split.rows, [instance.label for instance in split.instances]
-    is_known = len(labels) == len(rows) and not task.answer
-    gold = labels if is_known else [None] * len(rows)  # the labels of a sample belong to other rows
-    linted = [LintRow(rows.location(row), row.fields, label) for row, label in zip(rows.rows, gold, strict=True)]
-    for code, template, message in lines_of(
-        lint_templates(task.templates, linted, label_field=task.label_field, limit=100)
-    ):
+    task = split.task
+    row_of = dict(zip(split.rows.ids, split.rows.rows, strict=True))
+    linted = []
+    for instance in split.instances:
+        row = row_of[instance.id]
+        # Given instances can have outer white space.
+        prompts = [prompt.strip() for prompt in instance.prompts]
+        choices = [tuple(map(str.strip, answers)) for answers in instance.choices]
+        gold = instance.label
+        if task.answer is not None:
+            choices = [()] * len(prompts)
+            gold = None
+        renderings = list(zip(prompts, choices, strict=True))
+        linted.append(LintRow(split.rows.location(row), row.fields, gold, renderings))
+    findings = lint_templates(task.templates, linted, label_field=task.label_field, limit=100)
+    for code, template, message in lines_of(findings):
         if code.startswith("E-"):
             raise InputError(code, f"{task.name}, template {template}: {message}")
         warn_once(f"{code}: {task.name}, template {template}: {message}")
@@ -516,7 +525,8 @@ def _split_of_rows(rows: RenderedRows) -> RenderedSplit:
     fields = [dict(vars(instance)) for instance in instances]
     for values in fields:
         del values["chat"]
-    source = RowsSource(fields, "rows").load()
+    ids = tuple(instance.id for instance in instances)
+    source = replace(RowsSource(fields, "rows").load(), ids=ids)
     templates = [
         Template(template_name(number), f"{{{{ prompts[{number}] }}}}", f"{{{{ choices[{number}] | join(' ||| ') }}}}")
         for number in range(len(instances[0].prompts))

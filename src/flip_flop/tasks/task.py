@@ -218,9 +218,9 @@ class Task:
         need_labels = split != "train" if need_labels is None else need_labels
         gold = self.gold_labels(rows, need_labels)
         references = self.references(rows)
-        ids = rows.ids or (
-            rows.ids_from(self.id_field) if self.id_field else [f"{split}-{number + 1}" for number in range(len(rows))]
-        )
+        if not rows.ids and self.id_field:
+            rows = replace(rows, ids=rows.ids_from(self.id_field))
+        ids = rows.ids or tuple(f"{split}-{number}" for number in range(1, len(rows) + 1))
         sample = None if limit is None else sample_ids(ids, limit, seed)
         indices = [index for index, identity in enumerate(ids) if sample is None or identity in sample]
         num_labels = len(self.labels) if self.labels is not None else None
@@ -240,7 +240,7 @@ class Task:
             num_labels = num_labels or len(instance.choices[0])
             instance = replace(instance, references=references[index], answer=self.answer, extract=self.extract)
             instances.append(replace(instance, chat=self.chat))
-        return RenderedSplit(self, split, rows, instances)
+        return RenderedSplit(self, split, replace(rows, ids=ids), instances)
 
     def instances(
         self, split: str, *, limit: int | None = None, seed: int = 0, need_labels: bool | None = None
@@ -256,7 +256,8 @@ class Task:
             fields = {name: value for name, value in row.fields.items() if name != self.label_field}
             unlabelled.append(row._replace(fields=fields))
         task = replace(self, data={"input": replace(rows, rows=tuple(unlabelled))})
-        return replace(task.render("input", seed=seed, need_labels=False), task=self, rows=rows)
+        rendered = task.render("input", seed=seed, need_labels=False)
+        return replace(rendered, task=self, rows=replace(rows, ids=rendered.rows.ids))
 
     def read_file(self, path: Path) -> Rows:
         """Read a file in UTF-8 with a comma, or with the encodings and delimiters of the task's files."""
@@ -340,7 +341,7 @@ class Task:
 
 @dataclass(frozen=True)
 class RenderedSplit:
-    """A split under every template: all ``rows``, and the rendered ``instances`` in use."""
+    """A split under every template: all ``rows`` with their ids, and the rendered ``instances`` in use."""
 
     task: Task
     split: str
