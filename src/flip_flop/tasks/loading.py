@@ -188,7 +188,8 @@ def read_task_file(path: Path, hub_mirror: Path | None = None) -> Task:
     where = str(path)
     file = validate(TaskFile, read_yaml(path), where, code="E-TASK-KEY")
     fields = {name: getattr(file, name) for name in TaskFile.model_fields}
-    templates, limit = fields.pop("templates"), fields.pop("prompt_value_limit")
+    templates = fields.pop("templates")
+    limit = fields.pop("prompt_value_limit")
     fields["name"] = file.name or path.stem
     fields["data"] = {
         split: _source(entry, split, path.parent, hub_mirror, file, f"{where}, data, {split}")
@@ -239,16 +240,14 @@ def _source(entry: Any, split: str, folder: Path, hub_mirror: Path | None, task:
         hub = validate(HubEntry, entry, where, code="E-TASK-KEY")
         return HubSource(hub.repo, hub.config, hub.split or split, hub.revision, hub_mirror)
     file = validate(FileEntry, entry, where, code="E-TASK-KEY")
-    by = file.by if isinstance(file.by, list) else [name.strip() for name in file.by.split(",") if name.strip()]
-    return FileSource(
-        folder / file.path,
-        file.encoding,
-        file.delimiter,
-        file.part,
-        tuple(by),
-        task.label_field if file.part else None,
-        tuple(label_words(task.labels or (), task.answer)) if file.part else (),
-    )
+    by = file.by
+    if isinstance(by, str):
+        by = [name.strip() for name in by.split(",") if name.strip()]
+    source = FileSource(folder / file.path, file.encoding, file.delimiter, file.part, tuple(by))
+    if file.part is None:
+        return source
+    labels = tuple(label_words(task.labels or (), task.answer))
+    return replace(source, label_field=task.label_field, labels=labels)
 
 
 # ---- tasks by name ----
@@ -303,12 +302,11 @@ def load_task(
         task = loader(request)
     elif Path(name).name == name and not Path(name).suffix and not Path(name).exists():
         known = sorted([*EMBEDDED, *task_loaders()])
-        near, listed = nearest(name, known), f"Known: {', '.join(known)}."
-        raise InputError(
-            "E-TASK-UNKNOWN",
-            f"there is no task {name!r}, and no file of this name.",
-            near if near == listed else f"{near} {listed}",
-        )
+        hint = f"Known: {', '.join(known)}."
+        near = nearest(name, known)
+        if near != hint:
+            hint = f"{near} {hint}"
+        raise InputError("E-TASK-UNKNOWN", f"there is no task {name!r}, and no file of this name.", hint)
     else:
         task = read_task_file(Path(name), request.hub_mirror)
     if task.templates.value_limit is None:
@@ -397,14 +395,17 @@ def _labelled_rows(task: Task, path: Path) -> Rows:
 
 def log_label_counts(split: RenderedSplit) -> RenderedSplit:
     """Log the numbers of labelled and unlabelled rows if the data have both. Returns the split."""
-    is_train, labelled, known = split.split == "train", int((split.gold >= 0).sum()), split.rows.provenance
-    unlabelled = f"training ({known.get('unlabelled_for_training')} of them unlabelled)"
-    numbers = (
-        (labelled, "labelled row", {"train": "training", "test": "testing"}.get(split.split, split.split)),
-        (len(split.gold) - labelled, "unlabelled row", "training" if is_train else "agreement only"),
-        (not is_train and known.get("rows_for_training", 0), "row", unlabelled),
-    )
-    texts = [f"{count(number, noun)} for {use}" for number, noun, use in numbers if number]
+    labelled = int((split.gold >= 0).sum())
+    unlabelled = len(split.gold) - labelled
+    known = split.rows.provenance
+    is_train = split.split == "train"
+    use = {"train": "training", "test": "testing"}.get(split.split, split.split)
+    texts = [f"{count(labelled, 'labelled row')} for {use}"]
+    if unlabelled:
+        texts.append(f"{count(unlabelled, 'unlabelled row')} for {'training' if is_train else 'agreement only'}")
+    if known.get("rows_for_training") and not is_train:
+        blank = f"{known.get('unlabelled_for_training')} of them unlabelled"
+        texts.append(f"{count(known['rows_for_training'], 'row')} for training ({blank})")
     if labelled and len(texts) > 1:
         log.info("%s: %s", split.rows.source.rstrip(","), ", ".join(texts))
     return split
@@ -474,7 +475,8 @@ def render_rows(rows: RenderedRows) -> list[RenderedInstance]:
     source: Any = as_source(rows)  # a table of pandas as dicts
     instances = [_render_row(row, number) for number, row in enumerate(source.fields)]
     shapes = sorted({tuple(map(len, instance.choices)) for instance in instances})
-    if len(shapes) > 1 or (shapes and (len(set(shapes[0])) > 1 or min(shapes[0]) < 2)):
+    numbers = {number for shape in shapes for number in shape}
+    if len(shapes) > 1 or len(numbers) > 1 or numbers & {0, 1}:
         raise InputError(
             "E-DATA-ROWS",
             f"The numbers of choices under the templates of a row are {' or '.join(map(str, shapes[:3]))}.",
@@ -497,11 +499,12 @@ def _render_row(row: RenderedInstance | Mapping[str, Any], number: int) -> Rende
     name = str(number if fields.get("id") is None else fields["id"])
     if "labels" in fields and "label" not in fields:
         raise InputError("E-DATA-ROWS", f"Row {name!r} has the key 'labels'.", f"Did you mean 'label'? {_ROWS}")
-    label, last = fields["label"] if label_text(fields.get("label")) else None, len(choices[0]) - 1
-    if label is not None and label not in range(last + 1):
-        raise InputError(
-            "E-DATA-ROWS", f"Row {name!r}: the label is {label!r}.", f"It is an index from 0 to {last}, or None."
-        )
+    label = fields.get("label")
+    if not label_text(label):
+        label = None
+    elif label not in range(len(choices[0])):
+        hint = f"It is an index from 0 to {len(choices[0]) - 1}, or None."
+        raise InputError("E-DATA-ROWS", f"Row {name!r}: the label is {label!r}.", hint)
     return RenderedInstance(
         id=name,
         prompts=tuple(map(str, prompts)),
@@ -520,18 +523,20 @@ def _is_list_of(kind: Any, value: Any) -> bool:
 def _split_of_rows(rows: RenderedRows) -> RenderedSplit:
     """Return rendered rows as the test split of a task whose templates are numbered."""
     instances = render_rows(rows)
-    if (twice := first_repeated(instance.id for instance in instances)) is not None:
+    ids = tuple(instance.id for instance in instances)
+    if (twice := first_repeated(ids)) is not None:
         raise InputError("E-DATA-ROWS", f"Two rows have the id {twice!r}.", "Give every row its own id.")
     fields = [dict(vars(instance)) for instance in instances]
-    for values in fields:
-        del values["chat"]
-    ids = tuple(instance.id for instance in instances)
+    for row in fields:
+        del row["chat"]
     source = replace(RowsSource(fields, "rows").load(), ids=ids)
-    templates = [
-        Template(template_name(number), f"{{{{ prompts[{number}] }}}}", f"{{{{ choices[{number}] | join(' ||| ') }}}}")
-        for number in range(len(instances[0].prompts))
-    ]
-    return RenderedSplit(Task("rows", TemplateSet(tuple(templates)), {"test": source}), "test", source, instances)
+    templates = []
+    for number in range(len(instances[0].prompts)):
+        prompt = f"{{{{ prompts[{number}] }}}}"
+        answers = f"{{{{ choices[{number}] | join(' ||| ') }}}}"
+        templates.append(Template(template_name(number), prompt, answers))
+    task = Task("rows", TemplateSet(tuple(templates)), {"test": source})
+    return RenderedSplit(task, "test", source, instances)
 
 
 def template_name(number: int) -> str:
