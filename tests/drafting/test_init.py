@@ -1,9 +1,12 @@
 """`flip-flop init`: a task file from a data file, that an audit runs on at once."""
 
+import functools
 import io
 import json
 import re
+import shlex
 import sys
+from string import Template
 
 import numpy as np
 import pandas as pd
@@ -16,6 +19,7 @@ from flip_flop.metrics import Scores
 from flip_flop.record import ModelRecord
 from flip_flop.scoring.scorer import Scorer
 from flip_flop.tasks import load_task, log_label_counts
+from tests.cases import read_cases
 from tests.cli.project import one_line
 
 THINGS = ("the room was small", "the food was cold", "the staff was kind", "the wifi worked well")
@@ -25,106 +29,41 @@ def text(number):
     return f"On day {number} {THINGS[number % 4]}."
 
 
-def csv(header, row, count=24):
-    lines = [row(number) for number in range(count)]
-    return "\n".join([header, *lines]) + "\n"
+def csv(header, row, *, count=24, **values):
+    """A file whose rows fill the template ``row``: each of its names stands for the next of these values in turn.
+
+    ``$n`` is the number of the row and ``$text`` its text, ``$next_n`` and ``$next_text`` are those of the next row.
+    """
+    lines = [] if header is None else [header]
+    for n in range(count):
+        cells = {name: each[n % len(each)] for name, each in values.items()}
+        cells |= {"n": n, "text": text(n), "next_n": n + 1, "next_text": text(n + 1)}
+        lines.append(Template(row).substitute(cells))
+    return "\n".join(lines) + "\n"
 
 
-def choices(number):
-    return f'"{text(number)} Why, guest {number}?","it rained, {number}",it is old {number},{number % 2}'
+PLAIN = csv("text,urgent", "$text,$urgent", urgent=[0, 1])
 
 
-# name: (file, content, arguments, (kind, labels, answers of the first two templates))
-FILES = {
-    "sentiment": (
-        "a.csv",
-        csv("review,verdict", lambda n: f"{text(n)},{('positive', 'negative')[n % 2]}"),
-        (),
-        ("sentiment", ["negative", "positive"], ["negative ||| positive", "No ||| Yes"]),
-    ),
-    "sentiment of numbers": (
-        "a.csv",
-        csv("review,sentiment", lambda n: f"{text(n)},{n % 2}"),
-        (),
-        ("sentiment", [0, 1], ["negative ||| positive", "No ||| Yes"]),
-    ),
-    "sentiment of three": (
-        "a.tsv",
-        csv("review\tsentiment", lambda n: f"{text(n)}\t{n % 3 - 1}"),
-        ("--kind", "sentiment"),
-        ("sentiment", [-1, 0, 1], ["negative ||| neutral ||| positive", "bad ||| indifferent ||| good"]),
-    ),
-    "stars": (
-        "a.csv",
-        csv("review,stars", lambda n: f"{text(n)},{n % 5 + 1}"),
-        ("--kind", "sentiment", "--labels", "awful,poor,fair,fine,great"),
-        ("sentiment", [1, 2, 3, 4, 5], ["awful ||| poor ||| fair ||| fine ||| great"] * 2),
-    ),
-    "topic": (
-        "a.csv",
-        csv("id,text,section", lambda n: f"{n},{text(n)},{('sports', 'world', 'science')[n % 3]}"),
-        (),
-        ("topic", ["science", "sports", "world"], ["science ||| sports ||| world"] * 2),
-    ),
-    "topic of two columns": (
-        "a.csv",
-        csv("headline,body,label", lambda n: f"Day {n} has come,{text(n)},{n % 2}"),
-        ("--text", "headline", "--text", "body", "--kind", "topic", "--labels", "rooms,food"),
-        ("topic", [0, 1], ["rooms ||| food"] * 2),
-    ),
-    "yes or no": (
-        "a.csv",
-        csv("text,urgent", lambda n: f"{text(n)},{n % 2}"),
-        (),
-        ("yes_no", [0, 1], ["No ||| Yes", "no ||| yes"]),
-    ),
-    "yes or no of other words": (
-        "a.csv",
-        csv("text,label", lambda n: f"{text(n)},{('spam', 'ham')[n % 2]}"),
-        ("--kind", "yes_no", "--labels", "ham, spam", "--question", "Is this {{ spam }}?"),
-        ("yes_no", ["ham", "spam"], ["No ||| Yes", "no ||| yes"]),
-    ),
-    "yes or no of a pair": (
-        "a.jsonl",
-        "".join(
-            json.dumps({"passage": text(n), "question": f"Was it day {n}?", "label": n % 2 == 0}) + "\n"
-            for n in range(24)
-        ),
-        (),
-        ("yes_no", ["False", "True"], ["No ||| Yes", "no ||| yes"]),
-    ),
-    "the text is the question": (
-        "a.csv",
-        csv("question", lambda n: f"Was day {n} good?"),
-        ("--labels", "no,yes"),
-        ("yes_no", ["no", "yes"], ["No ||| Yes", "False ||| True"]),
-    ),
-    "entailment": (
-        "a.csv",
-        csv("premise,hypothesis,label", lambda n: f"{text(n)},Day {n} is over.,{n % 3}"),
-        ("--kind", "entailment", "--labels", "entailment,neutral,contradiction"),
-        ("entailment", [0, 1, 2], ["Yes ||| Maybe ||| No", "True ||| Unclear ||| False"]),
-    ),
-    "entailment of two": (
-        "a.csv",
-        csv("sentence1,sentence2,gold", lambda n: f"{text(n)},Day {n}.,{('not_entailment', 'entailment')[n % 2]}"),
-        (),
-        ("entailment", ["entailment", "not_entailment"], ["Yes ||| No", "True ||| False"]),
-    ),
-    "choice": (
-        "a.csv",
-        csv("question,choice1,choice2,label", choices),
-        (),
-        ("choice", [0, 1], ["{{ choice1|trim }} ||| {{ choice2|trim }}"] * 2),
-    ),
-    "no labels": (
-        "a.csv",
-        csv("text", text),
-        ("--labels", "rooms,food"),
-        ("topic", ["rooms", "food"], ["rooms ||| food"] * 2),
-    ),
-}
+def content_of(case):
+    """The file of a case."""
+    if "content" in case:
+        return case["content"]
+    if "row" not in case:
+        return PLAIN
+    rows = csv(case.get("header"), case["row"], count=case.get("count", 24), **case.get("values", {}))
+    return rows + case.get("more", "")
 
+
+def options_of(case):
+    return shlex.split(case.get("options", ""))
+
+
+FILES = read_cases("drafting/files.yaml")
+JUDGES = read_cases("drafting/judges.yaml")
+OPEN = read_cases("drafting/open_answers.yaml")
+ENDINGS = read_cases("drafting/endings.yaml")
+MISTAKES = read_cases("drafting/mistakes.yaml")
 
 NAMES = (
     "本文",
@@ -173,9 +112,8 @@ LANGUAGES = {
 def test_templates_are_in_the_language_of_the_labels(language, flip_flop, folder):
     *kinds, said = LANGUAGES[language]
     for labels, kind in zip(kinds, ("sentiment", "sentiment", "yes_no"), strict=True):
-        (folder / "a.csv").write_text(
-            csv("text,urgent", lambda n, labels=labels: f"{said} {n},{labels[n % len(labels)]}"), encoding="utf-8"
-        )
+        rows = csv("text,urgent", f"{said} $n,$urgent", urgent=labels)
+        (folder / "a.csv").write_text(rows, encoding="utf-8")
         result = flip_flop("init", "a.csv", "--overwrite")
         assert (result.code, result.err) == (0, "")
         assert result.out.startswith(f"task.yaml: {kind}, 4 templates in {language}, 0 warnings of lint\n")
@@ -188,13 +126,14 @@ def test_templates_are_in_the_language_of_the_labels(language, flip_flop, folder
 
 @pytest.mark.parametrize("name", ["Beschwerde", "ist_Beschwerde"])
 def test_the_name_of_a_label_column_is_asked_about_in_its_case(name, flip_flop, folder):
-    (folder / "a.csv").write_text(csv(f"text,{name}", lambda n: f"{text(n)},{('ja', 'nein')[n % 2]}"))
+    (folder / "a.csv").write_text(csv(f"text,{name}", "$text,$value", value=["ja", "nein"]))
     assert flip_flop("init", "a.csv").code == 0
     assert load_task("task.yaml").templates[0].jinja == '{{ text }}\nTrifft "Beschwerde" hier zu?'
 
 
 def test_labels_of_another_language_are_reported(flip_flop, folder):
-    (folder / "a.csv").write_text(csv("本文,評価", lambda n: f"部屋 {n},{('良い', '悪い')[n % 2]}"), encoding="utf-8")
+    rows = csv("本文,評価", "部屋 $n,$value", value=["良い", "悪い"])
+    (folder / "a.csv").write_text(rows, encoding="utf-8")
     result = flip_flop("init", "a.csv")
     assert "4 templates in English (the language of the labels is unknown), 0 warnings of lint\n" in result.out
 
@@ -206,7 +145,7 @@ PROMPTS = {
     "two columns": ("From: { from }\nText: {text}", "From: {{ from }}\nText: {{ text }}"),
     "Jinja": ("Text: {{ text|trim }}\n{mood}:", "Text: {{ text|trim }}\n{mood}:"),
 }
-MOODS = csv("from,text,der Text,label", lambda n: f"guest {n},{text(n)},{text(n)},{('Yes', 'No')[n % 2]}")
+MOODS = csv("from,text,der Text,label", "guest $n,$text,$text,$label", label=["Yes", "No"])
 
 
 @pytest.mark.parametrize(("prompt", "expected"), PROMPTS.values(), ids=PROMPTS)
@@ -232,27 +171,31 @@ def test_a_prompt_without_other_formats_says_so(flip_flop, folder):
     assert "\nThe prompt has no more formats. For paraphrases, use `flip-flop templates vary --paraphraser" in shown
 
 
+NUMBERS = range(24)
+
+
 @pytest.mark.parametrize(
-    ("name", "number", "expected"),
+    ("name", "ids", "expected"),
     [
-        ("ticket_id", lambda n: f"T-{n}", True),
-        ("ticketId", lambda n: n, True),
-        ("Ticket Nr.", lambda n: n, True),
-        ("番号", lambda n: n, True),
-        ("id", lambda n: max(n, 1), False),  # not unique
-        ("id", lambda n: n or "", False),  # blank in a row
-        ("video", lambda n: n, False),
+        ("ticket_id", [f"T-{n}" for n in NUMBERS], True),
+        ("ticketId", NUMBERS, True),
+        ("Ticket Nr.", NUMBERS, True),
+        ("番号", NUMBERS, True),
+        ("id", [1, *NUMBERS[1:]], False),  # not unique
+        ("id", ["", *NUMBERS[1:]], False),  # blank in a row
+        ("video", NUMBERS, False),
     ],
 )
-def test_a_column_that_names_every_row_is_proposed_as_id_field(name, number, expected, flip_flop, folder):
-    (folder / "a.csv").write_text(csv(f"{name},text,urgent", lambda n: f"{number(n)},{text(n)},{n % 2}"))
+def test_a_column_that_names_every_row_is_proposed_as_id_field(name, ids, expected, flip_flop, folder):
+    (folder / "a.csv").write_text(csv(f"{name},text,urgent", "$id,$text,$urgent", id=ids, urgent=[0, 1]))
     result = flip_flop("init", "a.csv")
     assert f"  ids     {name if expected else 'numbers of the rows'}\n" in result.out
     note = "a.csv: the column 'id' does not name the rows, because '1' occurs again\n"
-    assert (note in result.err) == (number(0) == number(1))
-    assert load_task("task.yaml").id_field == (name if expected else None)
-    ids = {each.id for part in ("train", "test") for each in load_task("task.yaml").instances(part)}
-    assert ({str(number(n)) for n in range(24)} == ids) == expected
+    assert (note in result.err) == (ids[0] == ids[1])
+    task = load_task("task.yaml")
+    assert task.id_field == (name if expected else None)
+    found = {each.id for part in ("train", "test") for each in task.instances(part)}
+    assert (found == {str(each) for each in ids}) == expected
 
 
 def test_options_in_columns_of_any_name_are_answers(flip_flop, folder):
@@ -286,7 +229,7 @@ def test_spaces_around_options_do_not_tell_the_right_one(kind, flip_flop, folder
 
 
 def test_label_names_encoding_and_delimiter_are_written_into_the_task_and_hold_for_predict(flip_flop, folder):
-    content = csv("text;topic", lambda n: f"“{text(n)}” 5 €;{n % 2}")
+    content = csv("text;topic", "“$text” 5 €;$topic", topic=[0, 1])
     (folder / "a.csv").write_text(content, encoding="cp1252")
     topics = ("--kind", "topic", "--labels", "rooms,food")
     one_line(flip_flop("init", "a.csv", *topics), "E-DATA-ENCODING", "for example cp1252")
@@ -303,7 +246,7 @@ def test_label_names_encoding_and_delimiter_are_written_into_the_task_and_hold_f
 @pytest.mark.parametrize("delimiter", ["\t", "|", ";"])
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
 def test_a_usual_delimiter_is_found(delimiter, encoding, flip_flop, folder):
-    content = csv("id,text,label", lambda n: f"{n},{text(n)},{('negative', 'positive')[n % 2]}")
+    content = csv("id,text,label", "$n,$text,$label", label=["negative", "positive"])
     (folder / "a.csv").write_text(content.replace(",", delimiter), encoding=encoding)
     shown = flip_flop("init", "a.csv", "--labels", "negative,positive", "--encoding", encoding).out
     assert "  text    text\n  labels  label: negative, positive\n" in shown
@@ -312,141 +255,78 @@ def test_a_usual_delimiter_is_found(delimiter, encoding, flip_flop, folder):
 
 
 def test_a_column_of_the_exact_name_is_preferred_to_one_in_another_case(flip_flop, folder):
-    (folder / "a.csv").write_text(csv("Text,text,label,Label", lambda n: f"{text(n)},{text(n + 1)},{n % 2},{n % 3}"))
+    rows = csv("Text,text,label,Label", "$text,$next_text,$label,$other", label=[0, 1], other=[0, 1, 2])
+    (folder / "a.csv").write_text(rows)
     shown = flip_flop("init", "a.csv", "--kind", "yes_no").out
     assert "  text    text\n  labels  label: 0, 1\n" in shown
 
 
 def test_a_sentiment_of_other_words_gives_a_warning(flip_flop, folder):
-    (folder / "a.csv").write_text(FILES["topic"][1])
+    (folder / "a.csv").write_text(content_of(FILES["topic"]))
     result = flip_flop("init", "a.csv", "--kind", "sentiment")
     assert result.code == 0
     assert result.err.startswith("W-INIT: the labels 'science', 'sports', 'world' are not words of a sentiment.")
-    (folder / "a.csv").write_text(csv("text,label", lambda n: f"{text(n)},{('very bad', 'middling')[n % 2]}"))
+    (folder / "a.csv").write_text(csv("text,label", "$text,$label", label=["very bad", "middling"]))
     assert flip_flop("init", "a.csv", "--kind", "sentiment", "--overwrite").err == ""
 
 
-@pytest.mark.parametrize(("file", "content", "arguments", "expected"), FILES.values(), ids=FILES)
-def test_a_file_becomes_a_task_of_its_kind_with_four_phrasings_that_lint_passes(
-    file, content, arguments, expected, flip_flop, folder
-):
-    (folder / file).write_text(content)
-    result = flip_flop("init", file, *arguments)
+@pytest.mark.parametrize("case", FILES.values(), ids=FILES)
+def test_a_file_becomes_a_task_of_its_kind_with_four_phrasings_that_lint_passes(case, flip_flop, folder):
+    file = case.get("file", "a.csv")
+    (folder / file).write_text(content_of(case))
+    result = flip_flop("init", file, *options_of(case))
     assert (result.code, result.err) == (0, "")
-    kind, labels, answers = expected
-    assert result.out.startswith(f"task.yaml: {kind}, 4 templates in English")
+    assert result.out.startswith(f"task.yaml: {case['kind']}, 4 templates in English")
     assert result.out.splitlines()[0].endswith(", 0 warnings of lint")
     written = yaml.safe_load((folder / "task.yaml").read_text())
-    assert written.get("labels") == labels
-    assert [template["answer_choices"] for template in written["templates"][:2]] == answers
+    assert written.get("labels") == case["labels"]
+    assert [template["answer_choices"] for template in written["templates"][:2]] == case["answers"]
     task = load_task("task.yaml")
     split = task.render("test")
     assert len(set(split.instances[0].prompts)) == 4
-    assert {each.label for each in split.instances} == (set(range(len(labels))) if "label_field" in written else {None})
+    gold = set(range(len(case["labels"]))) if "label_field" in written else {None}
+    assert {each.label for each in split.instances} == gold
     assert flip_flop("templates", "lint", "task.yaml").out.startswith("task.yaml: 4 templates, 24 rows, 0 errors, 0 w")
 
 
-def judged(header, verdicts, *answers):
-    """A file with a question, answers and a verdict."""
-    return csv(header, lambda n: f"{text(n)} Why?,{','.join(f'{each} {n}' for each in answers)},{verdicts[n % 2]}")
-
-
-# name: (content, arguments, labels, other keys, answers of the first two templates)
-JUDGES = {
-    "pass or fail": (
-        judged("question,answer,verdict", ("good", "bad"), "rain"),
-        ("--question", "Is it {{ polite }}?"),
-        *(["bad", "good"], {}, ["no ||| yes"] * 2),
-    ),
-    "a scale": (
-        judged("prompt,Response,grade", (3, 5), "rain") + "Why?,rain,4\n",
-        (),
-        *([3, 4, 5], {"scale": True}, ["3 ||| 4 ||| 5"] * 2),
-    ),
-    "a scale of which two grades are in no row": (
-        judged("prompt,Response,grade", (1, 5), "rain") + "Why?,rain,2\n",
-        (),
-        *([1, 2, 3, 4, 5], {"scale": True}, ["1 ||| 2 ||| 3 ||| 4 ||| 5"] * 2),
-    ),
-    "grades too far apart for a scale": (
-        judged("prompt,Response,grade", (20, 50), "rain") + "Why?,rain,90\n",
-        (),
-        *([20, 50, 90], {}, ["20 ||| 50 ||| 90"] * 2),
-    ),
-    "a pair": (
-        judged("instruction,response1,response2,winner", ("model_b", "model_a"), "rain", "snow"),
-        (),
-        *(["model_a", "model_b"], {}, ["A ||| B", "B ||| A"]),
-    ),
-    "a pair with ties": (
-        judged("why,a,b,verdict", ("b", "a"), "rain", "snow") + "Why?,rain,snow,tie\n",
-        ("--text", "why", "--text", "a", "--text", "b"),
-        *(["a", "b", "tie"], {}, ["A ||| B ||| tie", "B ||| A ||| tie"]),
-    ),
-    "a pair of numbers": (
-        judged("query,answer_a,answer_b,verdict", (2, 1), "rain", "snow"),
-        ("--labels", "first,second"),
-        *([1, 2], {"label_names": ["first", "second"]}, ["A ||| B", "B ||| A"]),
-    ),
-    "all verdicts equal, beside another column of few values": (
-        csv("question,answer,verdict,language", lambda n: f"{text(n)},rain {n},pass,{'ab'[n % 2]}"),
-        (),
-        *(["fail", "pass"], {}, ["no ||| yes"] * 2),
-    ),
-    "all verdicts equal, and other labels": (
-        judged("question,answer,verdict", ("good", "good"), "rain"),
-        ("--labels", "bad,good"),
-        *(["bad", "good"], {}, ["no ||| yes"] * 2),
-    ),
-    "another verdict in each row": (
-        "question,answer,verdict\nWhy?,rain,1\nWhen?,rain,3\nWhere?,rain,2\n",
-        (),
-        *([1, 2, 3], {"scale": True}, ["1 ||| 2 ||| 3"] * 2),
-    ),
-    "the second answer first": (
-        judged("question,answer_b,Answer_A,verdict", ("second", "first"), "snow", "rain"),
-        (),
-        *(["first", "second"], {}, ["A ||| B", "B ||| A"]),
-    ),
-    "no verdicts": (
-        csv("question,answer_a,answer_b", lambda n: f"{text(n)},rain {n},snow {n}"),
-        (),
-        *(["first", "second"], {}, ["A ||| B", "B ||| A"]),
-    ),
-}
-
-
-@pytest.mark.parametrize(("content", "arguments", "labels", "more", "answers"), JUDGES.values(), ids=JUDGES)
-def test_a_judge_gets_wordings_and_for_pairs_both_orders(content, arguments, labels, more, answers, flip_flop, folder):
-    (folder / "a.csv").write_text(content)
-    result = flip_flop("init", "a.csv", "--kind", "judge", *arguments)
+@pytest.mark.parametrize("case", JUDGES.values(), ids=JUDGES)
+def test_a_judge_gets_wordings_and_for_pairs_both_orders(case, flip_flop, folder):
+    (folder / "a.csv").write_text(content_of(case))
+    options = options_of(case)
+    result = flip_flop("init", "a.csv", "--kind", "judge", *options)
     assert (result.code, result.err) == (0, "")
-    number = 6 if "||| A" in answers[1] else 4
+    is_pair = "||| A" in case["answers"][1]
+    number = 6 if is_pair else 4
     assert result.out.startswith(f"task.yaml: judge, {number} templates in English")
     assert "no more formats" not in result.out
     written = yaml.safe_load((folder / "task.yaml").read_text())
-    assert written["labels"] == labels
-    assert {key: written[key] for key in ("scale", "label_names") if key in written} == more
-    assert [template["answer_choices"] for template in written["templates"][:2]] == answers
+    assert written["labels"] == case["labels"]
+    assert {key: written[key] for key in ("scale", "label_names") if key in written} == case.get("keys", {})
+    assert [template["answer_choices"] for template in written["templates"][:2]] == case["answers"]
     task = load_task("task.yaml")
     wordings = [template.wording for template in task.templates]
     orders = [template.order for template in task.templates]
-    assert orders == ["given", "swapped"] * 3 if number == 6 else [None] * 4
-    assert len(set(wordings)) == (3 if number == 6 else 4)
+    assert orders == (["given", "swapped"] * 3 if is_pair else [None] * 4)
+    assert len(set(wordings)) == (3 if is_pair else 4)
     assert all(name.startswith(wording) for name, wording in zip(task.templates.names, wordings, strict=True))
     instance = task.render("test").instances[0]
     assert len(set(instance.prompts)) == number
-    assert all("Is it {{ polite }}?" in prompt for prompt in instance.prompts) == ("--question" in arguments)
-    for given, swapped in zip(instance.prompts[::2], instance.prompts[1::2], strict=True) if number == 6 else ():
-        assert given.index("rain") < given.index("snow")
-        assert swapped.index("snow") < swapped.index("rain")
+    assert all("Is it {{ polite }}?" in prompt for prompt in instance.prompts) == ("--question" in options)
+    if is_pair:
+        for given, swapped in zip(instance.prompts[::2], instance.prompts[1::2], strict=True):
+            assert given.index("rain") < given.index("snow")
+            assert swapped.index("snow") < swapped.index("rain")
     assert flip_flop("templates", "lint", "task.yaml").out.splitlines()[0].endswith("0 errors, 0 warnings")
+
+
+def init_judge(name, flip_flop, folder):
+    (folder / "a.csv").write_text(content_of(JUDGES[name]))
+    assert flip_flop("init", "a.csv", "--kind", "judge", *options_of(JUDGES[name])).code == 0
 
 
 @pytest.mark.parametrize("name", ["a pair", "a pair with ties", "pass or fail"])
 def test_wordings_of_a_judge_have_one_form_of_label(name, flip_flop, folder):
-    (folder / "a.csv").write_text(JUDGES[name][0])
-    assert flip_flop("init", "a.csv", "--kind", "judge", *JUDGES[name][1]).code == 0
+    init_judge(name, flip_flop, folder)
     words = [sorted(choices) for choices in load_task("task.yaml").instances("test")[0].choices]
     assert words == words[:1] * len(words)
 
@@ -472,8 +352,7 @@ class Judge(Scorer):
 
 @pytest.mark.parametrize("name", ["a pair", "a pair with ties"])
 def test_new_formats_are_no_flips_by_order_or_wording(name, flip_flop, folder):
-    (folder / "a.csv").write_text(JUDGES[name][0])
-    assert flip_flop("init", "a.csv", "--kind", "judge", *JUDGES[name][1]).code == 0
+    init_judge(name, flip_flop, folder)
     assert flip_flop("templates", "vary", "task.yaml", "--number", "12", "--out", "more.yaml").code == 0
     task, more = load_task("task.yaml"), load_task("more.yaml")
     assert len(more.templates) > 6
@@ -492,98 +371,35 @@ def asked(*rows):
     return "".join(json.dumps(row) + "\n" for row in rows)
 
 
-# name: (rows of JSONL, arguments, texts, label_field, kind)
-OPEN = {
-    "numbers": (
-        asked({"id": 7, "body": "Two and two.", "question": "How many?", "answer": 4.0},
-              {"id": 8, "body": "Ten less one.", "question": "How much?", "answer": ["9", "$9"]}),
-        (),
-        *(["body", "question"], "answer", "number"),
-    ),
-    "texts": (
-        asked({"query": "Capital of Peru?", "object": "Lima"}, {"query": "Founded?", "object": "1535"}),
-        ("--label", "object"),
-        *(["query"], "object", "text"),
-    ),
-    "records of SQuAD": (
-        asked({"context": "The Ebro.", "question": "What?", "answers": {"text": ["Ebro", "river"]}},
-              {"context": "In 1891.", "question": "When?", "answers": {"text": ["1891"], "answer_start": [3]}}),
-        (),
-        *(["context", "question"], "answers", "text"),
-    ),
-    "records of TriviaQA": (
-        asked({"question": "How many?", "answer": {"aliases": ["12", "12.0"], "value": "12", "type": "Numerical"}}),
-        (),
-        *(["question"], "answer", "number"),
-    ),
-    "a number of several readings": (asked({"question": "Half?", "answer": "1,5"}), (), ["question"], "answer", "text"),
-    "no answers": (asked({"x": "Why?", "answer": "?"}), ("--text", "x", "--label", "none"), ["x"], None, "text"),
-    "the answer is the text": (asked({"answer": "Why not?"}), ("--text", "answer"), ["answer"], None, "text"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("content", "arguments", "texts", "label", "kind"), OPEN.values(), ids=OPEN)
-def test_open_answers_get_wordings_without_choices(content, arguments, texts, label, kind, flip_flop, folder):
-    (folder / "a.jsonl").write_text(content)
-    result = flip_flop("init", "a.jsonl", "--kind", "open", *arguments)
+@pytest.mark.parametrize("case", OPEN.values(), ids=OPEN)
+def test_open_answers_get_wordings_without_choices(case, flip_flop, folder):
+    (folder / "a.jsonl").write_text(asked(*case["rows"]))
+    result = flip_flop("init", "a.jsonl", "--kind", "open", *options_of(case))
     assert (result.code, result.err) == (0, "")
     assert result.out.startswith("task.yaml: open, 4 templates in English, 0 warnings")
+    label, kind = case["label_field"], case["kind"]
     assert f"{label or 'without a column'}: open answers of the kind {kind}" in result.out
     task = load_task("task.yaml")
     assert (task.answer.kind, task.label_field, task.labels) == (kind, label, None)
-    for instance, line in zip(task.render("test").instances, content.splitlines(), strict=True):
+    for instance, row in zip(task.render("test").instances, case["rows"], strict=True):
         assert len(set(instance.prompts)) == 4
-        assert all("\n".join(json.loads(line)[name] for name in texts) in prompt for prompt in instance.prompts)
+        shown = "\n".join(row[name] for name in case["texts"])
+        assert all(shown in prompt for prompt in instance.prompts)
         assert bool(instance.references) == (label is not None)
     assert flip_flop("templates", "lint", "task.yaml").out.splitlines()[0].endswith("0 errors, 0 warnings")
 
 
-# name: (right answers that end a reasoning, their keys, generated texts with the first key, kind)
-ENDINGS = {}
-ENDINGS["GSM8K"] = (
-    ["12+6=<<12+6=18>>18 beans.\n#### 18", "3*1200=3,600.\n#### 3,600", "1-4=-3\n#### -3", "#### $10"],
-    ["18", "3600", "-3", "10"],
-    ["18", "12 and 6 make 18.", "12+6=18\n\n#### 18"],
-    "number",
-)
-ENDINGS["a sentence"] = (
-    ["There are 2 and 5. The answer is 7.", "Of 9, 3 go. So the answer is: 6"],
-    ["7", "6"],
-    ["7", "2 + 5 = 7", "The answer is **7**."],
-    "number",
-)
-ENDINGS["a number in a box"] = (
-    ["2 + 3 is $\\boxed{5}$.", "\\boxed{-3}"],
-    ["5", "-3"],
-    ["5", "$\\boxed{5}$"],
-    "number",
-)
-ENDINGS["a text"] = (
-    ["All 3 are fish.\nAnswer: Salmon.", "One is longer.\nANSWER: the Eel"],
-    ["salmon", "eel"],
-    ["Salmon", "It lives in rivers.\nAnswer: salmon"],
-    "text",
-)
-ENDINGS["an expression in a box"] = (
-    ["Half of it, so $\\boxed{\\frac{1}{2}}$.", "It is $\\boxed{x+1}$."],
-    ["1/2", "x + 1"],
-    ["$\\frac{2}{4}$", "$1 - 0.5$ is $\\boxed{0.5}$"],
-    "latex",
-)
-ENDINGS["only one reasoning"] = (["2 and 5.\n#### 7", "six"], ["2 and 5 7", "six"], ["2 and 5. 7"], "text")
-
-
-@pytest.mark.parametrize(("answers", "keys", "texts", "kind"), ENDINGS.values(), ids=ENDINGS)
-def test_the_answer_at_the_end_of_a_reasoning_is_the_right_one(answers, keys, texts, kind, flip_flop, folder):
-    rows = [{"question": f"How many, {number}?", "answer": answer} for number, answer in enumerate(answers)]
+@pytest.mark.parametrize("case", ENDINGS.values(), ids=ENDINGS)
+def test_the_answer_at_the_end_of_a_reasoning_is_the_right_one(case, flip_flop, folder):
+    rows = [{"question": f"How many, {number}?", "answer": answer} for number, answer in enumerate(case["answers"])]
     (folder / "a.jsonl").write_text(asked(*rows))
     result = flip_flop("init", "a.jsonl", "--kind", "open")
     assert (result.code, result.err) == (0, "")
-    assert f"answer: open answers of the kind {kind}" in result.out
+    assert f"answer: open answers of the kind {case['kind']}" in result.out
     task = load_task("task.yaml")
-    assert [instance.references for instance in task.instances("test")] == [(key,) for key in keys]
-    assert {task.answer.key(text) for text in texts} == {keys[0]}
-    assert (task.answer.stop == ("\n",)) == (kind == "text" and task.answer.extract is None)
+    assert [instance.references for instance in task.instances("test")] == [(key,) for key in case["keys"]]
+    assert {task.answer.key(text) for text in case["texts"]} == {case["keys"][0]}
+    assert (task.answer.stop == ("\n",)) == (case["kind"] == "text" and task.answer.extract is None)
 
 
 @pytest.mark.parametrize("answer", [{"spans": ["Ebro"]}, [["Ebro"], ["Rhine"]], "?!"])
@@ -649,7 +465,7 @@ def test_a_file_without_names_of_columns_gives_a_warning(rows, suffix, flip_flop
 
 
 def test_a_label_may_have_the_name_of_its_column(flip_flop, folder):
-    (folder / "a.csv").write_text(csv("text,toxic", lambda n: f"{text(n)},{('toxic', 'fine')[n % 2]}"))
+    (folder / "a.csv").write_text(csv("text,toxic", "$text,$toxic", toxic=["toxic", "fine"]))
     assert flip_flop("init", "a.csv").err == ""
 
 
@@ -661,7 +477,7 @@ def test_a_divided_file_of_questions_has_validation_rows_for_a_comparison(flip_f
 
 
 def test_every_entry_of_the_library_is_tried_by_a_file_above():
-    tried = {expected[0] for *_, expected in FILES.values()}
+    tried = {case["kind"] for case in FILES.values()}
     assert tried | {"judge", "open"} == set(KINDS) == {each.kind for each in library()}
     assert all(len(each.phrasings) == (3 if each.needs == "pair" else 4) for each in library())
     for each in library():
@@ -672,33 +488,32 @@ def test_every_entry_of_the_library_is_tried_by_a_file_above():
 
 
 def test_training_rows_are_not_audited(flip_flop, folder):
-    header, rows = "review,verdict", lambda n: f"{text(n)},{('positive', 'negative')[n % 2]}"
-    (folder / "a.csv").write_text(csv(header, rows, 60))
+    reviews = functools.partial(csv, "review,verdict", "$text,$verdict", verdict=["positive", "negative"])
+    (folder / "a.csv").write_text(reviews(count=60))
     flip_flop("init", "a.csv")
     task = load_task("task.yaml")
     parts = {part: {each.prompts for each in task.instances(part)} for part in ("train", "test")}
     assert not parts["train"] & parts["test"]
     assert len(parts["train"] | parts["test"]) == 60
     assert task.rows("test").provenance["part"] == "test"
-    (folder / "a.csv").write_text(csv(header, rows, 80))
+    (folder / "a.csv").write_text(reviews(count=80))
     assert {each.prompts for each in load_task("task.yaml").instances("test")} >= parts["test"]
-    (folder / "a.csv").write_text(csv(header, rows, 8))  # too few to be divided
+    (folder / "a.csv").write_text(reviews(count=8))  # too few to be divided
     flip_flop("init", "a.csv", "--overwrite")
     assert list(load_task("task.yaml").data) == ["test"]
 
 
 @pytest.mark.parametrize("arguments", [("--labels", "shipping,refund,login"), ("--labels", "a,b", "--label", "none")])
 def test_given_labels_exclude_other_columns(arguments, flip_flop, folder):
-    (folder / "a.csv").write_text(
-        csv("channel,text,open", lambda n: f"{('mail', 'phone')[n % 2]},{text(n)},{n % 3 > 0}")
-    )
+    values = {"channel": ["mail", "phone"], "open": [False, True, True]}
+    (folder / "a.csv").write_text(csv("channel,text,open", "$channel,$text,$open", **values))
     found = flip_flop("init", "a.csv", *arguments)
     assert f"without a column: {arguments[1].replace(',', ', ')}" in found.out
 
 
 def test_an_audit_runs_on_the_file_at_once(flip_flop, folder):
     (folder / "data").mkdir()
-    (folder / "data/my reviews.csv").write_text(FILES["sentiment"][1])
+    (folder / "data/my reviews.csv").write_text(content_of(FILES["sentiment"]))
     result = flip_flop("init", "data/my reviews.csv", "--out", "tasks/my reviews.yaml")
     assert result.out.splitlines()[-1].startswith("next: flip-flop audit --model demo --task 'tasks/my reviews.yaml' ")
     audited = flip_flop("audit", "--model", "demo", "--task", "tasks/my reviews.yaml", "--out", "out", "--quiet")
@@ -707,7 +522,7 @@ def test_an_audit_runs_on_the_file_at_once(flip_flop, folder):
 
 
 def test_a_draft_is_reproducible_and_does_not_overwrite(flip_flop, folder):
-    (folder / "a.csv").write_text(FILES["sentiment"][1])
+    (folder / "a.csv").write_text(content_of(FILES["sentiment"]))
     first = flip_flop("init", "a.csv")
     written = (folder / "task.yaml").read_bytes()
     one_line(flip_flop("init", "a.csv"), "E-OUT-USED", "task.yaml", "--overwrite")
@@ -716,136 +531,12 @@ def test_a_draft_is_reproducible_and_does_not_overwrite(flip_flop, folder):
     assert sorted(path.name for path in folder.iterdir()) == ["a.csv", "task.yaml"]
 
 
-PLAIN = csv("text,urgent", lambda n: f"{text(n)},{n % 2}")
-# name: (content, arguments, code, words of the line)
-MISTAKES = {
-    "no labels": (csv("text", text), (), "E-INIT", ["a.csv has no column of labels", '--labels "no,yes"']),
-    "many labels": (
-        csv("text,label", lambda n: f"{text(n)},intent {n % 30}", 90),
-        (),
-        "E-INIT",
-        ["a.csv has no column of labels; 'label' may be one", "--label label"],
-    ),
-    "labels that differ in spaces": (
-        csv("text,label", lambda n: f"{text(n)},{('pos', ' pos', 'neg')[n % 3]}"),
-        (),
-        "E-INIT",
-        ["'label' holds 'pos', ' pos', which", "more than spaces"],
-    ),
-    "no such column": (PLAIN, ("--text", "txt"), "E-INIT", ["'txt'", "mean 'text'?"]),
-    "text and label": (PLAIN, ("--text", "urgent", "--label", "urgent"), "E-INIT", ["'urgent'"]),
-    "three texts": (PLAIN, ("--text", "text") * 3, "E-INIT", ["3 columns"]),
-    "two label columns": (
-        csv("text,new,open", lambda n: f"{text(n)},{n % 2},{n % 3}"),
-        (),
-        "E-INIT",
-        ["'new' or 'open'", "--label"],
-    ),
-    "two texts": (
-        csv("front,back,urgent", lambda n: f"{text(n)},{text(n + 1)},{n % 2}"),
-        (),
-        "E-INIT",
-        ["'front' or 'back'", "--text"],
-    ),
-    "two labels of a name": (
-        csv("text,Label,LABEL,category", lambda n: f"{text(n)},{n % 2},{n % 3},{n % 4}"),
-        (),
-        "E-INIT",
-        ["'Label' and 'LABEL' differ only in case or spaces", "--label"],
-    ),
-    "two texts of a name": (
-        csv("Text,TEXT,urgent", lambda n: f"{text(n)},{text(n + 1)},{n % 2}"),
-        (),
-        "E-INIT",
-        ["'Text' and 'TEXT' differ only", "--text"],
-    ),
-    "two answers of a name": (
-        csv("question,Answer,ANSWER", lambda n: f"{text(n)},{n},{n + 1}"),
-        ("--kind", "open"),
-        "E-INIT",
-        ["'Answer' and 'ANSWER' differ only", "--label"],
-    ),
-    "lines in quotes": (
-        csv('"id,text,label"', lambda n: f'"{n},{text(n)},{n % 2}"'),
-        (),
-        "E-DATA-ENCODING",
-        ["one column, 'id,text,label'"],
-    ),
-    "no text": (csv("size,urgent", lambda n: f"{n},{n % 2}"), (), "E-INIT", ["no column holds texts"]),
-    "blank labels": (
-        csv("text,urgent", lambda n: f"{text(n)},"),
-        ("--label", "urgent"),
-        "E-INIT",
-        ["has 0 diff"],
-    ),
-    "no kind": (csv("text,label", lambda n: f"{text(n)},{n % 2}"), (), "E-INIT", ["'0', '1'", "--kind"]),
-    "numbers": (PLAIN, ("--kind", "topic"), "E-INIT", ["are numbers: 0, 1", "--labels"]),
-    "other labels": (FILES["topic"][1], ("--labels", "a,b,c"), "E-INIT", ["'science'", "'a'", "--label none"]),
-    "two delimiters": (PLAIN, ("--delimiter", ";;"), "E-TASK-KEY", ["delimiter is ';;'"]),
-    "one label": (PLAIN, ("--labels", "yes"), "E-INIT", ["'yes'"]),
-    "a label twice": (PLAIN, ("--labels", "yes,yes"), "E-INIT", ["'yes,yes'"]),
-    "no pair": (PLAIN, ("--kind", "entailment", "--labels", "a,b"), "E-INIT", ["second column"]),
-    "a judge of no question": (PLAIN, ("--kind", "judge"), "E-INIT", ["no column of questions", "--text"]),
-    "a judge of no answer": (
-        csv("question,urgent", lambda n: f"{text(n)},{n % 2}"),
-        ("--kind", "judge"),
-        "E-INIT",
-        ["0 columns of answers", "--text"],
-    ),
-    "a judge of one text": (PLAIN, ("--kind", "judge", "--text", "text"), "E-INIT", ["one or two of answers"]),
-    "a judge of four": (PLAIN, ("--kind", "judge", *("--text", "text") * 4), "E-INIT", ["4 columns"]),
-    "open answers of no question": (PLAIN, ("--kind", "open"), "E-INIT", ["no column of questions", "--text"]),
-    "open answers with labels": (PLAIN, ("--kind", "open", "--labels", "a,b"), "E-INIT", ["--labels", "Leave it out"]),
-    "numbers of a pair": (
-        JUDGES["a pair of numbers"][0],
-        ("--kind", "judge"),
-        "E-INIT",
-        ["are numbers: 1, 2", "--labels"],
-    ),
-    **{
-        f"a judge of {name}": (
-            csv(
-                "question,answer,verdict,model", lambda n, row=row: f"{text(n)},rain {n},{row.format(n)},{'ab'[n % 2]}"
-            ),
-            ("--kind", "judge"),
-            "E-INIT",
-            words,
-        )
-        for name, row, words in (
-            ("texts", "It is {}.", ["'verdict' holds 'It is 0.'", "perhaps no verdicts", "--label none"]),
-            ("one text", "fine", ["'verdict' has 1 different", "--labels"]),
-            ("models", "", ["'model' holds 'a', 'b'", "perhaps no verdicts", "--label none"]),
-        )
-    },
-    "no options": (PLAIN, ("--kind", "choice"), "E-INIT", ["choice1"]),
-    "options from 0 or from 1": (
-        csv("question,choice1,choice2,choice3,label", lambda n: f"{text(n)}?,it {n},he {n},she {n},{n % 2 + 1}"),
-        (),
-        "E-INIT",
-        ["1, 2", "from 0 or from 1"],
-    ),
-    "roles": (FILES["topic"][1], ("--kind", "yes_no"), "E-INIT", ["are not no, yes", "--labels"]),
-    "every row": (csv("text,name", lambda n: f"{text(n)},a{n}", 120), ("--label", "name"), "E-INIT", ["120"]),
-    "a prompt of another column": (PLAIN, ("--prompt", "typed.txt"), "E-INIT", ["'txet'", "'text'?"]),
-    "a prompt without columns": (
-        PLAIN,
-        ("--prompt", "plain.txt"),
-        "E-INIT",
-        ["plain.txt prints no column", "text, urgent"],
-    ),
-    "a prompt with wrong Jinja": (PLAIN, ("--prompt", "wrong.txt"), "E-TPL-SYNTAX", ["'wrong'"]),
-    "a prompt and a kind": (PLAIN, ("--prompt", "plain.txt", "--kind", "topic"), "E-INIT", ["--kind"]),
-    "no such prompt": (PLAIN, ("--prompt", "none.txt"), "E-DATA-FILE", ["none.txt"]),
-    "kind of file": (PLAIN, ("--out", "task.json"), "E-OUT-PATH", ["task.json"]),
-}
-
-
-@pytest.mark.parametrize(("content", "arguments", "code", "words"), MISTAKES.values(), ids=MISTAKES)
-def test_ambiguity_is_reported_in_one_line(content, arguments, code, words, flip_flop, folder):
-    (folder / "a.csv").write_text(content)
+@pytest.mark.parametrize("case", MISTAKES.values(), ids=MISTAKES)
+def test_ambiguity_is_reported_in_one_line(case, flip_flop, folder):
+    (folder / "a.csv").write_text(content_of(case))
     for name, prompt in (("typed", "{txet}?"), ("plain", "Why?"), ("wrong", "{{ text ?")):
         (folder / f"{name}.txt").write_text(prompt)
-    one_line(flip_flop("init", "a.csv", *arguments), code, *words)
+    one_line(flip_flop("init", "a.csv", *options_of(case)), case["code"], *case["words"])
     assert {path.suffix for path in folder.iterdir()} == {".csv", ".txt"}
 
 
@@ -866,7 +557,7 @@ def test_a_terminal_is_asked_for_names_of_columns(flip_flop, folder, monkeypatch
 
 
 def test_a_terminal_is_asked_with_proposed_answers(flip_flop, folder, monkeypatch):
-    (folder / "a.csv").write_text(csv("text,new,label", lambda n: f"{text(n)},{n % 2},{n % 3}"))
+    (folder / "a.csv").write_text(csv("text,new,label", "$text,$new,$label", new=[0, 1], label=[0, 1, 2]))
     # Which column holds the labels, which the text; what do 0, 1, 2 mean; which kind is it.
     monkeypatch.setattr(sys, "stdin", Terminal("\n\nrooms,food,staff\ntopic\n"))
     result = flip_flop("init", "a.csv")
@@ -880,7 +571,7 @@ def test_a_terminal_is_asked_with_proposed_answers(flip_flop, folder, monkeypatc
 
 @pytest.mark.parametrize(("values", "labels"), [(("no", "yes"), ["no", "yes"]), (("0.0", "1.0"), [0, 1])])
 def test_unlabelled_rows_of_a_file_are_for_training(values, labels, flip_flop, folder, caplog):
-    rows = csv("text,urgent", lambda n: f"{text(n)},{'' if n % 8 == 7 else values[n % 2]}", 120)
+    rows = csv("text,urgent", "$text,$urgent", count=120, urgent=[*values, *values, *values, values[0], ""])
     (folder / "a.csv").write_text(rows)  # pandas writes integers with missing values as 0.0 and 1.0
     result = flip_flop("init", "a.csv", "--kind", "yes_no")
     assert (result.code, result.err) == (0, "")
@@ -900,7 +591,7 @@ def test_unlabelled_rows_of_a_file_are_for_training(values, labels, flip_flop, f
 
 def test_a_missing_word_is_a_label_if_it_is_named(flip_flop, folder):
     words = ("None", "Mild", "Severe", "NA")
-    (folder / "a.csv").write_text(csv("text,pain", lambda n: f"{text(n)},{words[n % 4]}", 60))
+    (folder / "a.csv").write_text(csv("text,pain", "$text,$pain", count=60, pain=words))
     shown = flip_flop("init", "a.csv").out
     assert "  labels  pain: Mild, Severe (NA, None: unlabelled unless --labels has them)\n" in shown
     shown = flip_flop("init", "a.csv", "--labels", "None,Mild,Severe", "--overwrite").out
@@ -917,7 +608,7 @@ def drafted(folder):
 
 
 def test_all_labelled_rows_are_for_testing_if_most_rows_have_no_label(flip_flop, folder):
-    (folder / "a.csv").write_text(csv("text,urgent", lambda n: f"{text(n)},{n % 2 if n < 10 else ''}", 60))
+    (folder / "a.csv").write_text(csv("text,urgent", "$text,$urgent", count=60, urgent=[0, 1] * 5 + [""] * 50))
     result = flip_flop("init", "a.csv")
     assert "  rows    train 50 (50 unlabelled), test 10\n" in result.out
     assert "is divided into the labelled rows for testing and all others for training. Training rows are" in drafted(
