@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from flip_flop.method.algorithm import find_consensus, label_log_probs, split_templates
+from flip_flop.method import find_consensus, label_log_probs, split_templates
+from tests.cases import read_cases
 from tests.method import oracle
 from tests.method.draws import random_of, scores_for_votes, vote_patterns
 
@@ -111,55 +112,15 @@ def test_a_worked_example():
     assert split.flip_weight == pytest.approx(0.5270298, abs=1e-6)
 
 
-# Scores, settings, and what Algorithm 1 makes of them: case, CC set, NC set.
-LINES = {
-    "2: no strict majority skips the instance": ([[-0.1, -3.0]] * 2 + [[-3.0, -0.1]] * 2, {}, 1, [], []),
-    # Template 0 is far ahead of label 1, but label 2 is close: its margin is the smallest of the three.
-    "4: the margin is to the most probable other label": (
-        [[-0.2, -9.0, -0.3], [-0.5, -1.5, -2.0], [-0.5, -2.5, -2.0]],
-        {"max_cc_size": 2, "unanimous_margin": 9.0},
-        *(3, [1, 2], [0]),
-    ),
-    "6: unanimous without confidence is split": ([[-0.1, -0.3], [-0.2, -0.4], [-0.1, -0.5]], {}, 3, [0, 2], [1]),
-    "6: confidence without unanimity is split": ([[-0.1, -9.0]] * 3 + [[-0.4, -0.3]], {}, 3, [0, 1, 2], [3]),
-    "7: k_max does not cap a unanimous and confident CC set": (
-        [[-0.1, -3.0], [-0.2, -4.0], [-0.1, -5.0]], {"max_cc_size": 2}, 2, [0, 1, 2], [],
-    ),
-    "7 comes before 12: two confident templates": ([[-0.1, -2.0], [-0.2, -3.0]], {}, 2, [0, 1], []),
-    "7 comes before 9: one confident template": ([[-0.1, -2.2, -4.0]], {}, 2, [0], []),
-    "9: a single unsure template": ([[-0.1, -0.2, -0.9]], {}, 3, [], []),
-    **{
-        f"10: one of {size} templates stays in NC": (
-            [[-0.1, -0.2]] * size, {"max_cc_size": 99}, 3, [*range(size - 1)], [size - 1],
-        )
-        for size in (3, 9)
-    },
-    "12: two templates that agree": ([[-0.1, -0.6], [-0.2, -0.7]], {}, 3, [], []),
-    "12: two templates that agree by no margin": ([[-0.1, -0.1], [-0.2, -0.2]], {}, 3, [], []),
-    "13: the top k majority voters by margin": (
-        [[-0.1, -1.1], [-0.1, -4.1], [-0.1, -2.1], [-5.0, -0.1], [-0.1, -3.1]], {}, 3, [1, 2, 4], [0, 3],
-    ),
-    "13: a consensus set smaller than k": (
-        [[-0.1, -2.0], [-0.1, -0.2], [-2.0, -0.1]], {"max_cc_size": 9}, 3, [0, 1], [2],
-    ),
-    "13: a consensus set smaller than k, of five": (
-        [[-0.1, -2.0]] * 3 + [[-2.0, -0.1]] * 2, {"max_cc_size": 4}, 3, [0, 1, 2], [3, 4],
-    ),
-    "13: a tie of margins goes to the lowest template index": (
-        [[-0.1, -9.0]] + [[-0.1, -0.5]] * 30 + [[-0.1, -9.0]], {"max_cc_size": 4, "unanimous_margin": 5.0},
-        *(3, [0, 1, 2, 31], list(range(3, 31))),
-    ),
-    "14: NC is everyone else, dissenters included": (
-        [[-0.1, -4.0], [-0.1, -3.0], [-0.1, -2.0], [-2.0, -0.1]], {"max_cc_size": 2}, 3, [0, 1], [2, 3],
-    ),
-}  # fmt: skip
+LINES = read_cases("method/algorithm_1.yaml")
 
 
 @pytest.mark.parametrize("line", LINES)
 def test_line(line):
-    scores, changes, *expected = LINES[line]
-    split = split_of(scores, **changes)
-    assert [split.case, members(split.cc_mask), members(split.nc_mask)] == expected
+    case = LINES[line]
+    split = split_of(case["scores"], **case.get("settings", {}))
+    found = {"case": split.case, "cc": members(split.cc_mask), "nc": members(split.nc_mask)}
+    assert found == case["split"]
     assert (split.flip_weight > 0) == bool(split.nc_mask.any())
 
 
