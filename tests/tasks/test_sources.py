@@ -27,6 +27,7 @@ from flip_flop.hub import check_model_name
 from flip_flop.tasks import FileSource, HubSource, RowsSource, Task, load_file
 from flip_flop.tasks.readers import read_csv_rows
 from flip_flop.tasks.sources import as_source
+from tests.cases import read_cases
 from tests.refused import refused
 
 
@@ -321,61 +322,37 @@ with io.BytesIO() as written:
     pyarrow.parquet.write_table(pa.table([[1], [2]], names=["a", "a"]), written)
     TWO_COLUMNS = written.getvalue()
 
-# ruff: noqa: E501 - one case per line
-MISTAKES = [
-    ("a.csv", "", "E-DATA-ROWS", "has no rows"),
-    ("a.csv", "a,b\n", "E-DATA-ROWS", "has no rows"),
-    ("a.jsonl", "\n\n", "E-DATA-ROWS", "has no rows"),
-    ("a.json", "", "E-DATA-ROWS", "has no rows"),
-    ("a.json", "[]", "E-DATA-ROWS", "has no rows"),
-    ("a.csv", "a\nä\n".encode("latin-1"), "E-DATA-ENCODING", "is not utf-8 at byte 2. Save it as UTF-8, or set encoding (init: --encoding), for example cp1252"),
-    ("a.csv", "text\n房间很干净\n".encode("gb18030"), "E-DATA-ENCODING", "set encoding (init: --encoding)"),
-    ("a.csv", "a,b\n1,2\n".encode("utf-16"), "E-DATA-ENCODING", "at byte 0. Save it as UTF-8, or set encoding (init: --encoding), for example utf-16"),
-    ("a.jsonl", b"\xff\xfe\x00", "E-DATA-ENCODING", "at byte 0"),
-    ("a.csv", "a,b\n1,2\n3,4,5\n", "E-DATA-PARSE", "line 3: 3 cells under 2 columns"),
-    ("a.csv", 'a,b\n"x\ny",2\n3\n', "E-DATA-PARSE", "line 4: 1 cell under 2 columns. Add the missing cells, with ',' between"),
-    ("a.csv", "a\n1,2\n", "E-DATA-PARSE", "line 2: 2 cells under 1 column. Put a cell that holds ',' in"),
-    ("a.tsv", 'a\tb\n"Good, I think\tyes\nbad, I think"\tno\n', "E-DATA-PARSE", "line 2: a cell in quotes holds a tab and a line"),
-    ("a.csv", "text,\ntea,\nfire,yes\n", "E-DATA-COLUMN", "column 2 has no name, but line 3 holds 'yes' in it. Name each"),
-    ("a.csv", "Survey 2024,,\nid,text,label\n", "E-DATA-COLUMN", "column 2 has no name, but line 2 holds 'text' in it"),
-    ("a.csv", "a,b,a\n1,2,3\n", "E-DATA-COLUMN", "two columns are named 'a'"),
-    ("a.csv", 'a,b\n1,2\n3,"4\n5,6\n7,8\n', "E-DATA-PARSE", 'line 3: unexpected end of data. Close each quote'),
-    ("a.csv", 'a,b\n"x\n""y""\nz","4\n5,6\n', "E-DATA-PARSE", 'line 2: unexpected end of data. Close each quote'),
-    ("a.csv", 'a,b\n"x"y,2\n', "E-DATA-PARSE", "line 2"),
-    ("a.csv", "a,b\n1,\0\n", "E-DATA-PARSE", "line 2 holds a NUL byte"),
-    ("a.csv", f"a,b\n1,{'x' * (2 << 20)}\n", "E-DATA-PARSE", "line 2: field larger than field limit (1048576)"),
-    ("a.jsonl", '{"a": 1}\n{"a": ', "E-DATA-PARSE", "line 2: column 7: Expecting value. The file seems incomplete"),
-    ("a.jsonl", '{"a": 1}\n{"a" 1}\n{"a": 1}\n', "E-DATA-PARSE", "line 2: column 6"),
-    ("a.jsonl", '{"a": 1}\n[1]\n', "E-DATA-PARSE", "line 2: it is not an object"),
-    ("a.jsonl", '{"a": 1}\n7\n', "E-DATA-PARSE", "line 2: it is not an object"),
-    ("a.jsonl", '{"a": 1, "b": {"c": 1, "c": 2}}\n', "E-DATA-PARSE", "line 1: duplicate key 'c'"),
-    ("a.jsonl", '{"a": 1e999}\n', "E-DATA-PARSE", "line 1: the number 1e999 is not finite"),
-    ("a.jsonl", '{"a": -Infinity}\n', "E-DATA-PARSE", "line 1: the number -Infinity is not finite"),
-    ("a.jsonl", '{"a": "\\ud800"}\n', "E-DATA-PARSE", "line 1: a \\ud escape is half of a character"),
-    ("a.jsonl", '{"a": ' + "[" * 100_000 + "\n", "E-DATA-PARSE", "line 1: it is nested too deeply"),
-    ("a.jsonl", '{"a": ' + "9" * 5000 + "}\n", "E-DATA-PARSE", "line 1: "),
-    ("a.json", '{"a": 1}', "E-DATA-PARSE", "it is not a list of objects"),
-    ("a.json", '[{"a": 1}, "b"]', "E-DATA-PARSE", "row 2 is not an object"),
-    ("a.parquet", b"not parquet at all", "E-DATA-PARSE", "a.parquet: "),
-    ("a.parquet", b"", "E-DATA-PARSE", "a.parquet: "),
-    ("a.docx", b"", "E-DATA-FILE", "is none of .csv, .tsv, .jsonl, .json, .parquet"),
-    ("a.xls", b"", "E-DATA-FILE", "Save another spreadsheet as .xlsx or CSV"),
-    ("a.xlsx", b"no archive", "E-DATA-PARSE", "a.xlsx: BadZipFile: "),
-    ("a.csv", "id;text\n1;x, y\n", "E-DATA-ENCODING", 'separated by semicolons. Write it as {path: ..., delimiter: ";"} in the'),
-    ("a.tsv", "id,text\n1,x\n", "E-DATA-ENCODING", "separated by commas"),
-    ("a.csv", "a\nx\n".encode("utf-16-le"), "E-DATA-PARSE", "line 1 holds a NUL byte. Remove it, or set encoding: utf-16-le"),
-    ("a.csv", "a\nä\n".encode("utf-16-le"), "E-DATA-ENCODING", "for example utf-16-le"),
-    ("a.parquet", TWO_COLUMNS, "E-DATA-COLUMN", "two columns are named 'a'"),
-]  # fmt: skip
+MISTAKES = read_cases("tasks/source_mistakes.yaml")
+MADE_MISTAKES = {
+    "a long cell": (
+        "a.csv",
+        f"a,b\n1,{'x' * (2 << 20)}\n",
+        "E-DATA-PARSE",
+        "line 2: field larger than field limit (1048576)",
+    ),
+    "deep lists": ("a.jsonl", '{"a": ' + "[" * 100_000 + "\n", "E-DATA-PARSE", "line 1: it is nested too deeply"),
+    "a long number": ("a.jsonl", '{"a": ' + "9" * 5000 + "}\n", "E-DATA-PARSE", "line 1: "),
+    "a name twice": ("a.parquet", TWO_COLUMNS, "E-DATA-COLUMN", "two columns are named 'a'"),
+}
 
 
-@pytest.mark.parametrize(("name", "content", "code", "words"), MISTAKES, ids=[words for *_, words in MISTAKES])
-def test_an_invalid_file_is_rejected_with_its_place(tmp_path, name, content, code, words):
+def assert_rejected(folder, name, content, code, words):
     with pytest.raises(InputError, match=rf"\A{code}: [^\n]*\Z") as refusal:
-        load(tmp_path, name, content)
+        load(folder, name, content)
     assert words in str(refusal.value)
-    assert str(tmp_path / name) in str(refusal.value)
+    assert str(folder / name) in str(refusal.value)
     assert refusal.value.hint
+
+
+@pytest.mark.parametrize("case", MISTAKES, ids=[case["words"] for case in MISTAKES])
+def test_an_invalid_file_is_rejected_with_its_place(tmp_path, case):
+    content = case["content"].encode(case.get("encoding", "utf-8"))
+    assert_rejected(tmp_path, case["file"], content, case["code"], case["words"])
+
+
+@pytest.mark.parametrize(("name", "content", "code", "words"), MADE_MISTAKES.values(), ids=MADE_MISTAKES)
+def test_a_long_or_binary_file_is_rejected_with_its_place(tmp_path, name, content, code, words):
+    assert_rejected(tmp_path, name, content, code, words)
 
 
 def test_a_missing_file_is_named_with_its_nearest(tmp_path):

@@ -28,6 +28,7 @@ from flip_flop.tasks import (
     require_templates_for_training,
 )
 from flip_flop.tasks.loading import read_task_file
+from tests.cases import read_cases
 from tests.refused import refused
 
 PLAIN, TERSE = (
@@ -357,8 +358,6 @@ def test_the_embedded_task_has_eight_templates_and_three_held_out():
 # ---- the file of a task ----
 
 
-# ruff: noqa: E501 - one case per line
-
 GOOD = """\
 name: support_tickets
 description: Is a ticket urgent?
@@ -372,7 +371,8 @@ templates:
       {{ text }}
       Urgent:
     answer_choices: ["calm", "urgent"]
-  - {name: long, jinja: "{{ text }} Is it?", answer_choices: "No ||| Yes", reference: "", metadata: {original_task: true}}
+  - {name: long, jinja: "{{ text }} Is it?", answer_choices: "No ||| Yes", reference: "",
+     metadata: {original_task: true}}
 held_out_templates: [terse]
 """
 
@@ -432,70 +432,27 @@ def test_data_entries_for_encodings_and_the_hub(tmp_path):
     }
 
 
-DATA = "data: {train: unlabelled.jsonl, test: labelled.csv}"
-MISTAKES = [
-    # The YAML itself.
-    ("labels: [0, 1]", "labels: [0, 1", "E-TASK-FILE", "task.yaml line 6: "),
-    ("name: support", "\tname: support", "E-TASK-FILE", "line 1"),
-    ("labels: [0, 1]", f"labels: [0, 0x{'f' * 3600}]", "E-TASK-FILE", "task.yaml: Exceeds the limit"),
-    # Keys.
-    (GOOD, "- a\n- b\n", "E-TASK-KEY", "does not hold keys and values"),
-    (GOOD, "", "E-TASK-KEY", "does not hold keys and values"),
-    ("labels:", "lables:", "E-TASK-KEY", "unknown key 'lables'. Did you mean 'labels'?"),
-    ("reference:", "referense:", "E-TASK-KEY", "template 3 ('long') has an unknown key 'referense'. Did you mean 'reference'?"),
-    (GOOD[GOOD.index("templates:") :], "", "E-TASK-KEY", "has no templates"),
-    (GOOD[GOOD.index("templates:") :], "templates: []", "E-TASK-KEY", "templates is []"),
-    (GOOD[GOOD.index("templates:") :], "templates: {}", "E-TASK-KEY", "templates is {}. Write templates: a list such as [{name: "),
-    (GOOD[GOOD.index("templates:") :], 'templates: [{name: a, jinja: "{{ text }}"}]', "E-TPL-LABELS", "task.yaml, template 1: template 'a' has no answer_choices"),
-    (GOOD[GOOD.index("templates:") :], "templates: {a: b}", "E-TASK-KEY", "templates is {'a': 'b'}. Write a list of templates, or {promptsource: SET}"),
-    (GOOD[GOOD.index("templates:") :], "templates: [x]", "E-TASK-KEY", "template 1 does not hold keys and values"),
-    (DATA, "data: {}", "E-TASK-KEY", "data is {}. Write data: {test: reviews.csv}."),
-    (DATA, "data: tickets.csv", "E-TASK-KEY", "data is 'tickets.csv'. Write data: {test: reviews.csv}."),
-    (DATA, "data: {test: 7}", "E-TASK-KEY", "data, test does not hold keys and values"),
-    (DATA, "data: {test: {path: a.csv, part: tst}}", "E-TASK-KEY", "data, test: part is 'tst'. It should be 'train' or 'test'."),
-    (DATA, "data: {test: {encoding: x}}", "E-TASK-KEY", "data, test has no path"),
-    (DATA, "data: {test: {repo: a/b, confg: c}}", "E-TASK-KEY", "unknown key 'confg'. Did you mean 'config'?"),
-    (DATA, "data: {test: {path: a.csv, split: c}}", "E-TASK-KEY", "unknown key 'split'"),
-    (DATA, "data: {test: {repo: ../b}}", "E-DATA-HUB", "is not the name of a dataset"),
-    ("name: support_tickets", "name: 7", "E-TASK-KEY", "name is 7. It should be a valid string"),
-    ("name: terse\n", "name: no\n", "E-TASK-KEY", "template 2: name is False. It should be a valid string"),
-    ("name: terse\n", "reference: x\n", "E-TASK-KEY", "template 2 has no name"),
-    ("label_field: urgent", "label_field: [urgent]", "E-TASK-KEY", "label_field is ['urgent']. It should be a valid string"),
-    ("labels: [0, 1]\n", "", "E-TASK-KEY", "has a label_field but no labels"),
-    ("labels: [0, 1]\n", "labels: [0, 1]\nf1: mikro\n", "E-TASK-KEY", "f1 is 'mikro'. Did you mean 'macro'"),
-    ("[terse]", "terse", "E-TASK-KEY", "held_out_templates is 'terse'. Write held_out_templates: [plain, formal]."),
-    ("[terse]", "[tersely]", "E-TASK-UNKNOWN", "no template 'tersely'. Did you mean 'terse'?"),
-    ("name: terse\n", "name: terse\n    order: swapped\n", "E-TASK-KEY", "template 'terse' has an order but no wording. Give the same wording"),
-    ("name: terse\n", "name: terse\n    wording: 7\n", "E-TASK-KEY", "template 2 ('terse'): wording is 7. It should be a valid string"),
-    ("labels: [0, 1]\n", "labels: [0, 1]\nscale: 5\n", "E-TASK-KEY", "scale is 5. It should be"),
-    ("labels: [0, 1]\n", "labels: [1, 2, 4]\nscale: true\n", "E-TASK-KEY", "has a scale of the grades 1, 2, 4, whose steps differ"),
-    ("labels: [0, 1]\n", "labels: [3, 1, 2]\nscale: true\n", "E-TASK-KEY", "List all grades in order, also those that no row has"),
-    # Labels and answers that YAML reads as something else.
-    ("labels: [0, 1]", "labels: [no, yes]", "E-LABEL", "label 1 was read as False"),
-    ("labels: [0, 1]", "labels: [0.5, 1]", "E-LABEL", "label 1 was read as 0.5"),
-    ("labels: [0, 1]", "labels: [a, 2020-01-01]", "E-LABEL", "label 2 was read as datetime.date"),
-    ("labels: [0, 1]", "labels: [a, ]\nf1: [~]", "E-TASK-KEY", "f1 is [None]"),
-    ("labels: [0, 1]", "labels: [a, ~]", "E-LABEL", "label 2 was read as None"),
-    ("labels: [0, 1]", "labels: 2", "E-LABEL", "labels is 2, not a list"),
-    ("labels: [0, 1]", "labels: [0, 0]", "E-LABEL-DUP", "lists the label '0' twice"),
-    ('["calm", "urgent"]', "[no, yes]", "E-LABEL", "template 2 ('terse'): an answer choice was read as False"),
-    ('["calm", "urgent"]', "No", "E-LABEL", "an answer choice was read as False"),
-    ('["calm", "urgent"]', "[1, 2]", "E-LABEL", "an answer choice was read as 1"),
-    ('["calm", "urgent"]', '["a ||| b", "c"]', "E-LABEL", "holds |||"),
-    # Templates.
-    ("name: terse\n", "name: plain\n", "E-TPL-DUP", "two templates are named 'plain'"),
-    ("name: terse\n", 'name: "terse\\0"\n', "E-TPL-SYNTAX", r"has the name 'terse\x00'"),
-    ("Urgent:", "{% if %}", "E-TPL-SYNTAX", "template 'terse', line 2"),
-    ("Urgent:", "{{ text|uper }}", "E-TPL-SYNTAX", "template 'terse', line 2: No filter named 'uper'"),
-]  # fmt: skip
+PARTS = {
+    "FILE": GOOD,
+    "DATA": "data: {train: unlabelled.jsonl, test: labelled.csv}",
+    "TEMPLATES": GOOD[GOOD.index("templates:") :],
+}
+MISTAKES = read_cases("tasks/task_mistakes.yaml")
 
 
-@pytest.mark.parametrize(("old", "new", "code", "words"), MISTAKES)
-def test_a_mistake_in_a_task_file_is_rejected_with_its_place(tmp_path, old, new, code, words):
+@pytest.mark.parametrize("case", MISTAKES, ids=[case["words"] for case in MISTAKES])
+def test_a_mistake_in_a_task_file_is_rejected_with_its_place(tmp_path, case):
+    old = PARTS.get(case["old"], case["old"])
     assert old in GOOD
-    error = refusal(write(tmp_path, GOOD.replace(old, new)))
-    assert error.code == code, str(error)
-    assert words in str(error)
+    error = refusal(write(tmp_path, GOOD.replace(old, case["new"])))
+    assert error.code == case["code"], str(error)
+    assert case["words"] in str(error)
+
+
+def test_a_number_that_is_too_long_is_rejected(tmp_path):
+    error = refusal(write(tmp_path, GOOD.replace("labels: [0, 1]", f"labels: [0, 0x{'f' * 3600}]")))
+    assert error.code == "E-TASK-FILE"
+    assert "task.yaml: Exceeds the limit" in str(error)
 
 
 def test_an_unreadable_task_file_is_rejected(tmp_path):
