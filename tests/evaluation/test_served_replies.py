@@ -18,7 +18,9 @@ from flip_flop import ScoringOptions, audit
 from flip_flop.errors import InputError
 from flip_flop.files import compress
 from flip_flop.prompts import Template
-from flip_flop.scoring.served import EndpointScorer, first_token_scores
+from flip_flop.scoring import EndpointScorer
+from flip_flop.scoring.served import first_token_scores
+from tests.cases import read_cases
 from tests.evaluation.conftest import TEMPLATES, make_rows, make_task
 from tests.refused import refused
 from tests.served import serving
@@ -31,6 +33,21 @@ ONE_BY_ONE = {"retries": 0, "seconds": 20.0}
 FEW = make_task(make_rows(2))
 
 
+@pytest.fixture
+def assert_fault(served, task, tmp_path):
+    """Check that an audit of a server with these switches ends with one error, which does not show the key."""
+
+    def check(words, scoring=None, data=task, **switches):
+        server, name = served
+        vars(server).update(switches)
+        scorer = EndpointScorer(name, **ONE_BY_ONE)
+        line = refused(words, audit, scorer, data, quiet=True, scoring=scoring or ScoringOptions())
+        assert not re.search(r"\d answers are stored|longer than its context|a-secret", line)
+        assert not [path for path in tmp_path.rglob("*") if path.is_file() and b"a-secret" in path.read_bytes()]
+
+    return check
+
+
 def changed(change):
     """A change of a reply's JSON, as one of its text."""
 
@@ -39,7 +56,7 @@ def changed(change):
         change(reply)
         return json.dumps(reply)
 
-    return {"changes": of_text}
+    return of_text
 
 
 def with_log_prob(value):
@@ -50,6 +67,18 @@ def with_list(name, change):
     return lambda reply: reply["choices"][0]["logprobs"].update(
         {name: change(reply["choices"][0]["logprobs"].get(name))}
     )
+
+
+def without_last_two(values):
+    return values[:-2]
+
+
+def with_last_twice(values):
+    return [*values, values[-1]]
+
+
+def with_a_number(values):
+    return [*values[:-1], 3]
 
 
 def certain(reply):
@@ -75,7 +104,8 @@ def without_last_token(reply):
 
 def with_top(*top):
     listed = [{"token": token, "logprob": value} for token, value in top]
-    return lambda reply: reply["choices"][0].update(logprobs={"content": [{**listed[0], "top_logprobs": listed}]})
+    content = [listed[0] | {"top_logprobs": listed}]
+    return lambda reply: reply["choices"][0].update(logprobs={"content": content})
 
 
 def refusing(refusal):
@@ -94,77 +124,119 @@ def with_choices(choices):
 
 
 ANSWER = "E-ENDPOINT-ANSWER: Instance"
-ALIKE = r"E-ENDPOINT-LOGPROBS: Template 'place': the answers .* begin alike"
-NO_MODEL = {"message": "no such model: tiny"}
-ERRORS = ({"error": NO_MODEL | {"code": 404}}, {"error": NO_MODEL["message"]}, {"error": NO_MODEL, "choices": []})
-ONE_ROW = {"id": "a", "prompts": ["Is it?"], "choices": [["Yes", "yes"]], "label": None}
-# Switches of the server, options, data, and the error.
-FAULTS = [
-    *(
-        (changed(change), ECHO, None, f"{ANSWER} .*tiny at http.* sends an invalid reply (?!.*(pydantic|generation))")
-        for change in (
-            *map(with_log_prob, (5, 0.1, True, "-1", [1], -1e300, float("nan"), -float("inf"), {})),
-            *(with_list(name, lambda values: values[:-2]) for name in ("tokens", "token_logprobs")),
-            *(with_list(name, lambda values: [*values, values[-1]]) for name in ("tokens", "token_logprobs")),
-            with_list("tokens", lambda values: [*values[:-1], 3]),
-            with_list("tokens", "".join),
-            with_list("text_offset", lambda values: [0]),
-            *(with_usage(completion_tokens=count) for count in (0, 2, 5)),
-            without_last_token,
-        )
-    ),
-    (changed(without_usage_and_with_other_text), ECHO, None, "E-ENDPOINT-LOGPROBS: .*: no usage"),
-    (changed(with_log_prob(None)), ECHO, None,
-     "E-ENDPOINT-LOGPROBS: Instance .*: tiny at http.* sends no log-probability of some of the .* --by generation"),
-    *(
-        (changed(change), scoring, None, ANSWER)
-        for scoring in (ScoringOptions(), GENERATION)
-        for change in (
-            *(with_usage(prompt_tokens=value) for value in ("7", -7, 7.0, True, 10**400)),
-            lambda reply: reply.update(usage="none"),
-            lambda reply: reply.update(choices=[3]),
-            lambda reply: reply.update(choices=[]),
-            lambda reply: reply.update(choices=2 * reply["choices"]),
-            lambda reply: reply["choices"][0].update(text=0),
-        )
-    ),
-    *(
-        ({"kind": "chat", **changed(with_top(*top))}, TOP, None, f"{ANSWER}.* sends an invalid reply")
-        for top in ([("<pad>", -9999.0)], [("<pad>", -9999.0)] * 20, [("a", -900.0), ("b", -950.0)])
-    ),
-    *(
-        ({"changes": lambda content, body=body: json.dumps(body)}, scoring, None, f"{ANSWER} .* no such model: tiny")
-        for body in ERRORS
-        for scoring in (CHAT, ScoringOptions(), TOP)
-    ),
-    ({"changes": lambda content: "<html>Log in</html>"}, ScoringOptions(), None,
-     f"{ANSWER} .* sends a reply that is not JSON: <html>Log in</html>"),
-    ({"log_probs": False}, ScoringOptions(), None, "E-ENDPOINT-LOGPROBS: .* Add --by generation"),
-    ({"fails": [400] * 3}, ScoringOptions(), None, f"{ANSWER} 'test-1', template 'plain': .*answers 400"),
-    ({"fails": [401] * 3}, ScoringOptions(), None, rf"{ANSWER} .* tiny at http.* answers 401: .*no: Bearer \*\*\*"),
-    (refusing(lambda asked: "the temperature and max_completion_tokens are wrong"), CHAT, None,
-     "the temperature and max_completion_tokens are wrong"),
-    (changed(certain), ECHO, None, r"E-ENDPOINT-LOGPROBS: Instance 'test-1', template 'plain'.* 3\.00"),
-    ({}, ScoringOptions(chat_template="on", api="echo"), None, "E-CHAT-TEMPLATE: --api .* --tokenizer"),
-    ({}, ScoringOptions(chat_template="off", api="top_logprobs"), None, "E-CHAT-TEMPLATE: --api"),
-    ({}, GENERATION, [ONE_ROW], "E-ENDPOINT: Generated texts cannot distinguish the answers 'Yes', 'yes'"),
-    ({"kind": "chat"}, ScoringOptions(), with_choices("New York ||| New Jersey ||| Ohio"), ALIKE),
-    ({"kind": "chat"}, ScoringOptions(), with_choices("Yes ||| Yesterday ||| No"), ALIKE),
-    ({"kind": "chat", **changed(with_top(("S", -0.1), ("Ohio", -3.0)))}, TOP,
-     with_choices("Sports ||| Sci/Tech ||| Ohio"), r"E-ENDPOINT-LOGPROBS: .*template 'place'.* does not identify"),
-]  # fmt: skip
+INVALID = f"{ANSWER} .*tiny at http.* sends an invalid reply (?!.*(pydantic|generation))"
+NO_LOG_PROBS = (5, 0.1, True, "-1", [1], -1e300, float("nan"), -float("inf"), {})
+LISTS = ("tokens", "token_logprobs")
+WRONG_LOG_PROBS = [
+    *map(with_log_prob, NO_LOG_PROBS),
+    *(with_list(name, without_last_two) for name in LISTS),
+    *(with_list(name, with_last_twice) for name in LISTS),
+    with_list("tokens", with_a_number),
+    with_list("tokens", "".join),
+    with_list("text_offset", lambda values: [0]),
+    *(with_usage(completion_tokens=count) for count in (0, 2, 5)),
+    without_last_token,
+]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("switches", "scoring", "data", "words"), FAULTS)
-def test_fault_of_a_server_is_one_error(served, task, tmp_path, switches, scoring, data, words):
-    server, name = served
-    vars(server).update(switches)
-    line = refused(
-        words, audit, EndpointScorer(name, **ONE_BY_ONE), task if data is None else data, quiet=True, scoring=scoring
-    )
-    assert not re.search(r"\d answers are stored|longer than its context|a-secret", line)
-    assert not [path for path in tmp_path.rglob("*") if path.is_file() and b"a-secret" in path.read_bytes()]
+@pytest.mark.parametrize("change", WRONG_LOG_PROBS)
+def test_reply_with_invalid_log_probabilities_is_one_error(assert_fault, change):
+    assert_fault(INVALID, ECHO, changes=changed(change))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scoring", [ScoringOptions(), GENERATION])
+@pytest.mark.parametrize(
+    "change",
+    [
+        *(with_usage(prompt_tokens=value) for value in ("7", -7, 7.0, True, 10**400)),
+        lambda reply: reply.update(usage="none"),
+        lambda reply: reply.update(choices=[3]),
+        lambda reply: reply.update(choices=[]),
+        lambda reply: reply.update(choices=2 * reply["choices"]),
+        lambda reply: reply["choices"][0].update(text=0),
+    ],
+)
+def test_reply_with_invalid_usage_or_choices_is_one_error(assert_fault, change, scoring):
+    assert_fault(ANSWER, scoring, changes=changed(change))
+
+
+PAD = ("<pad>", -9999.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("top", [[PAD], [PAD] * 20, [("a", -900.0), ("b", -950.0)]])
+def test_reply_without_a_probable_token_is_one_error(assert_fault, top):
+    assert_fault(f"{ANSWER}.* sends an invalid reply", TOP, kind="chat", changes=changed(with_top(*top)))
+
+
+NO_MODEL = {"message": "no such model: tiny"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scoring", [CHAT, ScoringOptions(), TOP])
+@pytest.mark.parametrize(
+    "body", [{"error": NO_MODEL | {"code": 404}}, {"error": NO_MODEL["message"]}, {"error": NO_MODEL, "choices": []}]
+)
+def test_reply_that_holds_an_error_is_one_error(assert_fault, body, scoring):
+    assert_fault(f"{ANSWER} .* no such model: tiny", scoring, changes=lambda content: json.dumps(body))
+
+
+NO_USAGE = changed(without_usage_and_with_other_text)
+NO_LOG_PROB = "Instance .*: tiny at http.* sends no log-probability of some of the .* --by generation"
+LOGIN = "<html>Log in</html>"
+REFUSAL = "the temperature and max_completion_tokens are wrong"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "scoring", "switches"),
+    [
+        ("E-ENDPOINT-LOGPROBS: .*: no usage", ECHO, {"changes": NO_USAGE}),
+        (f"E-ENDPOINT-LOGPROBS: {NO_LOG_PROB}", ECHO, {"changes": changed(with_log_prob(None))}),
+        (f"{ANSWER} .* sends a reply that is not JSON: {LOGIN}", None, {"changes": lambda content: LOGIN}),
+        ("E-ENDPOINT-LOGPROBS: .* Add --by generation", None, {"log_probs": False}),
+        (f"{ANSWER} 'test-1', template 'plain': .*answers 400", None, {"fails": [400] * 3}),
+        (rf"{ANSWER} .* tiny at http.* answers 401: .*no: Bearer \*\*\*", None, {"fails": [401] * 3}),
+        (REFUSAL, CHAT, refusing(lambda asked: REFUSAL)),
+        (r"E-ENDPOINT-LOGPROBS: Instance 'test-1', template 'plain'.* 3\.00", ECHO, {"changes": changed(certain)}),
+    ],
+)
+def test_fault_of_a_server_is_one_error(assert_fault, words, scoring, switches):
+    assert_fault(words, scoring, **switches)
+
+
+ONE_ROW = {"id": "a", "prompts": ["Is it?"], "choices": [["Yes", "yes"]], "label": None}
+ALIKE = r"E-ENDPOINT-LOGPROBS: Template 'place': the answers .* begin alike"
+SHARED = changed(with_top(("S", -0.1), ("Ohio", -3.0)))
+
+
+@pytest.mark.slow
+def test_answers_that_the_server_cannot_distinguish_are_one_error(assert_fault):
+    words = "E-ENDPOINT: Generated texts cannot distinguish the answers 'Yes', 'yes'"
+    assert_fault(words, GENERATION, [ONE_ROW])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("choices", ["New York ||| New Jersey ||| Ohio", "Yes ||| Yesterday ||| No"])
+def test_answers_that_begin_alike_are_one_error(assert_fault, choices):
+    assert_fault(ALIKE, None, with_choices(choices), kind="chat")
+
+
+@pytest.mark.slow
+def test_probable_token_of_two_answers_is_one_error(assert_fault):
+    words = r"E-ENDPOINT-LOGPROBS: .*template 'place'.* does not identify"
+    assert_fault(words, TOP, with_choices("Sports ||| Sci/Tech ||| Ohio"), kind="chat", changes=SHARED)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("chat_template", "api", "words"),
+    [("on", "echo", "E-CHAT-TEMPLATE: --api .* --tokenizer"), ("off", "top_logprobs", "E-CHAT-TEMPLATE: --api")],
+)
+def test_api_that_does_not_fit_the_chat_template_is_one_error(assert_fault, chat_template, api, words):
+    assert_fault(words, ScoringOptions(chat_template=chat_template, api=api))
 
 
 OLD_ANSWER = {"score": -9.0, "tokens": 1, "merged": False, "read": 9, "written": 1}
@@ -251,7 +323,7 @@ def test_invalid_reply_keeps_the_stored_answers(served, status, value, words):
     server, name = served
     audit(name, make_task(make_rows(1)), quiet=True, scoring=ECHO)
     number = iter(range(100))
-    of_text = changed(with_log_prob(value))["changes"]
+    of_text = changed(with_log_prob(value))
     server.sends = lambda handler, content: handler.reply(
         *((content, 200) if next(number) < 10 else (of_text(content).encode(), status))
     )
@@ -297,36 +369,13 @@ def test_fewer_top_logprobs_are_requested_as_the_server_allows(served, task, wor
     assert silent.record.scoring["adapted"] == theirs.record.scoring["adapted"] == {"top_logprobs": 5}
 
 
-NLI = ["entailment", "neutral", "contradiction"]
+RANKS = read_cases("evaluation/first_tokens.yaml")
 
 
-@pytest.mark.parametrize(
-    ("top", "choices", "order"),
-    [
-        # The most probable token begins the best answer, and a longer one of the same answer is improbable.
-        ([("contr", -0.1), ("ne", -3.2), ("ent", -3.5), (" contradiction", -9.0)], NLI, [2, 1, 0]),
-        ([("ent", -1.0), ("neutral", -1.5), ("contr", -2.0), (" entail", -2.8)], NLI, [0, 1, 2]),
-        # Tokens of one text are different tokens: with a space, without, or shown without it.
-        ([("No", -1.0), ("Yes", -1.4), (" Yes", -1.6)], ["No", "Yes"], [1, 0]),
-        ([("No", -1.0), ("Yes", -1.4), ("Yes", -1.6)], ["No", "Yes"], [1, 0]),
-        # As in vocabularies of byte-level BPE and SentencePiece.
-        ([("ĠYes", -0.5), ("No", -1.5)], ["No", "Yes"], [1, 0]),
-        ([("▁Yes", -0.5), ("▁No", -1.5)], ["No", "Yes"], [1, 0]),
-        ([("ĊĊYes", -0.5), ("No", -1.5)], ["No", "Yes"], [1, 0]),
-        ([("Ġ", -0.1), ("▁", -2.5), ("No", -3.0), ("Yes", -4.0)], ["No", "Yes"], [0, 1]),
-        ([("æĺ¯", -0.5), ("åĲ¦", -1.5)], ["否", "是"], [1, 0]),
-        ([("Ãī", -0.5), ("Non", -1.5)], ["Non", "École"], [1, 0]),
-        ([("É", -0.5), ("Non", -1.5)], ["Non", "École"], [1, 0]),
-        # Parts of characters.
-        ([("<0xE6>", -0.5), ("<0xE5>", -1.5)], ["否", "是"], [1, 0]),
-        ([(r"bytes:\xe6\x98", -0.5), (r"bytes: \xe5", -1.5)], ["否", "是"], [1, 0]),
-        ([(r"\xe6\x98", -0.5), (r" \xe5", -1.5)], ["否", "是"], [1, 0]),
-        ([("æĺ", -0.5), ("Ġå", -1.5)], ["否", "是"], [1, 0]),
-    ],
-)
-def test_answers_rank_by_the_probability_of_all_tokens_that_begin_them(top, choices, order):
-    scores = first_token_scores(top, choices, "")
-    assert np.argsort(scores).tolist()[::-1] == order
+@pytest.mark.parametrize("case", RANKS)
+def test_answers_rank_by_the_probability_of_all_tokens_that_begin_them(case):
+    scores = first_token_scores([tuple(pair) for pair in case["top"]], case["choices"], "")
+    assert np.argsort(scores).tolist()[::-1] == case["order"]
 
 
 def test_answer_that_shares_a_probable_token_has_no_label():
@@ -370,8 +419,8 @@ THOUGHT = {"type": "thinking", "thinking": [{"type": "text", "text": "No complai
     ],
 )
 def test_answer_of_a_message_is_its_text_after_the_reasoning(served, message, label):
-    change = changed(lambda reply: reply["choices"][0].update(message={"role": "assistant", **message}))
-    vars(served[0]).update(change)
+    change = {"message": {"role": "assistant"} | message}
+    served[0].changes = changed(lambda reply: reply["choices"][0].update(change))
     task = make_task(make_rows(2)).with_templates(["plain"])
     assert (audit(served[1], task, quiet=True, scoring=CHAT).predictions == label).all()
 
@@ -479,17 +528,21 @@ APIS = {
 }
 WRONG = (None, "x", -1, 7.5, True, [], {}, 10**400, float("nan"), float("-inf"))
 # These values are numbers in the reply, so another valid number cannot be known as wrong.
-WRONG_LOG_PROBS = (None, "x", 5, True, [], {}, 10**400, float("nan"), float("-inf"), -9999.0)
-LISTS = {
+WRONG_VALUES_OF_LOG_PROBS = (None, "x", 5, True, [], {}, 10**400, float("nan"), float("-inf"), -9999.0)
+SHORTER = {
     "without the first": lambda values: values[1:],
     "without the last": lambda values: values[:-1],
     "without the middle": lambda values: values[: len(values) // 2] + values[len(values) // 2 + 1 :],
     "empty": lambda values: [],
+}
+LONGER = {
     "first twice": lambda values: values[:1] + values,
     "last twice": lambda values: values + values[-1:],
     "all twice": lambda values: values + values,
     "with null": lambda values: [*values, None],
     "in a list": lambda values: [values],
+}
+IN_ANOTHER_ORDER = {
     "first two swapped": lambda values: [*values[1::-1], *values[2:]],
     "last two swapped": lambda values: [*values[:-2], *values[:-3:-1]],
     "reversed": lambda values: values[::-1],
@@ -526,13 +579,13 @@ def changes_of(reply, parts):
         value = part_of(reply, path)
         is_log_prob = "token_logprobs" in path or path[-1] == "logprob"
         changes = {"is missing": lambda reply, path: part_of(reply, path[:-1]).__delitem__(path[-1])}
-        others = WRONG_LOG_PROBS if is_log_prob else WRONG
+        others = WRONG_VALUES_OF_LOG_PROBS if is_log_prob else WRONG
         changes |= {f"is {str(other)[:9]}": put(other) for other in others if repr(other) != repr(value)}
         if isinstance(value, list) and path[-1] != "bytes":
-            changes |= {
-                name: replaced(change) for name, change in LISTS.items()
-                if not (is_log_prob and ("swapped" in name or "reversed" in name))
-            }  # fmt: skip
+            lists = SHORTER | LONGER
+            if not is_log_prob:
+                lists |= IN_ANOTHER_ORDER
+            changes |= {name: replaced(change) for name, change in lists.items()}
         if isinstance(value, int) and not isinstance(value, bool):
             changes |= {"-1": put(value - 1), "+1": put(value + 1)}
         for name, change in changes.items():
