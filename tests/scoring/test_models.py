@@ -23,6 +23,7 @@ from tests.scoring.oracle import naive_scores
 from tests.tiny import byte_bpe, save_tiny, tiny_model
 
 QUERY = "model.layers.0.self_attn.q_proj.weight"
+WEIGHTS = "model.safetensors"
 
 
 @pytest.fixture(scope="module")
@@ -151,11 +152,6 @@ def _pickle(folder):
     (folder / "model.safetensors").unlink()
 
 
-def _replace(path, make):
-    path.unlink()
-    make(path)
-
-
 def _cut_short(file):
     file.write_bytes(file.read_bytes()[:-100])
 
@@ -180,65 +176,91 @@ def _add_adapter(folder):
     get_peft_model(load_model(str(folder)).model, config).save_pretrained(folder)
 
 
-def _name(folder, *content):
-    shard(folder, ["a.safetensors"], *content)
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "../outside.safetensors", "sub/inside.safetensors"])
+def test_index_of_other_files_is_rejected(copy, name):
+    shard(copy, [name])
+    assert repr(name) in rejected("E-MODEL-FILE", copy)
 
 
-DAMAGES = {
-    **{
-        f"an index of {name}": (lambda folder, name=name: shard(folder, [name]), "E-MODEL-FILE", repr(name))
-        for name in ("pytorch_model.bin", "../outside.safetensors", "sub/inside.safetensors")
-    },
-    **{
-        f"the index {content}": (lambda folder, content=content: _name(folder, content), "E-MODEL-FILE", "weights")
-        for content in ([], {}, {"weight_map": []}, {"weight_map": {"a": 1}}, {"weight_map": {"a": [["b"]]}})
-    },
-    "weights outside": (
-        lambda folder: _move_weights(folder, "../outside.safetensors"), "E-MODEL-FILE", "'../outside.safetensors'",
-    ),
-    "a pipe": (
-        lambda folder: _replace(folder / "model.safetensors", os.mkfifo),
-        "E-MODEL-FILE", "model.safetensors is a pipe or a device",
-    ),
-    "a device": (
-        lambda folder: _replace(folder / "config.json", lambda path: path.symlink_to("/dev/zero")),
-        "E-MODEL-FILE", "config.json is a pipe or a device",
-    ),
-    "a distributed checkpoint": (
-        lambda folder: shutil.copy(folder / "model.safetensors", folder / "shard-1-model-1.safetensors"),
-        "E-MODEL-FILE", "shard-1-model-1.safetensors",
-    ),
-    "an adapter": (_add_adapter, "E-MODEL-FILE", "--adapter"),
-    "no config": (lambda folder: (folder / "config.json").unlink(), "E-MODEL-FILE", "copy"),
-    "no weights": (lambda folder: (folder / "model.safetensors").unlink(), "E-MODEL-FILE", "copy"),
-    "pickled weights": (_pickle, "E-MODEL-FILE", "weights"),
-    "a pointer": (
-        lambda folder: (folder / "model.safetensors").write_bytes(b"version https://git-lfs.github.com/spec/v1\n"),
-        "E-MODEL-FILE", "weights",
-    ),
-    "an empty file": (lambda folder: (folder / "model.safetensors").write_bytes(b""), "E-MODEL-FILE", "weights"),
-    "weights cut short": (lambda folder: _cut_short(folder / "model.safetensors"), "E-MODEL-FILE", "weights"),
-    "a missing tensor": (lambda folder: change(folder, lambda weights: weights.pop(QUERY)), "E-MODEL-FILE", QUERY),
-    "a tensor of another shape": (
-        lambda folder: change(folder, lambda weights: weights.update({QUERY: torch.zeros(8, 9)})),
-        "E-MODEL-FILE", QUERY,
-    ),
-    "an encoder-decoder": (lambda folder: T5Config().save_pretrained(folder), "E-MODEL-KIND", "encoder-decoder"),
-    "a classifier by its config": (_write_classifier, "E-MODEL-KIND", "Qwen2ForSequenceClassification"),
-    "a classifier by its weights": (
-        lambda folder: change(folder, lambda weights: weights.update({"score.weight": torch.zeros(2, 32)})),
-        "E-MODEL-KIND", "score.weight",
-    ),
-    "no causal LM": (_write_bert, "E-MODEL-FILE", "weights"),
-    "a broken config": (lambda folder: (folder / "config.json").write_text("{"), "E-MODEL-FILE", "model"),
-}  # fmt: skip
+@pytest.mark.parametrize(
+    "content", [[], {}, {"weight_map": []}, {"weight_map": {"a": 1}}, {"weight_map": {"a": [["b"]]}}]
+)
+def test_index_without_names_of_files_is_rejected(copy, content):
+    shard(copy, ["a.safetensors"], content)
+    assert "weights" in rejected("E-MODEL-FILE", copy)
+
+
+def _unlink(name):
+    return lambda folder: (folder / name).unlink()
+
+
+def _write(name, content):
+    return lambda folder: (folder / name).write_bytes(content)
+
+
+def _copy_weights(name):
+    return lambda folder: shutil.copy(folder / WEIGHTS, folder / name)
+
+
+def _make_pipe(folder):
+    (folder / WEIGHTS).unlink()
+    os.mkfifo(folder / WEIGHTS)
+
+
+def _link_to_device(folder):
+    (folder / "config.json").unlink()
+    (folder / "config.json").symlink_to("/dev/zero")
+
+
+def _update(key, *shape):
+    return lambda folder: change(folder, lambda weights: weights.update({key: torch.zeros(shape)}))
+
+
+OUTSIDE = "../outside.safetensors"
+SHARD = "shard-1-model-1.safetensors"
+POINTER = b"version https://git-lfs.github.com/spec/v1\n"
+# name: (damage, words of the error)
+FILES = {
+    "weights outside": (lambda folder: _move_weights(folder, OUTSIDE), repr(OUTSIDE)),
+    "a pipe": (_make_pipe, "model.safetensors is a pipe or a device"),
+    "a device": (_link_to_device, "config.json is a pipe or a device"),
+    "a distributed checkpoint": (_copy_weights(SHARD), SHARD),
+    "an adapter": (_add_adapter, "--adapter"),
+    "no config": (_unlink("config.json"), "copy"),
+    "no weights": (_unlink(WEIGHTS), "copy"),
+    "pickled weights": (_pickle, "weights"),
+}
+CONTENTS = {
+    "a pointer": (_write(WEIGHTS, POINTER), "weights"),
+    "an empty file": (_write(WEIGHTS, b""), "weights"),
+    "weights cut short": (lambda folder: _cut_short(folder / WEIGHTS), "weights"),
+    "a missing tensor": (lambda folder: change(folder, lambda weights: weights.pop(QUERY)), QUERY),
+    "a tensor of another shape": (_update(QUERY, 8, 9), QUERY),
+    "no causal LM": (_write_bert, "weights"),
+    "a broken config": (_write("config.json", b"{"), "model"),
+}
+DAMAGES = FILES | CONTENTS
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-def test_folder_without_causal_lm_is_rejected(copy, name):
-    damage, code, words = DAMAGES[name]
+def test_folder_without_model_files_is_rejected(copy, name):
+    damage, words = DAMAGES[name]
     damage(copy)
-    assert words in rejected(code, copy)
+    assert words in rejected("E-MODEL-FILE", copy)
+
+
+KINDS = {
+    "an encoder-decoder": (lambda folder: T5Config().save_pretrained(folder), "encoder-decoder"),
+    "a classifier by its config": (_write_classifier, "Qwen2ForSequenceClassification"),
+    "a classifier by its weights": (_update("score.weight", 2, 32), "score.weight"),
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_folder_without_causal_lm_is_rejected(copy, name):
+    write, words = KINDS[name]
+    write(copy)
+    assert words in rejected("E-MODEL-KIND", copy)
 
 
 def test_remote_code_is_not_run(copy):
@@ -293,29 +315,57 @@ def _write_config(content):
     return lambda adapter: (adapter / "adapter_config.json").write_text(content)
 
 
-OTHER_TENSORS = ("model.norm.weight", "model.embed_tokens.weight", "lm_head.weight", f"{QUERY[:-7]}.base_layer.weight")
-ADAPTER_DAMAGES = [
-    (_change_query(lambda weights, key: weights.pop(key)), "lora_"),
-    (_change_query(lambda weights, key: weights[key].fill_(float("nan"))), "lora_"),
-    (_change_query(lambda weights, key: weights.update({key: torch.zeros(3, 5)})), "lora_"),
-    (_change_query(lambda weights, key: weights.update({key.replace("rs.1", "rs.9"): weights[key] + 1})), "lora_"),
-    *((_add_tensor(f"base_model.model.{key}"), key) for key in (*OTHER_TENSORS, "other")),
-    # Kinds that read other files.
-    *(
-        (_write_config(json.dumps({"peft_type": kind, "task_type": "CAUSAL_LM", key: "../outside"})), kind)
-        for kind, key in (("XLORA", "adapters"), ("SHADOW", "shadow_model"), ("MAGIC", "folder"))
-    ),
-    *((_write_config(content), "adapter") for content in ("{", "[]", "{}")),
-    (lambda adapter: _cut_short(adapter / "adapter_model.safetensors"), "adapter"),
-]  # fmt: skip
+@pytest.fixture
+def assert_adapter_rejected(base, run):
+    """Check that the damaged adapter is rejected with these words."""
+
+    def check(damage, words):
+        damage(run / "adapter")
+        (run / "run.json").unlink()
+        assert words in rejected("E-ADAPTER", base, adapter=run / "adapter")
+
+    return check
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("damage", "words"), ADAPTER_DAMAGES)
-def test_adapter_that_does_not_fit_or_is_damaged_is_rejected(base, run, damage, words):
-    damage(run / "adapter")
-    (run / "run.json").unlink()
-    assert words in rejected("E-ADAPTER", base, adapter=run / "adapter")
+@pytest.mark.parametrize(
+    "change_one",
+    [
+        lambda weights, key: weights.pop(key),
+        lambda weights, key: weights[key].fill_(float("nan")),
+        lambda weights, key: weights.update({key: torch.zeros(3, 5)}),
+        lambda weights, key: weights.update({key.replace("rs.1", "rs.9"): weights[key] + 1}),
+    ],
+)
+def test_adapter_with_a_damaged_tensor_is_rejected(assert_adapter_rejected, change_one):
+    assert_adapter_rejected(_change_query(change_one), "lora_")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "key",
+    ["model.norm.weight", "model.embed_tokens.weight", "lm_head.weight", f"{QUERY[:-7]}.base_layer.weight", "other"],
+)
+def test_adapter_with_another_tensor_is_rejected(assert_adapter_rejected, key):
+    assert_adapter_rejected(_add_tensor(f"base_model.model.{key}"), key)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "key"), [("XLORA", "adapters"), ("SHADOW", "shadow_model"), ("MAGIC", "folder")])
+def test_adapter_of_a_kind_that_reads_other_files_is_rejected(assert_adapter_rejected, kind, key):
+    content = {"peft_type": kind, "task_type": "CAUSAL_LM", key: "../outside"}
+    assert_adapter_rejected(_write_config(json.dumps(content)), kind)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("content", ["{", "[]", "{}"])
+def test_adapter_with_a_broken_configuration_is_rejected(assert_adapter_rejected, content):
+    assert_adapter_rejected(_write_config(content), "adapter")
+
+
+@pytest.mark.slow
+def test_adapter_that_is_cut_short_is_rejected(assert_adapter_rejected):
+    assert_adapter_rejected(lambda adapter: _cut_short(adapter / "adapter_model.safetensors"), "adapter")
 
 
 @pytest.mark.parametrize(
