@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -21,6 +22,8 @@ from flip_flop.cli.main import COMMANDS
 from flip_flop.evaluation.audit import audit as audit_function
 from flip_flop.method import METHODS
 from flip_flop.scoring import distributed
+from flip_flop.training import TrainingRun
+from tests.cases import read_cases
 from tests.cli.project import errors_of, one_line, record
 from tests.processes import command, end, launched, start
 from tests.tiny import byte_bpe, save_tiny, with_chat_template
@@ -64,44 +67,8 @@ def test_a_signal_in_a_write_ends_with_one_line_and_leaves_no_file(tmp_path, nam
 
 
 TRAIN = ("train", "--model", "demo", "--task", "demo", "--out", "out")
-TYPED_WRONG = [
-    (("audit", "-m", "demo", "-t", "ticket.yaml", "-o", "out"), "E-TASK-FILE: "),
-    (("audit", "-m", "demo", "-t", "tickets.yaml", "-o", "out", "--fail-under", "mean_f2=1"), "E-FAIL-UNDER: "),
-    (("audit", "-m", "owner/name", "-t", "tickets.yaml", "-o", "out"), "E-MODEL-FILE: "),
-    (("audit", "-m", "demo", "-t", "tickets.yaml", "-o", "out", "--adapter", "none"), "E-ADAPTER: "),
-    (("predict", "-m", "./none", "-t", "tickets.yaml", "-i", "test.csv", "-o", "out.csv"), "E-MODEL-FILE: "),
-    (("report", "none", "-o", "out.html"), "E-RUN-MISSING: "),
-    (("study", "plan", "smoke", "--methods", "nosuch"), "E-STUDY: study smoke: methods: there is no 'nosuch'."),
-    (("study", "run", "smoke", "--tasks", "nosuch"), "E-STUDY: --tasks, study smoke: there is no 'nosuch'."),
-    *(
-        (("study", verb, "nosuch"), "E-STUDY: there is no study 'nosuch'")
-        for verb in ("plan", "run", "status", "tables")
-    ),
-    (("study", "status", "smoke", "-o", "none"), "E-STUDY: "),
-    (("study", "tables", "smoke", "-o", "none"), "E-STUDY: "),
-    (("templates", "vary", "nosuch.yaml", "-o", "more.yaml"), "E-TASK-FILE: "),
-    (("study", "run", "smoke", "--sed", "3"), "Error: No such option '--sed'"),
-    (("audit", "--modl", "demo"), "Error: No such option '--modl'"),
-    (("predict", "--modl", "demo"), "Error: No such option '--modl'"),
-    (("report", "--ot", "x"), "Error: No such option '--ot'"),
-    (("templates", "lint", "--ot", "x"), "Error: No such option '--ot'"),
-    (("vary",), "Error: No such command 'vary'."),
-    (("audti",), "Error: No such command 'audti'. Did you mean 'audit'?"),
-]
-
-
-# The first lines of commands, which are printed before the imports.
-FIRST = [
-    (("audit", "-m", "demo", "-t", "demo", "-o", "out"), "loading demo"),
-    (("predict", "-m", "demo", "-t", "tickets.yaml", "-i", "test.csv", "-o", "out.csv"), "loading demo"),
-    (
-        ("audit", "-m", "openai:http://127.0.0.1:9/v1#x", "-t", "demo", "-o", "out"),
-        "asking openai:http://127.0.0.1:9/v1#x",
-    ),
-    (TRAIN, "reading demo"),
-    (("templates", "vary", "tickets.yaml", "-o", "more.yaml", "--paraphraser", "demo"), "loading demo"),
-    *((("study", verb, "smoke"), "reading study smoke") for verb in ("plan", "run", "status", "tables")),
-]
+TYPED_WRONG = read_cases("cli/typed_wrong.yaml")
+FIRST = read_cases("cli/first_lines.yaml")
 HELP = [("--help",), ("--version",), *((verb, "--help") for verb in NAMES)]
 SLOW = ("torch", "transformers", "peft")  # to import
 PROGRAM = f"""
@@ -112,14 +79,14 @@ class Stopping:
         sys.exit(line)
 from flip_flop.cli.main import main
 codes = []
-for words in {[*HELP, *(words for words, _ in TYPED_WRONG)]!r}:
+for words in {[*HELP, *map(shlex.split, TYPED_WRONG)]!r}:
     sys.argv = ["flip-flop", *words]
     try:
         main()
     except SystemExit as stop:
         codes.append(stop.code or 0)
 lines = []
-for words in {[words for words, _ in FIRST]!r}:
+for words in {[*map(shlex.split, FIRST)]!r}:
     sys.argv, sys.stderr = ["flip-flop", *words], Stopping()
     try:
         main()
@@ -139,10 +106,10 @@ def test_help_errors_of_options_and_first_lines_are_printed_before_torch_is_impo
     assert done.returncode == 0, done.stderr
     codes, first, seconds, imported = json.loads(done.stdout.splitlines()[-1])
     assert codes == [0] * len(HELP) + [2] * len(TYPED_WRONG)
-    assert first == [line for _, line in FIRST]
+    assert first == list(FIRST.values())
     assert all(f"\n  {verb} " in done.stdout for verb in NAMES)
     lines = [line for line in done.stderr.splitlines() if line.startswith(("E-", "Error: "))]
-    for line, (words, begun) in zip(lines, TYPED_WRONG, strict=True):
+    for line, (words, begun) in zip(lines, TYPED_WRONG.items(), strict=True):
         assert line.startswith(begun), words
     assert imported == []
     assert seconds < 5
