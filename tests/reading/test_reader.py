@@ -9,12 +9,10 @@ import pytest
 
 from flip_flop import Task, Template
 from flip_flop.reading import AnswerFormat, Reader, limits
+from tests.cases import read_cases, read_groups
 from tests.refused import refused
 
-LETTERS, YES = ("A", "B", "C", "D"), ("No", "Yes")
-SENTIMENT = ("negative", "neutral", "positive")
-TEN, FIVE = tuple(map(str, range(1, 11))), tuple(map(str, range(1, 6)))
-ANSWERS, TIE = ("Answer A", "Answer B"), ("A", "B", "tie")
+YES = ("No", "Yes")
 CASES = Path(__file__).parents[3] / "shared" / "cases" / "readings.jsonl"
 
 
@@ -23,100 +21,12 @@ def label(text, choices):
     return None if answer is None else choices[answer]
 
 
-@pytest.mark.parametrize(
-    ("text", "choices", "answer"),
-    [
-        ("**Final Answer:** B", LETTERS, "B"),
-        ("The correct answer is (C).", LETTERS, "C"),
-        ("Final verdict: [[A]]", LETTERS, "A"),
-        ("I think [[A]]", LETTERS, "A"),
-        ("Answer: Yes\nExplanation: no rain", YES, "Yes"),
-        ("Rating: [[8]]", TEN, "8"),
-        ("Grade: 4 (good)", FIVE, "4"),
-        ("答案是B。", LETTERS, "B"),
-        ("La réponse est B", LETTERS, "B"),
-        ("The answer is A, not B.", LETTERS, "A"),
-        ("The answer is not entailment", ("entailment", "not entailment"), "not entailment"),
-        ("Answer: A ... Final answer: B", LETTERS, "B"),
-        ("A. Final answer: B", LETTERS, "B"),
-        ("Verdict: A\nVerdict: B", LETTERS, None),
-        ("A is longer. Verdict: B", LETTERS, None),
-        ("The answer isn't A.", LETTERS, None),
-        ("The answer is either A or B.", LETTERS, None),
-    ],
-)
-def test_stated_answer_is_read_and_a_final_one_wins(text, choices, answer):
-    assert label(text, choices) == answer
+@pytest.mark.parametrize("case", read_groups("reading/answers.yaml"))
+def test_answer_of_a_text(case):
+    assert label(case["text"], tuple(case["choices"])) == case["answer"]
 
 
-@pytest.mark.parametrize(
-    ("text", "choices", "answer"),
-    [
-        ("```\nB\n```", LETTERS, "B"),
-        ('{"answer": "B", "confidence": 0.7}', LETTERS, "B"),
-        ('Here you go: {"verdict": "yes"}', YES, "Yes"),
-        ('{"reasoning": "A is good", "winner": "B"}', LETTERS, "B"),
-        ('```json\n{"label": "positive"}\n```', SENTIMENT, "positive"),
-        ('{"positive": 0.9, "negative": 0.1}', SENTIMENT, None),
-        ("<verdict>B</verdict>", LETTERS, "B"),
-        ("Both are short. <answer>Yes</answer>", YES, "Yes"),
-        ("<answer>A</answer><answer>B</answer>", LETTERS, None),
-        ("\\boxed{\\text{No}}", YES, "No"),
-        ("Assistant\n\n> “Yes”", YES, "Yes"),
-    ],
-)
-def test_wrappers_around_an_answer_are_removed(text, choices, answer):
-    assert label(text, choices) == answer
-
-
-@pytest.mark.parametrize(
-    ("text", "choices", "answer"),
-    [
-        ("A", ANSWERS, "Answer A"),
-        ("Response B is better", ANSWERS, "Answer B"),
-        ("option c.", LETTERS, "C"),
-        ("Tie", TIE, "tie"),
-        ("8/10", TEN, "8"),
-        ("8/10", FIVE, None),
-        ("4/5", FIVE, "4"),
-        ("Score: 7.0 out of 10", TEN, "7"),
-        ("3.5", FIVE, None),
-        ("7~8", TEN, None),
-        ("2 to 3", FIVE, None),
-        ("A > B", LETTERS, None),
-        ("Ａ）", LETTERS, "A"),
-        ("İYİ.", ("kötü", "iyi"), "iyi"),
-        ("HAYIR", ("Hayır", "Evet"), "Hayır"),
-        ("kir", ("kır", "kir"), "kir"),
-        ("No doubt, yes.", YES, None),
-    ],
-)
-def test_names_of_options_grades_and_ranges(text, choices, answer):
-    assert label(text, choices) == answer
-
-
-@pytest.mark.parametrize(
-    ("text", "number"),
-    [
-        ("The result is 2**5", None),
-        ("It is 3*sqrt(16)", None),
-        ("x = ±3", None),
-        ("It is 2 pi", None),
-        ("2n + 1", None),
-        ("3 + 4", None),
-        ("3 + 4 = 7", "7"),
-        ("5 to 7", None),
-        ("7 out of 10", None),
-        ("COVID-19", None),
-        ("($5)", None),
-        ("-₹500", "-500"),
-        ("It is \\$12{,}750.", "12750"),
-        ("\\boxed{$9{,}500} for 3 shops", "9500"),
-        ('{"answer": 42, "confidence": 0.5}', "42"),
-        ("**51** because of this", "51"),
-        ("60 km/h", "60"),
-    ],
-)
+@pytest.mark.parametrize(("text", "number"), read_cases("reading/numbers.yaml").items())
 def test_number_that_is_a_piece_of_something_else_is_unread(text, number):
     assert Reader("number").read(text).answer == number
 
