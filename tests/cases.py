@@ -20,3 +20,8 @@ def read_groups(file):
         for group, cases in read_cases(file).items()
         for number, case in enumerate(cases, 1)
     ]
+
+
+def read_list(file, name):
+    """The cases of a list, each named by one of its values."""
+    return [pytest.param(case, id=case[name]) for case in read_cases(file)]

@@ -369,10 +369,7 @@ def test_fewer_top_logprobs_are_requested_as_the_server_allows(served, task, wor
     assert silent.record.scoring["adapted"] == theirs.record.scoring["adapted"] == {"top_logprobs": 5}
 
 
-RANKS = read_cases("evaluation/first_tokens.yaml")
-
-
-@pytest.mark.parametrize("case", RANKS)
+@pytest.mark.parametrize("case", read_cases("evaluation/first_tokens.yaml"))
 def test_answers_rank_by_the_probability_of_all_tokens_that_begin_them(case):
     scores = first_token_scores([tuple(pair) for pair in case["top"]], case["choices"], "")
     assert np.argsort(scores).tolist()[::-1] == case["order"]

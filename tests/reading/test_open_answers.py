@@ -11,7 +11,7 @@ from flip_flop.errors import InputError
 from flip_flop.reading import AnswerFormat, latex
 from flip_flop.reading.numbers import numbers
 from flip_flop.reading.texts import text_key
-from tests.cases import read_cases
+from tests.cases import read_list
 from tests.evaluation.test_open_answers import grouped
 from tests.refused import refused
 
@@ -75,7 +75,7 @@ def test_equal_numbers_have_equal_keys(number):
     assert NUMBER.key(str(number + 1)) != NUMBER.key(str(number))
 
 
-@pytest.mark.parametrize("case", read_cases("reading/keys.yaml"))
+@pytest.mark.parametrize("case", read_list("reading/keys.yaml", "text"))
 def test_numbers_that_can_be_read_in_several_ways_have_no_key(case):
     assert numbers(case["text"]) == case["keys"]
 

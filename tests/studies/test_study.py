@@ -9,7 +9,8 @@ from flip_flop import F2CConfig
 from flip_flop.paper.data.catalog import catalog_names
 from flip_flop.paper.study import GridCell, Study, Subsets, expand, load_study, narrow, release_settings, study_names
 from flip_flop.tasks.loading import embedded_task
-from flip_flop.training.config import make_config
+from flip_flop.training import F2CConfig, make_config
+from tests.cases import read_list
 from tests.refused import refused
 
 QWEN, LLAMA = "Qwen/Qwen2.5-3B-Instruct", "meta-llama/Llama-3.2-3B-Instruct"
@@ -73,48 +74,12 @@ def test_later_layers_of_settings_win(tmp_path):
     assert load(tmp_path, ABLATION.replace("methods: [", "# [")).methods[-2:] == ("frozen", "wide")
 
 
-@pytest.mark.parametrize(
-    ("text", "old", "new", "hint"),
-    [
-        (ABLATION, "frozen: {method: f2c", "f2c: {method: f2c", "'f2c' is a method"),
-        (ABLATION, "frozen: {method: f2c", "a:b: {method: f2c", "should match pattern"),
-        (ABLATION, "frozen: {method: f2c", "frozen: {method: f2", "'f2c'"),
-        (ABLATION, "frozen: {method: f2c, title", "frozen: {title", "has no method"),
-        (ABLATION, "frozen, f2c, wide]", "frozn]", "'frozen'"),
-        (ABLATION, '"#123456"', "red", "should match pattern"),
-        (ABLATION, "lora-r: 4", "seed: 4", "seeds"),
-        (ABLATION, "tasks: {rte: {lora_dropout: 0}}", "tasks: {rt: {lora_dropout: 0}}", "'rte'"),
-        (ABLATION, "lora-r: 4", "chat-template: 'off'", "Set it for all methods, under settings or settings, tasks."),
-        (ABLATION, "{rte: {lora_dropout: 0}}", "{rte: {too_long: skip}}", "too_long is set for one method"),
-        (GOOD, "jsd-weight: 0.5", "backend: padded", "the base would be scored without it"),
-        (ABLATION, "eval_limit: 5", "eval_limit: 0", "greater than or equal to 1"),
-        (ABLATION, "audit_held_out: true", "audit_held_out: 1", "a valid boolean"),
-        (ABLATION, "eval_limit: 5", "cross: [rte]", "two studies"),
-        (GOOD, "name: mine", "nme: mine", "'name'"),
-        (GOOD, "name: mine", "name: a/b", "should match"),
-        (GOOD, "name: mine", "name: Logs", "another name"),
-        (GOOD, "name: mine", "name: study1", "another name"),
-        (GOOD, "[rte, tasks/mine.yaml]", "[]", "at least 1"),
-        (GOOD, "[rte, tasks/mine.yaml]", "rte", "a valid tuple"),
-        (GOOD, "[3, 5]", "[3, -5]", "equal to 0"),
-        (GOOD, "[3, 5]", "[3, yes]", "a valid integer"),
-        (GOOD, "[3, 5]", "[3, 4294967296]", "equal to 4294967295"),
-        (GOOD, "rte: {train_first", "rt: {train_first", "'rte'"),
-        (GOOD, "train_first: [2, all]", "train_first: [1]", "equal to 2"),
-        (GOOD, "train_first: [2, all]", "first: [2]", "unknown key 'first'"),
-        (GOOD, "learning_rate: 1e-4", "method: cce", "methods"),
-        (GOOD, "methods: {f2c", "methods: {base", "swarm"),
-        (GOOD, "methods: {f2c", "methods: {cce", "settings, methods: there is no 'cce'. Known: f2c."),
-        (GOOD, "[base, f2c]", "[]", "at least 1"),
-        (GOOD, "{f2c: {learning_rate: 2e-4, jsd-weight: 0.5}}", "{f2c: 3}", "a valid dictionary"),
-        (GOOD, "limit: 7", "limit: 7\nlimit: 8", "line 12"),
-        (GOOD, "limit: 7", "protocol: realease", "'release'"),
-    ],
-)
-def test_invalid_study_file_is_refused_in_one_line(tmp_path, text, old, new, hint):
-    assert old in text
-    line = refused("E-STUDY: ", load, tmp_path, text.replace(old, new))
-    assert hint in line
+@pytest.mark.parametrize("case", read_list("studies/invalid_studies.yaml", "hint"))
+def test_invalid_study_file_is_refused_in_one_line(tmp_path, case):
+    text = {"GOOD": GOOD, "ABLATION": ABLATION}[case["file"]]
+    assert case["old"] in text
+    line = refused("E-STUDY: ", load, tmp_path, text.replace(case["old"], case["new"]))
+    assert case["hint"] in line
     assert str(tmp_path / "mine.yaml") in line
 
 

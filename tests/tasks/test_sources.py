@@ -27,7 +27,7 @@ from flip_flop.hub import check_model_name
 from flip_flop.tasks import FileSource, HubSource, RowsSource, Task, load_file
 from flip_flop.tasks.readers import read_csv_rows
 from flip_flop.tasks.sources import as_source
-from tests.cases import read_cases
+from tests.cases import read_list
 from tests.refused import refused
 
 
@@ -322,7 +322,6 @@ with io.BytesIO() as written:
     pyarrow.parquet.write_table(pa.table([[1], [2]], names=["a", "a"]), written)
     TWO_COLUMNS = written.getvalue()
 
-MISTAKES = read_cases("tasks/source_mistakes.yaml")
 MADE_MISTAKES = {
     "a long cell": (
         "a.csv",
@@ -344,7 +343,7 @@ def assert_rejected(folder, name, content, code, words):
     assert refusal.value.hint
 
 
-@pytest.mark.parametrize("case", MISTAKES, ids=[case["words"] for case in MISTAKES])
+@pytest.mark.parametrize("case", read_list("tasks/source_mistakes.yaml", "words"))
 def test_an_invalid_file_is_rejected_with_its_place(tmp_path, case):
     content = case["content"].encode(case.get("encoding", "utf-8"))
     assert_rejected(tmp_path, case["file"], content, case["code"], case["words"])

@@ -28,7 +28,7 @@ from flip_flop.tasks import (
     require_templates_for_training,
 )
 from flip_flop.tasks.loading import read_task_file
-from tests.cases import read_cases
+from tests.cases import read_list
 from tests.refused import refused
 
 PLAIN, TERSE = (
@@ -437,10 +437,9 @@ PARTS = {
     "DATA": "data: {train: unlabelled.jsonl, test: labelled.csv}",
     "TEMPLATES": GOOD[GOOD.index("templates:") :],
 }
-MISTAKES = read_cases("tasks/task_mistakes.yaml")
 
 
-@pytest.mark.parametrize("case", MISTAKES, ids=[case["words"] for case in MISTAKES])
+@pytest.mark.parametrize("case", read_list("tasks/task_mistakes.yaml", "words"))
 def test_a_mistake_in_a_task_file_is_rejected_with_its_place(tmp_path, case):
     old = PARTS.get(case["old"], case["old"])
     assert old in GOOD
