@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from flip_flop.paper.data.catalog import catalog_entry, catalog_names
+from tests.cases import read_cases
 
 NUM_TRAIN, NUM_TEST = 60, 23
 CSV_FILES = tuple(catalog_entry("storycloze").files.values())
@@ -27,6 +28,7 @@ def make_row(name, n):
     wsc = {"span1_index": 0, "span2_index": 3, "span1_text": f"Ann{n}", "span2_text": "she"}
     copa = {"choice1": f"It rained {n} times.", "choice2": f"It was dry {n} times."}
     wic = {"word": "bank", "sentence1": f"A bank, {n}.", "sentence2": f"The bank, {n}."}
+    wic |= {"start1": 0, "start2": 0, "end1": 1, "end2": 1}
     ran = {"ctx_a": f"She ran {n} miles.", "ctx_b": "Then", "ctx": f"She ran {n} miles. Then"}
     endings = [f"{words} {n}" for words in ("she slept", "she ate", "it rained", "he swam")]
     source = {"source_id": "x", "split": "val", "split_type": "indomain"}
@@ -39,55 +41,14 @@ def make_row(name, n):
         "anli": {"uid": "", **nli, "label": n % 3, "reason": ""},
         "wsc": {"text": f"Ann{n} said that she left.", **wsc, **indexed},
         "copa": {"premise": f"Lawn {n} was wet.", **copa, "question": "cause" if n % 3 else "effect", **indexed},
-        "wic": wic | {"start1": 0, "start2": 0, "end1": 1, "end2": 1} | indexed,
+    }
+    other = {
+        "wic": wic | indexed,
         "winogrande": {"sentence": f"Gap {n}: _ won.", "option1": "Ann", "option2": "Bob", "answer": str(n % 2 + 1)},
         "hellaswag": {"ind": n, "activity_label": "Run", **ran, "endings": endings, **source, "label": str(n % 4)},
         "storycloze": {"InputStoryid": f"s{n}", **story, "AnswerRightEnding": n % 2 + 1},
     }
-    return rows[name.split("_")[0]]
-
-
-def _nli_texts(choices):
-    return [
-        ("b claim", "{{premise}} Then: {{hypothesis}}? ||| {{ answer_choices[label] }}", choices, True),
-        ("a truth", "{{hypothesis}} Given {{premise}}? ||| {{ answer_choices[label] }}", choices, True),
-        ("c other task", "Write on {{premise}} ||| {{hypothesis}}", "", False),
-    ]
-
-
-_STORY_ENDINGS = "{{sentence_quiz1}} ||| {{sentence_quiz2}}"
-# PromptSource's folder: names, texts, answers, whether it is the original task.
-_TEXTS = {
-    "super_glue/rte": _nli_texts("Yes ||| No"),
-    "super_glue/cb": _nli_texts("Yes ||| No ||| Maybe"),
-    "anli": _nli_texts("Yes ||| Maybe ||| No"),
-    "super_glue/wsc.fixed": [
-        ("p is", "{{text}} {{span2_text}} is {{span1_text}}? ||| {{ answer_choices[label] }}", "No ||| Yes", True),
-        ("mean", "{{span1_text}} in: {{text}} ||| {{ answer_choices[label] }}", "False ||| True", True),
-    ],
-    "super_glue/copa": [
-        ("which", "{{premise}} {{question}}? ||| {{ answer_choices[label] }}", "{{choice1}} ||| {{choice2}}", True),
-        ("other", "{{question}} of {{premise}}", "{{choice1}} ||| {{choice2}}", True),
-        ("causes", "{% if question == 'cause' %}Why? {{premise}}{% endif %}", "{{choice1}} ||| {{choice2}}", True),
-    ],
-    "super_glue/wic": [
-        ("same", "{{sentence1}} {{sentence2}} {{word}}? ||| {{ answer_choices[label] }}", "No ||| Yes", True),
-        ("sense", "{{word}}: {{sentence1}} {{sentence2}}", "False ||| True", True),
-    ],
-    "winogrande/winogrande_xl": [
-        ("gap", "{{sentence}} Who? ||| {{answer_choices[answer | int - 1]}}", "{{option1}} ||| {{option2}}", True),
-        ("fill", "Fill: {{sentence}}", "{{option1}} ||| {{option2}}", True),
-    ],
-    "hellaswag": [
-        ("ends", "{{ctx}} ... ||| {{answer_choices[label | int()]}}", "{{endings | join(' ||| ')}}", True),
-        ("drawn", "{{ ['So', 'Thus', 'Now'] | choice }}: {{ctx}}", "{{endings | join(' ||| ')}}", True),
-        ("numbered", "{{ctx}} {{endings[0]}}", "Ending 1 ||| Ending 2 ||| Ending 3 ||| Ending 4", True),
-    ],
-    "story_cloze/2016": [
-        ("next", "{{input_sentence_4}} Next? ||| {{answer_choices[answer_right_ending - 1]}}", _STORY_ENDINGS, True),
-        ("end", "{{input_sentence_2}} {{input_sentence_3}} The end:", _STORY_ENDINGS, True),
-    ],
-}
+    return (rows | other)[name.split("_")[0]]
 
 
 def write_rows(path, rows):
@@ -126,27 +87,31 @@ def write_story_cloze(folder):
 
 
 def write_promptsource(folder):
-    for place, templates in _TEXTS.items():
+    for place, templates in read_cases("paper/made_templates.yaml").items():
         path = folder / place / "templates.yaml"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(templates_yaml(place, templates), encoding="utf-8")
     return folder
 
 
-def templates_yaml(place, templates):
-    entries = [
-        f"""\
+TEMPLATE = """\
   id-{number}: !Template
-    answer_choices: {f'"{choices}"' if choices else "null"}
+    answer_choices: {choices}
     id: id-{number}
     jinja: "{text}"
-    metadata: !TemplateMetadata {{choices_in_prompt: false, metrics: [Accuracy], original_task: {str(own).lower()}}}
+    metadata: !TemplateMetadata {{choices_in_prompt: false, metrics: [Accuracy], original_task: {original}}}
     name: {name}
     reference: ''
 """
-        for number, (name, text, choices, own) in enumerate(templates)
-    ]
-    return f"dataset: {place.split('/')[0]}\ntemplates:\n{''.join(entries)}"
+
+
+def templates_yaml(place, templates):
+    lines = [f"dataset: {place.split('/')[0]}\ntemplates:\n"]
+    for number, template in enumerate(templates):
+        choices = f'"{template["choices"]}"' if template["choices"] else "null"
+        original = str(template["original"]).lower()
+        lines.append(TEMPLATE.format(**template | {"number": number, "choices": choices, "original": original}))
+    return "".join(lines)
 
 
 def make_datasets(folder):

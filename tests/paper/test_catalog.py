@@ -173,7 +173,9 @@ def test_show_prints_source_labels_splits_and_templates(flip_flop, made, argumen
 
 @pytest.mark.slow
 def test_check_succeeds_if_differences_have_reasons(flip_flop, made):
-    ten = [(f"t{number}", f"{number} {{{{sentence1}}}} {{{{sentence2}}}}", "No ||| Yes", True) for number in range(10)]
+    texts = [f"{number} {{{{sentence1}}}} {{{{sentence2}}}}" for number in range(10)]
+    same = {"choices": "No ||| Yes", "original": True}
+    ten = [{"name": f"t{number}", "text": text} | same for number, text in enumerate(texts)]
     (made.promptsource / "super_glue/wic/templates.yaml").write_text(templates_yaml("super_glue/wic", ten))
     result = flip_flop("tasks", "check", "wic", "storycloze", "--hub-mirror", made.mirror)
     assert (result.code, result.err) == (0, "")
