@@ -43,34 +43,38 @@ def write_run(folder, name, scores, gold, templates, *, labels, method=None, **e
     ids = tuple(f"test-{i:04d}" for i in range(len(scores)))
     adapter = {"path": f"demo/train-{method}/adapter", "digest": "9e" * 32, "method": method} if method else None
     command = f"flip-flop audit --model demo/model --task demo --out demo/{name}"
+    written = []
+    for index, (template, jinja, choices) in enumerate(templates):
+        levels = {factor: each[index] for factor, each in factors.items()}
+        written.append({"name": template, "jinja": jinja, "answer_choices": choices, "digest": "ab" * 32} | levels)
+    task = {
+        "name": extra.get("task", "demo_reviews"),
+        "labels": list(labels),
+        "label_names": list(extra.get("label_names", ())),
+        "digest": extra.get("digest", "4d1f" * 16),
+        "split": extra.get("split", "test"),
+        "instances_digest": extra.get("instances_digest", ""),
+        "has_gold": bool((gold >= 0).all()),
+        "templates": written,
+    }
+    task |= {
+        "f1": "binary" if scores.shape[2] == 2 else "macro",
+        "data": {"source": "embedded", "sha256": "77" * 32},
+        "held_out_templates": list(extra.get("held_out", ())),
+    }
+    model = {
+        "name": extra.get("model", "demo/model"),
+        "digest": extra.get("model_digest", "c0ffee" * 10 + "c0ff"),
+        "dtype": extra.get("dtype", "float32"),
+        "is_demo": extra.get("is_demo", True),
+    }
     record = {
         "kind": "audit",
         "flip_flop_version": "0.1.0",
         "command": command + (f" --adapter {adapter['path']}" if adapter else ""),
         "name": name,
-        "task": {
-            "name": extra.get("task", "demo_reviews"),
-            "labels": list(labels),
-            "label_names": list(extra.get("label_names", ())),
-            "digest": extra.get("digest", "4d1f" * 16),
-            "split": extra.get("split", "test"),
-            "instances_digest": extra.get("instances_digest", ""),
-            "has_gold": bool((gold >= 0).all()),
-            "templates": [
-                {"name": n, "jinja": jinja, "answer_choices": choices, "digest": "ab" * 32}
-                | {factor: levels[index] for factor, levels in factors.items()}
-                for index, (n, jinja, choices) in enumerate(templates)
-            ],
-            "f1": "binary" if scores.shape[2] == 2 else "macro",
-            "data": {"source": "embedded", "sha256": "77" * 32},
-            "held_out_templates": list(extra.get("held_out", ())),
-        },
-        "model": {
-            "name": extra.get("model", "demo/model"),
-            "digest": extra.get("model_digest", "c0ffee" * 10 + "c0ff"),
-            "dtype": extra.get("dtype", "float32"),
-            "is_demo": extra.get("is_demo", True),
-        },
+        "task": task,
+        "model": model,
         "adapter": adapter,
         "scoring": {"delimiter": " ", "chat_template": False, "backend": "padded", "bos": False},
         "seed": 0,

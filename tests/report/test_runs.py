@@ -64,36 +64,64 @@ def make_long(path):
 
 FILES = ("run.json", "metrics.json", "scores.npz", "instances.jsonl.gz")
 CODE = np.array([{"run": "code"}] * 40, dtype=object)  # opening it would run code
-DAMAGES = [
-    *((file, cut_or(content)) for file in FILES for content in (None, b"PK\x03\x04", b"\x93NUMPY\x01\x00", b"text")),
-    ("metrics.json", change(mean_f1="<b>")),
-    ("metrics.json", change(observed_agreement=True)),
-    ("metrics.json", change(f1_std=[0.1])),
-    ("metrics.json", change(label_shares=[0.5])),
-    ("metrics.json", change(label_shares_per_template={"plain": [0.5, 0.5]})),
-    ("metrics.json", change(f1_per_template=None)),
-    ("metrics.json", change(intervals={"mean_f1": [0.1]})),
-    ("metrics.json", change(own_label_mass_per_template={"plain": 0.1})),
-    ("metrics.json", change(preferred_tokens_per_template={"plain": [1]})),
-    ("metrics.json", change(preferred_tokens_per_template={"other": ["a"]})),
-    ("run.json", change(task="absent")),
-    ("run.json", change(model="absent")),
-    ("run.json", change(scoring="absent")),
-    ("run.json", change(task={"name": "x"})),
-    ("scores.npz", change_arrays(gold=CODE)),
-    ("scores.npz", change_arrays(scores=np.full((40, 8, 2), np.nan, np.float32))),
-    ("scores.npz", change_arrays(scores=np.zeros((40, 8), np.float32))),
-    ("instances.jsonl.gz", change_lines(lambda lines: lines[::-1])),
-    ("instances.jsonl.gz", change_lines(lambda lines: [*lines[:3], b"x" * 100])),
+WRONG_METRICS = [
+    {"mean_f1": "<b>"},
+    {"observed_agreement": True},
+    {"f1_std": [0.1]},
+    {"label_shares": [0.5]},
+    {"label_shares_per_template": {"plain": [0.5, 0.5]}},
+    {"f1_per_template": None},
+    {"intervals": {"mean_f1": [0.1]}},
+    {"own_label_mass_per_template": {"plain": 0.1}},
+    {"preferred_tokens_per_template": {"plain": [1]}},
+    {"preferred_tokens_per_template": {"other": ["a"]}},
 ]
+WRONG_RECORDS = [{"task": "absent"}, {"model": "absent"}, {"scoring": "absent"}, {"task": {"name": "x"}}]
+NAN = np.full((40, 8, 2), np.nan, np.float32)
+WRONG_ARRAYS = [{"gold": CODE}, {"scores": NAN}, {"scores": np.zeros((40, 8), np.float32)}]
+
+
+@pytest.fixture
+def assert_broken(make_run):
+    """Check that a run with this file damaged is refused as broken."""
+
+    def check(file, damage):
+        run = make_run()
+        damage(run / file)
+        rejected("E-RUN-BROKEN", run, file)
+
+    return check
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("file", "damage"), DAMAGES)
-def test_a_damaged_file_of_a_run_is_broken(make_run, file, damage):
-    run = make_run()
-    damage(run / file)
-    rejected("E-RUN-BROKEN", run, file)
+@pytest.mark.parametrize("content", [None, b"PK\x03\x04", b"\x93NUMPY\x01\x00", b"text"])
+@pytest.mark.parametrize("file", FILES)
+def test_a_file_that_is_cut_short_or_another_is_broken(assert_broken, file, content):
+    assert_broken(file, cut_or(content))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("changes", WRONG_METRICS, ids=json.dumps)
+def test_a_metric_of_another_form_is_broken(assert_broken, changes):
+    assert_broken("metrics.json", change(**changes))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("changes", WRONG_RECORDS, ids=json.dumps)
+def test_a_record_without_its_parts_is_broken(assert_broken, changes):
+    assert_broken("run.json", change(**changes))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arrays", WRONG_ARRAYS)
+def test_arrays_of_another_form_are_broken(assert_broken, arrays):
+    assert_broken("scores.npz", change_arrays(**arrays))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("changes", [lambda lines: lines[::-1], lambda lines: [*lines[:3], b"x" * 100]])
+def test_instances_in_another_order_or_form_are_broken(assert_broken, changes):
+    assert_broken("instances.jsonl.gz", change_lines(changes))
 
 
 @pytest.mark.slow
