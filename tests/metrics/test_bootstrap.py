@@ -54,14 +54,38 @@ def weighted_kappa(predictions, weights):
     return (observed - by_chance) / (1 - by_chance)
 
 
+def weighted_agreement(data, weights):
+    return weights @ [oracle.agreement_of_instance(row) for row in data.predictions.tolist()]
+
+
+def weighted_accuracy(data, weights):
+    return weights @ (data.predictions == data.gold[:, None]).mean(axis=1)
+
+
+def weighted_mean_f1(data, weights):
+    return np.mean([weighted_f1(column, data.gold, weights) for column in data.predictions.T], axis=0)
+
+
+def weighted_vote_f1(data, weights):
+    return weighted_f1([oracle.majority_vote(rows) for rows in data.scores.tolist()], data.gold, weights)
+
+
+def weighted_ensemble_f1(data, weights):
+    return weighted_f1([oracle.ensemble(rows) for rows in data.scores.tolist()], data.gold, weights)
+
+
+def weighted_posix(data, weights):
+    return weights @ [oracle.posix([rows]) for rows in data.scores.tolist()]
+
+
 WEIGHTED = {
-    "observed_agreement": lambda data, w: w @ [oracle.agreement_of_instance(row) for row in data.predictions.tolist()],
-    "accuracy": lambda data, w: w @ (data.predictions == data.gold[:, None]).mean(axis=1),
-    "fleiss_kappa": lambda data, w: weighted_kappa(data.predictions, w),
-    "mean_f1": lambda data, w: np.mean([weighted_f1(each, data.gold, w) for each in data.predictions.T], axis=0),
-    "vote_f1": lambda data, w: weighted_f1([oracle.majority_vote(each) for each in data.values.tolist()], data.gold, w),
-    "ensemble_f1": lambda data, w: weighted_f1([oracle.ensemble(each) for each in data.values.tolist()], data.gold, w),
-    "posix": lambda data, w: w @ [oracle.posix([each]) for each in data.values.tolist()],
+    "observed_agreement": weighted_agreement,
+    "accuracy": weighted_accuracy,
+    "fleiss_kappa": lambda data, weights: weighted_kappa(data.predictions, weights),
+    "mean_f1": weighted_mean_f1,
+    "vote_f1": weighted_vote_f1,
+    "ensemble_f1": weighted_ensemble_f1,
+    "posix": weighted_posix,
 }
 
 
