@@ -186,13 +186,27 @@ def test_the_hint_for_a_damaged_checkpoint_names_one_that_can_be_used(tmp_path, 
     assert adapter_bytes(out) == adapter_bytes(whole)
 
 
+def remove_adapter(out):
+    shutil.rmtree(out / "adapter")
+
+
+def remove_adapter_and_manifest(out):
+    remove_adapter(out)
+    (out / "MANIFEST.json").unlink()
+
+
+def remove_checkpoints(out):
+    shutil.rmtree(out / "checkpoints")
+    change_digit(out / "run.json")
+
+
 FINISHED = {
-    "no adapter": lambda out: shutil.rmtree(out / "adapter"),
-    "no adapter, no manifest": lambda out: (shutil.rmtree(out / "adapter"), (out / "MANIFEST.json").unlink()),
+    "no adapter": remove_adapter,
+    "no adapter, no manifest": remove_adapter_and_manifest,
     "half of the adapter": lambda out: os.truncate(out / "adapter" / "adapter_model.safetensors", 300),
     "half of the record": lambda out: os.truncate(out / "run.json", 300),
     "half of the manifest": lambda out: os.truncate(out / "MANIFEST.json", 100),
-    "no checkpoint": lambda out: (shutil.rmtree(out / "checkpoints"), change_digit(out / "run.json")),
+    "no checkpoint": remove_checkpoints,
 }
 
 

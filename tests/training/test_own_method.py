@@ -198,25 +198,22 @@ def test_random_draws_depend_only_on_seed_purpose_epoch_and_id(tmp_path):
     assert len({*drawn[0].values(), *drawn[1].values()}) == 4
 
 
-SCALAR = "returned .* Return a dict of scalar tensors by name"
-INVALID_LOSSES = {
-    "no gold label": (
-        lambda instance: {"x": instance.nll(instance.gold).mean()},
-        "label None of instance .* uses_labels",
-    ),
-    "label 2 of 2": (lambda instance: {"x": instance.nll(2).mean()}, "label 2 of instance .* Labels are 0 to 1"),
-    "label -1": (lambda instance: {"x": instance.answer_log_probs(-1)[0].mean()}, "label -1"),
+REDUCTION = "asks for the reduction 'total'. Known: mean, sum"
+# name: (a term of the loss, words of the error)
+INVALID_LABELS = {
+    "no gold label": (lambda instance: instance.nll(instance.gold), "label None of instance .* uses_labels"),
+    "label 2 of 2": (lambda instance: instance.nll(2), "label 2 of instance .* Labels are 0 to 1"),
+    "label -1": (lambda instance: instance.answer_log_probs(-1)[0], "label -1"),
     "another reduction": (
-        lambda instance: {"x": instance.nll(0, "total").mean()},
-        "asks for the reduction 'total'. Known: mean, sum",
+        lambda instance: instance.nll(0, "total"),
+        REDUCTION,
     ),
-    "nothing": (lambda instance: None, SCALAR),
-    "tensor": (lambda instance: instance.nll(0).mean(), SCALAR),
-    "number": (lambda instance: {"x": 1.0}, SCALAR),
-    "vector": (lambda instance: {"x": instance.nll(0)}, SCALAR),
-    "key of the log": (lambda instance: {"learning_rate": instance.nll(0).mean()}, "a term 'learning_rate'"),
-    "case": (lambda instance: {"case_1": instance.nll(0).mean()}, "a term 'case_1'"),
-    "number as a name": (lambda instance: {1: instance.nll(0).mean()}, "a term 1"),
+}
+NO_TERMS = {
+    "nothing": lambda instance: None,
+    "tensor": lambda instance: instance.nll(0).mean(),
+    "number": lambda instance: {"x": 1.0},
+    "vector": lambda instance: {"x": instance.nll(0)},
 }
 
 
@@ -225,10 +222,23 @@ def make_own(tmp_path, loss, **changes):
     return make_trainer(tmp_path, method=method, **changes)
 
 
-@pytest.mark.parametrize("loss", INVALID_LOSSES)
-def test_invalid_loss_is_refused(untyped, tmp_path, loss):
-    function, words = INVALID_LOSSES[loss]
-    refused(f"E-CONFIG: .*{words}", make_own(tmp_path, function).train)
+@pytest.mark.parametrize("name", INVALID_LABELS)
+def test_term_of_an_invalid_label_is_refused(untyped, tmp_path, name):
+    term, words = INVALID_LABELS[name]
+    own = make_own(tmp_path, lambda instance: {"x": term(instance).mean()})
+    refused(f"E-CONFIG: .*{words}", own.train)
+
+
+@pytest.mark.parametrize("name", NO_TERMS)
+def test_loss_without_scalar_terms_is_refused(untyped, tmp_path, name):
+    words = "returned .* Return a dict of scalar tensors by name"
+    refused(f"E-CONFIG: .*{words}", make_own(tmp_path, NO_TERMS[name]).train)
+
+
+@pytest.mark.parametrize(("name", "words"), [("learning_rate", "'learning_rate'"), ("case_1", "'case_1'"), (1, "1")])
+def test_term_with_a_name_of_the_log_is_refused(untyped, tmp_path, name, words):
+    own = make_own(tmp_path, lambda instance: {name: instance.nll(0).mean()})
+    refused(f"E-CONFIG: .*a term {words}", own.train)
 
 
 @pytest.mark.parametrize("factor", [float("nan"), float("inf")])
