@@ -85,12 +85,14 @@ SHAPE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "i
 CONTEXT = {"max_position_embeddings": 256, "bos_token_id": 0, "eos_token_id": 0}
 GROUPED = SHAPE | CONTEXT | {"num_key_value_heads": 2}
 ONE_KEY_HEAD = SHAPE | CONTEXT | {"num_key_value_heads": 1}
+TIED = GROUPED | {"tie_word_embeddings": True}
+GPT_2 = CONTEXT | {"n_embd": 32, "n_layer": 2, "n_head": 4}
 CONFIGS = {
-    "qwen2": (Qwen2Config, GROUPED | {"tie_word_embeddings": True}),
+    "qwen2": (Qwen2Config, TIED),
     "llama": (LlamaConfig, GROUPED),
     "gpt_neox": (GPTNeoXConfig, SHAPE | CONTEXT),
-    "gpt2": (GPT2Config, CONTEXT | {"n_embd": 32, "n_layer": 2, "n_head": 4}),
-    "qwen3": (Qwen3Config, GROUPED | {"head_dim": 12, "tie_word_embeddings": True}),
+    "gpt2": (GPT2Config, GPT_2),
+    "qwen3": (Qwen3Config, TIED | {"head_dim": 12}),
     "mistral": (MistralConfig, ONE_KEY_HEAD | {"sliding_window": None}),
     "gemma": (GemmaConfig, ONE_KEY_HEAD | {"head_dim": 16, "pad_token_id": None}),
 }

@@ -54,54 +54,57 @@ def made(config):
     return model if isinstance(config, FLOAT32_ONLY) else in_float64(model)
 
 
+def with_window(length):
+    return GROUPED | {"max_position_embeddings": 256, "sliding_window": length}
+
+
+def with_growing_positions(original):
+    rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
+    return GROUPED | {"max_position_embeddings": original, "rope_parameters": rope}
+
+
 def sliding(window):
-    return MistralConfig(**GROUPED, max_position_embeddings=256, sliding_window=window)
+    return MistralConfig(**with_window(window))
 
 
 def dynamic(original):
-    rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
-    return LlamaConfig(**GROUPED, max_position_embeddings=original, rope_parameters=rope)
+    return LlamaConfig(**with_growing_positions(original))
 
 
+NARROW = GROUPED | {"head_dim": 12}
+CONVOLUTION = GROUPED | {"layer_types": ["conv", "full_attention"]}
+RECURRENT = GROUPED | {"lru_width": 32, "block_types": ["recurrent", "attention"]}
+OPT = SHAPE | {"ffn_dim": 48, "max_position_embeddings": 64, "word_embed_proj_dim": 32}
+DEEPSEEK = SHAPE | TOKENS | {"num_key_value_heads": 4, "q_lora_rank": 8, "kv_lora_rank": 8, "qk_rope_head_dim": 4}
+DEEPSEEK |= {"qk_nope_head_dim": 4, "v_head_dim": 6, "moe_intermediate_size": 16, "first_k_dense_replace": 1}
+DEEPSEEK |= {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 2, "topk_group": 1, "n_shared_experts": 1}
+PLACE = "its attention depends on the place in a row"
+WINDOW = "its attention window ends at 15 tokens, and the longest prompt with"
 REFUSED = {
-    "a window that bites": (lambda: sliding(15), "its attention window ends at 15 tokens, and the longest prompt with"),
-    "a decoder under another name than its prefix": (
-        lambda: Llama4TextConfig(**GROUPED, **LLAMA_4), "its attention depends on the place in a row"
-    ),
-    "an architecture that is not tested": (lambda: BloomConfig(**BLOOM), "'bloom' is not tested with packed rows"),
-    "softened logits": (lambda: Gemma2Config(**GROUPED, head_dim=12), "'gemma2' is not tested with packed rows"),
-    "a state space": (lambda: MambaConfig(**MAMBA), "it has layers of kind linear_attention"),
-    "a recurrence, and capped logits": (
-        lambda: RecurrentGemmaConfig(**GROUPED, lru_width=32, block_types=["recurrent", "attention"]),
-        "it has layers of kind",
-    ),
-    "layers that are not attention": (
-        lambda: Lfm2Config(**GROUPED, layer_types=["conv", "full_attention"]), "it has layers of kind conv",
-    ),
-}  # fmt: skip
+    "a window that bites": (MistralConfig, with_window(15), WINDOW),
+    "a decoder under another name than its prefix": (Llama4TextConfig, GROUPED | LLAMA_4, PLACE),
+    "an architecture that is not tested": (BloomConfig, BLOOM, "'bloom' is not tested with packed rows"),
+    "softened logits": (Gemma2Config, NARROW, "'gemma2' is not tested with packed rows"),
+    "a state space": (MambaConfig, MAMBA, "it has layers of kind linear_attention"),
+    "a recurrence, and capped logits": (RecurrentGemmaConfig, RECURRENT, "it has layers of kind"),
+    "layers that are not attention": (Lfm2Config, CONVOLUTION, "it has layers of kind conv"),
+}
 SERVED = {
-    "a window that does not bite": lambda: sliding(64),
-    "a window in some layers": lambda: Gemma3TextConfig(**GROUPED, head_dim=12, sliding_window=64),
-    "a window that is switched off": lambda: Qwen2Config(**GROUPED, sliding_window=8, use_sliding_window=False),
-    "positions that grow later": lambda: dynamic(64),
-    "learned positions with an offset": lambda: OPTConfig(
-        hidden_size=32, num_hidden_layers=2, num_attention_heads=4, ffn_dim=48, max_position_embeddings=64,
-        word_embed_proj_dim=32,
-    ),
-    "some layers without positions": lambda: SmolLM3Config(**GROUPED, no_rope_layers=[1, 0]),
-    "values of another width": lambda: DeepseekV3Config(
-        **SHAPE, **TOKENS, num_key_value_heads=4, q_lora_rank=8, kv_lora_rank=8, qk_rope_head_dim=4,
-        qk_nope_head_dim=4, v_head_dim=6, n_routed_experts=4, num_experts_per_tok=2, n_group=2, topk_group=1,
-        moe_intermediate_size=16, n_shared_experts=1, first_k_dense_replace=1,
-    ),
-}  # fmt: skip
+    "a window that does not bite": (MistralConfig, with_window(64)),
+    "a window in some layers": (Gemma3TextConfig, NARROW | {"sliding_window": 64}),
+    "a window that is switched off": (Qwen2Config, GROUPED | {"sliding_window": 8, "use_sliding_window": False}),
+    "positions that grow later": (LlamaConfig, with_growing_positions(64)),
+    "learned positions with an offset": (OPTConfig, OPT),
+    "some layers without positions": (SmolLM3Config, GROUPED | {"no_rope_layers": [1, 0]}),
+    "values of another width": (DeepseekV3Config, DEEPSEEK),
+}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", REFUSED)
 def test_unsupported_model_is_padded_exactly_with_one_warning(name, caplog):
-    config, words = REFUSED[name]
-    model, encoded = made(config()), instances(byte_bpe())
+    kind, settings, words = REFUSED[name]
+    model, encoded = made(kind(**settings)), instances(byte_bpe())
     for _ in range(2):
         assert_scores(model, score_instances(model, encoded, quiet=True).values, naive_scores(model, encoded))
     lines = [record.getMessage() for record in caplog.records if record.name == "flip_flop"]
@@ -115,7 +118,8 @@ def test_unsupported_model_is_padded_exactly_with_one_warning(name, caplog):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SERVED)
 def test_supported_model_is_packed_exactly(name, caplog):
-    model, encoded = made(SERVED[name]()), instances(byte_bpe())
+    kind, settings = SERVED[name]
+    model, encoded = made(kind(**settings)), instances(byte_bpe())
     assert choose_backend(model, encoded, "auto") == "packed"
     assert_scores(model, score_instances(model, encoded, quiet=True).values, naive_scores(model, encoded))
     assert not caplog.records

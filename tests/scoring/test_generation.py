@@ -29,19 +29,22 @@ TOKENS, LENGTH = {"vocab_size": 400, "bos_token_id": 0, "eos_token_id": 0}, 8
 DECODER = {"d_model": 32, "decoder_layers": 2, "decoder_ffn_dim": 48, "decoder_attention_heads": 4}
 ENCODER = {"encoder_layers": 1, "encoder_ffn_dim": 48, "encoder_attention_heads": 4}
 BOTH = TOKENS | DECODER | ENCODER | {"is_decoder": True, "is_encoder_decoder": False}
-WHISPER = {"max_target_positions": 256, "pad_token_id": 0, "decoder_start_token_id": 0}
+WHISPER = BOTH | {"max_target_positions": 256, "pad_token_id": 0, "decoder_start_token_id": 0}
 ROBERTA = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
 XMOD = ROBERTA | {"languages": ["en_XX"], "default_language": "en_XX", "pad_token_id": 0, "is_decoder": True}
 MINIMAX = {"num_local_experts": 4, "layer_types": ["linear_attention", "full_attention"], "head_dim": 8}
+RWKV = TOKENS | {"hidden_size": 32, "attention_hidden_size": 32, "num_hidden_layers": 2}
+XLSTM = TOKENS | {"hidden_size": 32, "num_heads": 4, "num_hidden_layers": 2, "chunk_size": 8}
+LLAMA = GROUPED | {"vocab_size": 400}
 ARCHITECTURES = {
-    "llama": lambda: LlamaConfig(**GROUPED, vocab_size=400),
-    "rwkv": lambda: RwkvConfig(**TOKENS, hidden_size=32, attention_hidden_size=32, num_hidden_layers=2),
-    "minimax": lambda: MiniMaxConfig(**GROUPED | MINIMAX, vocab_size=400),
-    "trocr": lambda: TrOCRConfig(**TOKENS | DECODER),
-    "bart": lambda: BartConfig(**BOTH),
-    "whisper": lambda: WhisperConfig(**BOTH | WHISPER),
-    "xlstm": lambda: xLSTMConfig(**TOKENS, hidden_size=32, num_heads=4, num_hidden_layers=2, chunk_size=8),
-    "xmod": lambda: XmodConfig(**XMOD | CONTEXT | {"vocab_size": 400}),
+    "llama": (LlamaConfig, LLAMA),
+    "rwkv": (RwkvConfig, RWKV),
+    "minimax": (MiniMaxConfig, LLAMA | MINIMAX),
+    "trocr": (TrOCRConfig, TOKENS | DECODER),
+    "bart": (BartConfig, BOTH),
+    "whisper": (WhisperConfig, WHISPER),
+    "xlstm": (xLSTMConfig, XLSTM),
+    "xmod": (XmodConfig, XMOD | CONTEXT | {"vocab_size": 400}),
 }
 TEMPLATES = tuple(
     Template(name, jinja, None)
@@ -70,7 +73,8 @@ def greedy(model, ids):
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_an_open_answer_does_not_depend_on_the_other_prompts_of_its_batch(name, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    model, tokenizer = random_model(ARCHITECTURES[name]()), byte_bpe()
+    kind, settings = ARCHITECTURES[name]
+    model, tokenizer = random_model(kind(**settings)), byte_bpe()
     task = Task("words", TEMPLATES, {"test": ROWS}, answer=AnswerFormat(max_tokens=LENGTH))
     run = audit(as_loaded((model, tokenizer)), task, quiet=True)
     num_compared = 0

@@ -63,13 +63,16 @@ def write_gguf(path, model=None, *, architecture="llama", chat_template=CHAT_TEM
         "rope_freq_base": 10000.0,
         "rope_dimension_count": config.hidden_size // config.num_attention_heads,
         "vocab_size": config.vocab_size,
+    }
+    metadata |= {
         "tokenizer_model": "gpt2",
         "token_list": tokens,
         "token_types": [gguf.TokenType.CONTROL, *[gguf.TokenType.NORMAL] * (len(tokens) - 1)],
         "token_merges": [" ".join(merge) for merge in merges],
         "eos_token_id": tokenizer.eos_token_id,
-        **({"chat_template": chat_template} if chat_template else {}),
     }
+    if chat_template:
+        metadata["chat_template"] = chat_template
     for name, value in metadata.items():
         getattr(writer, f"add_{name}")(value)
     if add:
@@ -263,26 +266,43 @@ def test_missing_package_is_reported(file, monkeypatch):
 
 
 ONES = np.ones(8, np.float32)
-REJECTED = [
-    ({"architecture": "grok"}, "grok"),
-    # transformers ignores scaled rotary embeddings, and would give other scores.
-    ({"more": {"rope_freqs.weight": ONES}}, "rope_freqs.weight"),
-    ({"add": lambda writer: writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)}, "llama.rope.scaling.type"),
-    ({"layers": 3}, "layers.2"),
-    ({"layers": 0}, "blk.0."),
-    ({"layers": 1}, "blk.1."),
-    # transformers would drop these tensors.
-    ({"more": {"blk.0.attn_q.bias": ONES}}, "blk.0.attn_q.bias; 1 such tensors"),
-    ({"more": {"blk.1.attn_q_norm.weight": ONES}}, "blk.1.attn_q_norm.weight; 1 such tensors"),
-    ({"more": {"output.bias": ONES}}, "output.bias; 1 such tensors"),
-]
+
+
+@pytest.fixture
+def assert_not_converted(tmp_path, cache):
+    """Check that a file with this content is rejected, and that nothing of it is in the cache."""
+
+    def check(words, **content):
+        rejected(write_gguf(tmp_path / "other.gguf", **content), "other.gguf", words)
+        assert not [*cache.glob("*/weights")]
+
+    return check
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("content", "words"), REJECTED)
-def test_file_that_would_give_other_scores_is_rejected(tmp_path, cache, content, words):
-    rejected(write_gguf(tmp_path / "other.gguf", **content), "other.gguf", words)
-    assert not [*cache.glob("*/weights")]
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ({"architecture": "grok"}, "grok"),
+        # transformers ignores scaled rotary embeddings, and would give other scores.
+        ({"more": {"rope_freqs.weight": ONES}}, "rope_freqs.weight"),
+        ({"add": lambda writer: writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)}, "llama.rope.scaling.type"),
+    ],
+)
+def test_file_that_would_give_other_scores_is_rejected(assert_not_converted, content, words):
+    assert_not_converted(words, **content)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("layers", "words"), [(3, "layers.2"), (0, "blk.0."), (1, "blk.1.")])
+def test_file_with_another_number_of_layers_is_rejected(assert_not_converted, layers, words):
+    assert_not_converted(words, layers=layers)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["blk.0.attn_q.bias", "blk.1.attn_q_norm.weight", "output.bias"])
+def test_file_with_a_tensor_that_transformers_would_drop_is_rejected(assert_not_converted, name):
+    assert_not_converted(f"{name}; 1 such tensors", more={name: ONES})
 
 
 @pytest.mark.slow

@@ -212,6 +212,10 @@ def _link_to_device(folder):
     (folder / "config.json").symlink_to("/dev/zero")
 
 
+def _drop_query(folder):
+    change(folder, lambda weights: weights.pop(QUERY))
+
+
 def _update(key, *shape):
     return lambda folder: change(folder, lambda weights: weights.update({key: torch.zeros(shape)}))
 
@@ -234,7 +238,7 @@ CONTENTS = {
     "a pointer": (_write(WEIGHTS, POINTER), "weights"),
     "an empty file": (_write(WEIGHTS, b""), "weights"),
     "weights cut short": (lambda folder: _cut_short(folder / WEIGHTS), "weights"),
-    "a missing tensor": (lambda folder: change(folder, lambda weights: weights.pop(QUERY)), QUERY),
+    "a missing tensor": (_drop_query, QUERY),
     "a tensor of another shape": (_update(QUERY, 8, 9), QUERY),
     "no causal LM": (_write_bert, "weights"),
     "a broken config": (_write("config.json", b"{"), "model"),

@@ -212,39 +212,52 @@ def test_integers_without_a_scale_are_not_weights(tmp_path):
     rejected(folder, "without the scale", f"{QUERY}.weight")
 
 
+def write_odd(folder, file, key, value):
+    """A model one of whose files has this odd value."""
+    path = save_tiny(folder / "model") / file
+    content = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps(content | {key: value}))
+    return path.parent
+
+
+ODD_CONFIGS = [
+    ("architectures", 5),
+    ("architectures", [5]),
+    ("architectures", [[[]]]),
+    ("dtype", "\ud800"),
+    ("quantization_config", "x"),
+    ("quantization_config", {"quant_method": 5}),
+    ("rope_parameters", [5]),
+    ("vocab_size", 2**64),
+]
+ODD_TOKENIZERS = [
+    ("model_max_length", "x"),
+    ("model_max_length", []),
+    ("padding_side", "\ud800"),
+    ("added_tokens_decoder", 5),
+    ("chat_template", "{{ messages[0]['content'] }}\ud800"),
+    ("chat_template", "{{ '\\ud800' }}"),
+    ("chat_template", "{{ raise_exception('\\ud800') }}"),
+]
 ODD = [
-    ("config.json", "architectures", 5),
-    ("config.json", "architectures", [5]),
-    ("config.json", "architectures", [[[]]]),
-    ("config.json", "dtype", "\ud800"),
-    ("config.json", "quantization_config", "x"),
-    ("config.json", "quantization_config", {"quant_method": 5}),
-    ("config.json", "rope_parameters", [5]),
-    ("config.json", "vocab_size", 2**64),
-    ("generation_config.json", "temperature", "\ud800"),
-    ("generation_config.json", "eos_token_id", {"a": 5}),
-    ("tokenizer_config.json", "model_max_length", "x"),
-    ("tokenizer_config.json", "model_max_length", []),
-    ("tokenizer_config.json", "padding_side", "\ud800"),
-    ("tokenizer_config.json", "added_tokens_decoder", 5),
-    ("tokenizer_config.json", "chat_template", "{{ messages[0]['content'] }}\ud800"),
-    ("tokenizer_config.json", "chat_template", "{{ '\\ud800' }}"),
-    ("tokenizer_config.json", "chat_template", "{{ raise_exception('\\ud800') }}"),
+    *(("config.json", *odd) for odd in ODD_CONFIGS),
+    *(("tokenizer_config.json", *odd) for odd in ODD_TOKENIZERS),
     ("tokenizer.json", "model", [5]),
 ]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("file", "key", "value"), ODD)
-def test_odd_value_in_a_file_of_the_model_gives_one_line_or_none(tmp_path, file, key, value):
-    folder = save_tiny(tmp_path / "model")
-    path = folder / file
-    path.write_text(json.dumps((json.loads(path.read_text()) if path.exists() else {}) | {key: value}))
-    if file == "generation_config.json":  # which has no effect on scores
-        score(load_model(folder), INSTANCES)
-        return
+def test_odd_value_in_a_file_of_the_model_gives_one_line(tmp_path, file, key, value):
+    folder = write_odd(tmp_path, file, key, value)
     with pytest.raises(InputError):
         score(load_model(folder), INSTANCES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("key", "value"), [("temperature", "\ud800"), ("eos_token_id", {"a": 5})])
+def test_odd_value_of_generation_has_no_effect_on_scores(tmp_path, key, value):
+    score(load_model(write_odd(tmp_path, "generation_config.json", key, value)), INSTANCES)
 
 
 @pytest.mark.parametrize("number", [2**31 - 1, 2**31, 2**32 - 1])
