@@ -12,7 +12,9 @@ from flip_flop import load_model, load_run
 from flip_flop.evaluation.audit import audit
 from flip_flop.metrics import METRICS
 from flip_flop.record import RunRecord
-from flip_flop.scoring import ScoringOptions
+from flip_flop.report import load_run
+from flip_flop.scoring import ScoringOptions, load_model
+from tests.cases import read_cases
 from tests.evaluation.conftest import TEMPLATES, make_rows, make_task
 from tests.refused import refused
 
@@ -85,63 +87,9 @@ def test_run_replaces_previous_run(audited, tmp_path):
 # ---- the record ----
 
 
-TASK = {
-    "name": "moods",
-    "digests": {},
-    "labels": [0, "1", True],
-    "label_names": ["sad", "glad", "neither"],
-    "digest": "ab",
-    "split": "test",
-    "num_instances": 5,
-    "has_gold": True,
-    "f1": "macro",
-    "held_out_templates": ["terse"],
-    "templates": [{"name": "plain", "jinja": "{{ text }}", "answer_choices": "No ||| Yes ||| So", "digest": "cd"}],
-    "data": {"source": "made rows", "num_rows": 5},
-    "instances_digest": "ef",
-}
-MODEL = {
-    "digests": {},
-    "name": "tiny",
-    "revision": None,
-    "digest": "01",
-    "num_parameters": 7,
-    "dtype": "float32",
-    "is_demo": False,
-}
-AUDIT = {
-    "kind": "audit",
-    "flip_flop_version": "0.1.0",
-    "name": "base",
-    "command": "flip-flop audit",
-    "created": "2026-11-22T07:56:45+00:00",
-    "task": TASK,
-    "model": MODEL,
-    "adapter": None,
-    "scoring": {"delimiter": " ", "bos": False},
-    "training": None,
-    "seed": 0,
-    "versions": {"python": "3.11.7"},
-    "hardware": {"gpu": None},
-    "seconds": 1.43,
-    "allowed_changes": ["config"],
-}
-TRAINING = {
-    "kind": "train",
-    "name": "f2c",
-    "command": "flip-flop train",
-    "task": TASK | {"num_validation": 2, "num_dropped": 0},
-    "model": MODEL,
-    "adapter": {"path": "adapter", "digest": "23", "method": "f2c", "digests": {}},
-    "scoring": {"delimiter": " "},
-    "training": {"method": "f2c", "fast_linear": False, "survey": {"num_instances": 3}},
-    "seed": 0,
-    "versions": {},
-    "hardware": {},
-    "allowed_changes": ["validation"],
-    "created": "2026-11-22T07:58:44+00:00",
-    "seconds": 40.25,
-}
+RECORDS = read_cases("evaluation/records.yaml")
+AUDIT, TRAINING = RECORDS["audit"], RECORDS["training"]
+TASK, MODEL = AUDIT["task"], AUDIT["model"]
 ADAPTED = AUDIT | {"adapter": {"path": "a", "digest": "23", "method": None, "digests": {}, "chat_template": False}}
 WITH_OPTIONS = AUDIT | {
     "task": TASK | {"system": "Be brief.", "chat_template_kwargs": {"enable_thinking": False}, "num_too_long": 1},
