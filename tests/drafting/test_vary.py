@@ -174,10 +174,8 @@ def test_all_other_orders_of_few_options_are_sampled():
 
 def test_optional_lines_and_times_keep_their_surroundings():
     change = {"space": " || ", "separator": " - ", "casing": "upper"}
-    assert (
-        apply_format(BY_NAME["branch"], change, "v").render({"a": "", "b": "Q?"}, None)[0]
-        == "QUESTION - Q? || ANSWER -"
-    )
+    branch = apply_format(BY_NAME["branch"], change, "v")
+    assert branch.render({"a": "", "b": "Q?"}, None)[0] == "QUESTION - Q? || ANSWER -"
     assert apply_format(BY_NAME["time"], change, "v").jinja == "Departure 10:30 {{ a }} || NOTE - {{ b }} || Late?"
     acronym = Template("acronym", "US: {{ a }}\nAnother's view: {{ b }}\nSame?", NO_YES)
     assert apply_format(acronym, {"casing": "title"}, "v").jinja == "US: {{ a }}\nAnother's View: {{ b }}\nSame?"

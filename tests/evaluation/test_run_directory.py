@@ -88,8 +88,10 @@ def test_run_replaces_previous_run(audited, tmp_path):
 
 
 RECORDS = read_cases("evaluation/records.yaml")
-AUDIT, TRAINING = RECORDS["audit"], RECORDS["training"]
-TASK, MODEL = AUDIT["task"], AUDIT["model"]
+AUDIT = RECORDS["audit"]
+TASK = AUDIT["task"]
+MODEL = AUDIT["model"]
+TRAINING = RECORDS["training"]
 ADAPTED = AUDIT | {"adapter": {"path": "a", "digest": "23", "method": None, "digests": {}, "chat_template": False}}
 WITH_OPTIONS = AUDIT | {
     "task": TASK | {"system": "Be brief.", "chat_template_kwargs": {"enable_thinking": False}, "num_too_long": 1},
