@@ -22,7 +22,6 @@ from flip_flop.cli.main import COMMANDS
 from flip_flop.evaluation.audit import audit as audit_function
 from flip_flop.method import METHODS
 from flip_flop.scoring import distributed
-from flip_flop.training import TrainingRun
 from tests.cases import read_cases
 from tests.cli.project import errors_of, one_line, record
 from tests.processes import command, end, launched, start

@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from flip_flop import load_model, load_run
+from flip_flop import load_model
 from flip_flop.evaluation.audit import audit
+from flip_flop.evaluation.run_directory import load_run
 from flip_flop.metrics import METRICS
 from flip_flop.record import RunRecord
-from flip_flop.report import load_run
-from flip_flop.scoring import ScoringOptions, load_model
+from flip_flop.scoring import ScoringOptions
 from tests.cases import read_cases
 from tests.evaluation.conftest import TEMPLATES, make_rows, make_task
 from tests.refused import refused

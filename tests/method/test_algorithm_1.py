@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from flip_flop.method import find_consensus, label_log_probs, split_templates
+from flip_flop.method.algorithm import find_consensus, label_log_probs, split_templates
 from tests.cases import read_cases
 from tests.method import oracle
 from tests.method.draws import random_of, scores_for_votes, vote_patterns

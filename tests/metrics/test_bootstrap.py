@@ -67,15 +67,15 @@ def weighted_mean_f1(data, weights):
 
 
 def weighted_vote_f1(data, weights):
-    return weighted_f1([oracle.majority_vote(rows) for rows in data.scores.tolist()], data.gold, weights)
+    return weighted_f1([oracle.majority_vote(rows) for rows in data.values.tolist()], data.gold, weights)
 
 
 def weighted_ensemble_f1(data, weights):
-    return weighted_f1([oracle.ensemble(rows) for rows in data.scores.tolist()], data.gold, weights)
+    return weighted_f1([oracle.ensemble(rows) for rows in data.values.tolist()], data.gold, weights)
 
 
 def weighted_posix(data, weights):
-    return weights @ [oracle.posix([rows]) for rows in data.scores.tolist()]
+    return weights @ [oracle.posix([rows]) for rows in data.values.tolist()]
 
 
 WEIGHTED = {

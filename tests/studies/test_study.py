@@ -9,7 +9,7 @@ from flip_flop import F2CConfig
 from flip_flop.paper.data.catalog import catalog_names
 from flip_flop.paper.study import GridCell, Study, Subsets, expand, load_study, narrow, release_settings, study_names
 from flip_flop.tasks.loading import embedded_task
-from flip_flop.training import F2CConfig, make_config
+from flip_flop.training.config import make_config
 from tests.cases import read_list
 from tests.refused import refused
 
