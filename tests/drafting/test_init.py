@@ -17,6 +17,7 @@ from flip_flop import audit
 from flip_flop.drafting.library import KINDS, library
 from flip_flop.metrics import Scores
 from flip_flop.record import ModelRecord
+from flip_flop.scoring import Scored
 from flip_flop.scoring.scorer import Scorer
 from flip_flop.tasks import load_task, log_label_counts
 from tests.cases import read_cases
@@ -347,7 +348,7 @@ class Judge(Scorer):
         ]  # fmt: skip
         num_labels = len(instances[0].choices[0])
         table = np.where(np.array(chosen)[..., None] == np.arange(num_labels), -0.1, -3.0).astype(np.float32)
-        return Scores.of(instances, table, np.ones(table.shape, np.int64))
+        return Scored(Scores.of(instances, table, np.ones(table.shape, np.int64)))
 
 
 @pytest.mark.parametrize("name", ["a pair", "a pair with ties"])

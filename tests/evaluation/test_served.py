@@ -402,9 +402,15 @@ def test_scores_that_cannot_be_made_are_a_fault_of_the_scorer(untyped, loaded, r
     class Broken(Constant):
         def scores(self, instances, options=None, **_):
             scores = np.full((6, 4, 3), value, np.float32)
-            return Scores.of(instances[rows], scores, np.ones(scores.shape, np.int64))
+            return Scored(Scores.of(instances[rows], scores, np.ones(scores.shape, np.int64)))
 
-    refused(f"E-SCORER: {words}.*Return `Scores.of", audit, Broken(loaded.record), make_task(make_rows(6)), quiet=True)
+    refused(
+        f"E-SCORER: {words}.*Return `Scored.Scores.of",
+        audit,
+        Broken(loaded.record),
+        make_task(make_rows(6)),
+        quiet=True,
+    )
 
 
 @pytest.mark.parametrize("ask", [audit, predict])

@@ -49,8 +49,8 @@ def test_scores_are_mean_log_probabilities_in_any_order_and_batch(architecture, 
     for batch_tokens, order in ((1, [3, 0, 4, 2, 1]), (150, [4, 2, 0, 1, 3]), (100_000, [0, 1, 2, 3, 4])):
         chosen = [encoded[number] for number in order]
         table = score_instances(model, chosen, backend=backend, batch_tokens=batch_tokens, quiet=True)
-        assert table.scores.shape == (5, 3, 2)
-        assert table.scores.dtype == np.float32
+        assert table.values.shape == (5, 3, 2)
+        assert table.values.dtype == np.float32
         assert_scores(model, table.values, expected[order])
 
 

@@ -414,6 +414,7 @@ def test_wording_order_and_scale_are_in_the_record_and_not_in_the_digests(tmp_pa
     assert [first, second] == TaskRecord(**plain.record).to_json()["templates"][:2]
     assert "scale" not in TaskRecord(**plain.record).to_json()
     assert TaskRecord(**marked.record).design(["terse", "plain"]) == {
+        "average": "binary",
         "factors": {"wording": (None, "plain"), "order": (None, "first")},
         "is_scale": True,
     }

@@ -326,7 +326,7 @@ def test_an_audit_continues_where_an_earlier_one_ended(written_once, new_cache, 
     rest = count_answers(monkeypatch)
     again = audit("demo", open_task(), scoring=SMALL, quiet=True)
     assert sum(first) - first[-1] + sum(rest) == 27
-    assert again.data.instances == written_once.data.instances
+    assert again.instances == written_once.instances
     for form, sampling in ({"max_tokens": 2}, (0, 0)), ({"stop": ("e",)}, (0, 0)), ({}, (1, 0)), ({}, (1, 1)):
         loaded, before = load_model("demo").keep_answers(), sum(rest)
         instances = open_task(**form).render("test").instances
@@ -336,7 +336,7 @@ def test_an_audit_continues_where_an_earlier_one_ended(written_once, new_cache, 
 
 def test_an_audit_needs_no_cache(written_once, new_cache):
     new_cache.write_text("a file, and no folder")
-    assert audit("demo", open_task(), scoring=SMALL, quiet=True).data.instances == written_once.data.instances
+    assert audit("demo", open_task(), scoring=SMALL, quiet=True).instances == written_once.instances
 
 
 def test_answers_are_kept_for_one_adapter(trained, new_cache, tmp_path, monkeypatch):
@@ -362,7 +362,7 @@ def test_answers_that_do_not_fit_are_written_in_smaller_batches(written_once, mo
     again = audit("demo", open_task(), quiet=True)
     assert max(written) == 2
     assert "W-MEMORY: 27 answers do not fit; forwards now have 13" in caplog.text
-    assert again.data.instances == written_once.data.instances
+    assert again.instances == written_once.instances
     count_answers(monkeypatch, largest=0)
     with pytest.raises(torch.OutOfMemoryError):
         audit(load_model("demo"), open_task(), quiet=True)

@@ -239,7 +239,7 @@ def test_the_log_has_terms_cases_pseudo_labels_and_own_label_mass(tmp_path):
 def assert_mass_is_logged(trainer, encoded):
     table = score_instances(trainer.adapted, encoded, quiet=True)
     # A table's scores are float32: exp(score * count) is off by its exponent's share of 2^-24.
-    rounding = 2**-24 * float(np.abs(table.scores * table.token_counts).max())
+    rounding = 2**-24 * float(np.abs(table.values * table.token_counts).max())
     assert trainer.statistics.means()["own_label_mass"] == pytest.approx(table.own_label_mass.mean(), rel=rounding)
 
 
@@ -293,6 +293,6 @@ def test_the_adapter_reproduces_the_trained_scores_in_plain_transformers(out, mo
     templates = task.with_templates(["plain", "held"])
     encoder = PromptEncoder(byte_bpe())
     encoded = [encoder.encode(instance) for instance in templates.instances("test")]
-    trained = score_instances(loaded.model, encoded, quiet=True).scores
+    trained = score_instances(loaded.model, encoded, quiet=True).values
     fresh = PeftModel.from_pretrained(tiny_model("qwen2"), str(adapter)).eval()
-    np.testing.assert_array_equal(score_instances(fresh, encoded, quiet=True).scores, trained)
+    np.testing.assert_array_equal(score_instances(fresh, encoded, quiet=True).values, trained)
