@@ -133,7 +133,7 @@ def one_at_a_time(model: nn.Module, instances: list[EncodedInstance]) -> torch.T
 def exact_backend(model: nn.Module, instances: list[EncodedInstance]) -> Backend:
     """``packed`` if a packed row gives the scores of one sequence at a time."""
     try:
-        scores = score_instances(model, instances, backend="packed", quiet=True).scores
+        scores = score_instances(model, instances, backend="packed", quiet=True).values
     except Exception:  # of any kind: the model does not take a packed row
         return "padded"
     exact = one_at_a_time(model, instances)
@@ -220,7 +220,7 @@ def row(kind: str) -> list[str] | None:
         try:
             causal_lm.check_model(candidate)
             table = score_instances(candidate, instances, backend=backend, quiet=True)
-            found = torch.from_numpy(table.scores).flatten().double()
+            found = torch.from_numpy(table.values).flatten().double()
             cells["audit"].append(f"{float((found - one_at_a_time(candidate, instances)).abs().max()):.1e}")
         except InputError as error:
             cells["audit"].append(f"refused: {error.code}")

@@ -20,7 +20,7 @@ DIVERGENCE_WEIGHT = 10.0
 
 def our_scores(model: nn.Module, instances: Sequence[EncodedInstance], backend: Backend) -> np.ndarray:
     """Scores as an audit computes them. The instances are fresh ones, so that nothing is left from the last round."""
-    return score_instances(model, [replace(instance) for instance in instances], backend=backend, quiet=True).scores
+    return score_instances(model, [replace(instance) for instance in instances], backend=backend, quiet=True).values
 
 
 def make_trainer(model: PreTrainedModel, backend: Backend, folder: str) -> F2CTrainer:

@@ -32,13 +32,13 @@ def ours(model, encoded, backend):
 
 def assert_same(model, table, log_likelihoods):
     """lm-eval gives sums: the mean is over the tokens that both count."""
-    sums = np.array([value for value, _ in log_likelihoods]).reshape(table.scores.shape)
+    sums = np.array([value for value, _ in log_likelihoods]).reshape(table.values.shape)
     theirs = sums / table.token_counts
-    assert_scores(model, table.scores, theirs)
+    assert_scores(model, table.values, theirs)
     # Labels that score alike would hide a swap. The tokenizers are trained in each process, so a few may.
     apart = np.ptp(theirs, axis=-1) > 2 * ROUNDED * np.abs(theirs).max()
     assert apart.mean() > 0.8
-    np.testing.assert_array_equal(table.scores.argmax(axis=-1)[apart], theirs.argmax(axis=-1)[apart])
+    np.testing.assert_array_equal(table.values.argmax(axis=-1)[apart], theirs.argmax(axis=-1)[apart])
 
 
 @pytest.mark.slow

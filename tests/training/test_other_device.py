@@ -168,7 +168,7 @@ def results(tmp_path_factory, instances):
 def test_scores_match_the_cpu_with_one_wait_per_window(results, instances, backend):
     model = tiny_model("qwen2")
     scores, waits = results[backend]
-    expected = score_instances(model, instances, backend=backend, quiet=True).scores
+    expected = score_instances(model, instances, backend=backend, quiet=True).values
     np.testing.assert_allclose(scores, expected, rtol=float32_bound(model))
     if backend == "packed":  # transformers' own masks wait
         assert waits == ["scoring/parts.py: store"]
@@ -212,7 +212,7 @@ def main(folder):
         for backend in SCORINGS:
             device.waits.clear()
             table = score_instances(model, instances, backend=backend, batch_tokens=ROW_TOKENS, quiet=True)
-            results[backend] = table.scores, list(device.waits)
+            results[backend] = table.values, list(device.waits)
         for name, settings in STEPS.items():
             trainer = made_trainer(folder / name, eval_strategy="no", use_cpu=False, **NOT_SAVED, **settings)
             assert trainer.args.device == next(trainer.adapted.parameters()).device == known
