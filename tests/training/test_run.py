@@ -104,7 +104,7 @@ def test_moved_run_still_saves_the_best_checkpoint(tmp_path, monkeypatch):
             "judge",
             lambda *_: {"selection": next(values), "base_selection": 0.0, "vote_drift": 0.0},
         )
-        patch.setattr(run_module, "describe", lambda *_: pytest.fail("killed here"))
+        patch.setattr(F2CTrainer, "describe", lambda *_: pytest.fail("killed here"))
         with pytest.raises(pytest.fail.Exception):
             run(out)
     expected = (out / "checkpoints" / "checkpoint-3" / "adapter_model.safetensors").read_bytes()
