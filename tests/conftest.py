@@ -71,8 +71,8 @@ def _warnings_anew():
 @pytest.fixture(autouse=True)
 def _docstring_names(doctest_namespace):
     doctest_namespace.update(np=np, torch=torch)
-    for module in (method, metrics, agreement, prompts):
-        doctest_namespace.update({name: getattr(module, name) for name in dir(module) if not name.startswith("_")})
+    for package in (method, metrics, prompts):
+        doctest_namespace.update({name: getattr(package, name) for name in dir(package) if not name.startswith("_")})
 
 
 @pytest.fixture(scope="session")

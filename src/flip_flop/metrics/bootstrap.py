@@ -147,6 +147,7 @@ def bootstrap_interval(
             values.
 
     Example:
+        >>> from flip_flop.metrics.agreement import instance_agreement, observed_agreement
         >>> predictions = np.array([[0, 0, 0], [0, 0, 1], [1, 1, 1], [1, 0, 1], [0, 0, 0]])
         >>> low, high = bootstrap_interval(mean_statistic(instance_agreement), predictions)
         >>> low < observed_agreement(predictions) < high
@@ -176,6 +177,7 @@ def paired_bootstrap_interval(
     in the same order. Their templates may differ. With several runs ``after``, the change is that of their mean.
 
     Example:
+        >>> from flip_flop.metrics.agreement import instance_agreement
         >>> before, after = np.array([[0, 1], [0, 0], [1, 0]]), np.array([[1, 1], [0, 0], [0, 0]])
         >>> agreement = mean_statistic(instance_agreement, bounds=(0.0, 1.0))
         >>> low, high = paired_bootstrap_interval(agreement, [before], [after])

@@ -60,6 +60,7 @@ def accuracy_per_template(data: Any) -> Float[np.ndarray, " templates"] | None:
     .. math:: A_v = \frac{1}{N} \sum_i \mathbf 1[\hat y_{i,v} = y_i]
 
     Example:
+        >>> from flip_flop.metrics import Scores
         >>> data = Scores(np.eye(2)[[[1, 1], [1, 0], [0, 1]]], np.array([1, 1, -1]))
         >>> accuracy_per_template(data).tolist()
         [1.0, 0.5]
@@ -162,6 +163,7 @@ def chance_f1(data: Any) -> float:
     It is :math:`1/L` for macro-F1, and :math:`2g/(1+g)` for label 1 with the share g of the gold labels.
 
     Example:
+        >>> from flip_flop.metrics import Scores
         >>> chance_f1(Scores(np.zeros((4, 1, 5)), np.array([0, 0, 1, 2])))
         0.2
     """
