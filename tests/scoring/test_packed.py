@@ -148,6 +148,12 @@ def test_trie_of_example():
     assert trie.token_counts.tolist() == [[[1, 2, 3], [2, 1, 2]]]
 
 
+def test_templates_of_a_trie_have_the_same_number_of_labels():
+    first, second = EXAMPLE
+    with pytest.raises(ValueError, match="inhomogeneous"):
+        build_trie([[*first, second[0]], second[:2]])
+
+
 @given(batches())
 def test_one_node_per_distinct_prefix(batch):
     trie = joined(batch)

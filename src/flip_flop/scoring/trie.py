@@ -56,8 +56,15 @@ def build_trie(answers: Sequence[Sequence[Pair]]) -> TokenTrie:
     Args:
         answers: ``[templates][labels]`` pairs of prompt and answer. A prompt has at least one token, an answer has
             none if the instance lacks its label. The last token of an answer is only a target, without a node.
+
+    Raises:
+        ValueError: Templates have different numbers of labels.
     """
-    pairs = [pair for template in answers for pair in template]
+    pairs: list[Pair] = []
+    counts: list[list[int]] = []
+    for template in answers:
+        pairs += template
+        counts.append([len(answer) for _, answer in template])
     prompts = {id(prompt): prompt for prompt, _ in pairs}  # labels share theirs
     # Bytes in the order of the tokens are sorted and compared faster.
     packed = {key: np.array(prompt, TOKEN).tobytes() for key, prompt in prompts.items()}
@@ -89,14 +96,14 @@ def build_trie(answers: Sequence[Sequence[Pair]]) -> TokenTrie:
         first = len(prompt) - 1
         token_node += paths[read][first : first + len(answer)]
         token_target += answer
-    counts = np.array([len(answer) for _, answer in pairs], dtype=np.int64).reshape(1, len(answers), -1)
+    token_counts = np.array([counts], dtype=np.int64)
     return TokenTrie(
         ids=np.frombuffer(b"".join(ids), TOKEN).astype(STORED),
         depth=np.array(depth, dtype=STORED),
         leave=np.array(leave, dtype=STORED),
         token_node=np.array(token_node, dtype=STORED),
         token_target=np.array(token_target, dtype=np.int64),
-        token_counts=counts,
+        token_counts=token_counts,
     )
 
 
