@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import jinja2
 import yaml
 
 from flip_flop.console import count, visible
@@ -85,77 +86,20 @@ class Draft:
 
     def text(self, out: Path) -> str:
         """Return the text of the task file ``out``. Its paths are relative to its folder."""
-        lines = [
-            f"# Drafted by flip-flop init {visible(self.source.name, one_line=True)}, as {self.kind}.",
-            "# Change the wording and the answers as needed. Paths are relative to this file.",
-            f"name: {_scalar(self.source.stem)}",
-            *self._data_lines(out),
-            *self._label_lines(),
-            "templates:",
-        ]
-        for template in self.templates:
-            lines += _template_lines(template)
-        return "\n".join(lines) + "\n"
-
-    def _data_lines(self, out: Path) -> list[str]:
-        """Return the entry of the data, with a comment on the division of the file."""
-        source = f"path: {_scalar(Path(os.path.relpath(self.source, out.parent)).as_posix())}"
-        source += "".join(f", {key}: {_scalar(value)}" for key, value in self.form.items())
-        if not self.parts:
-            hint = "# To train, name a file of other rows, which need no labels: train: more.csv"
-            return [hint, "data:", f"  test: {{{source}}}"]
-        num_rows, num_blank = self.parts["train"]
-        how = "by its texts, about half and half"
-        if num_blank:
-            tested = "half of the labelled rows" if num_blank < num_rows else "the labelled rows"
-            how = f"into {tested} for testing and all others for training"
-        chosen_by = "on which the checkpoint is chosen"
-        if self.answer:
-            chosen_by = "on which the adapter is compared with the base"
-        elif self.columns.label and num_rows - num_blank >= holdout_size(num_rows):
-            chosen_by = "whose labels choose the checkpoint"
-        by = ", ".join(map(_scalar, (*self.columns.texts, *self.columns.options)))
-        return [
-            f"# A file without splits is divided {how}. Training rows are",
-            f"# not audited. F2C uses no label; a tenth of the training rows is held out, {chosen_by}.",
-            f"# To audit all rows, write test: {{{source}}} and leave train out, or name another file there.",
-            "data:",
-            *(f"  {part}: {{{source}, part: {part}, by: [{by}]}}" for part in self.parts),
-        ]
-
-    def _label_lines(self) -> list[str]:
-        """Return the entries of the labels, or of open answers, with a comment on the templates below them."""
-        lines = ["# No column of labels: there is agreement, but no F1."]
-        hint = "# Each has an answer for every label, in the labels' order. Three or more can out-vote one."
-        if self.answer:
-            lines = ["# No column of right answers: there is agreement, but no accuracy."]
-            hint = "# Each asks the same in other words. Three or more can out-vote one."
-        if self.columns.label:
-            lines = [f"label_field: {_scalar(self.columns.label)}"]
-        if self.answer:
-            extract = f", extract: {_scalar(self.answer.extract)}" if self.answer.extract else ""
-            ending = f"stop: [{', '.join(map(_quoted, self.answer.stop))}], max_tokens: {self.answer.max_tokens}"
-            lines.append("# How to extract and end an answer: docs/how-to/open-answers.md.")
-            lines.append(f"answer: {{kind: {self.answer.kind}{extract}, {ending}}}")
-        lines += [f"id_field: {_scalar(name)}" for name in self.columns.ids]
-        if self.labels:
-            lines.append(f"labels: [{', '.join(map(_label, self.labels))}]")
-        if self.kind == "judge" and len(self.labels) > 2 and are_grades(self.labels):
-            lines.append("scale: true    # the labels are grades in order")
-        if self.words != self.labels:
-            lines.append(f"label_names: [{', '.join(map(_scalar, self.words))}]    # what reports call them")
-        return [*lines, hint]
+        path = Path(os.path.relpath(self.source, out.parent)).as_posix()
+        return _task_template().render(draft=self, columns=self.columns, path=path)
 
 
-def _template_lines(template: Template) -> list[str]:
-    lines = [f"  - name: {_scalar(template.name)}", f"    jinja: {_quoted(template.jinja)}"]
-    if template.answer_choices:
-        lines.append(f"    answer_choices: {_quoted(template.answer_choices)}")
-    if template.wording:
-        lines.append(f"    wording: {_scalar(template.wording)}")
-    if template.order:
-        lines.append(f"    order: {_scalar(template.order)}")
-    return lines
+def _task_template() -> jinja2.Template:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("flip_flop.drafting", "."),
+        autoescape=False,  # YAML: the filters quote
+        trim_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {"visible": visible, "scalar": _scalar, "quoted": _quoted, "label": _label}
+    environment.globals |= {"holdout_size": holdout_size, "are_grades": are_grades}
+    return environment.get_template("task.yaml.jinja")
 
 
 def draft_task(
