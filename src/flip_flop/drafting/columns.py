@@ -4,7 +4,10 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from flip_flop.console import text_width
 from flip_flop.errors import InputError, first_repeated, log, look_up
@@ -18,45 +21,7 @@ Ask = Callable[[str, str, Sequence[str]], str] | None
 MAX_LABELS = 20  # a column of more values has labels only if the user names it
 _MAX_NAMED_LABELS = 100
 _LABEL_LENGTH, _TEXT_LENGTH = 50, 15
-_TEXT_NAMES = (
-    *("text", "review", "message", "body", "content", "sentence", "comment", "ticket", "tweet", "description"),
-    *("question", "query", "title", "prompt", "input", "nachricht", "kommentar", "texte", "commentaire", "texto"),
-    *("mensaje", "comentario", "reseña", "testo", "messaggio", "commento", "recensione", "本文", "正文", "文本"),
-)
-SENTIMENT_NAMES = (
-    "sentiment",
-    "polarity",
-    "stimmung",
-    "polarité",
-    "sentimiento",
-    "polaridad",
-    "sentimento",
-    "polarità",
-)
-LABEL_NAMES = (
-    *("label", "labels", "gold", "gold_label", "target", "class", "category", *SENTIMENT_NAMES, "verdict", "winner"),
-    *("topic", "intent", "answer", "rating", "y", "klasse", "kategorie", "thema", "classe", "catégorie", "étiquette"),
-    *("etiqueta", "categoría", "clase", "etichetta", "categoria", "ラベル", "标签", "標籤"),
-)
-PAIR_NAMES = (
-    ("premise", "hypothesis"),
-    ("passage", "question"),
-    ("context", "question"),
-    ("sentence1", "sentence2"),
-    ("sentence_1", "sentence_2"),
-    ("text1", "text2"),
-    ("text_a", "text_b"),
-)
-_ID_WORDS = frozenset(
-    (
-        *("id", "ids", "uid", "uuid", "guid", "key", "index", "no", "num", "number", "nr", "nummer"),
-        *("numéro", "número", "numero", "código", "番号", "编号", "編號", "№"),
-    )
-)
-_QUESTION_NAMES = ("question", "instruction", "prompt", "query", "input")
-_CONTEXT_NAMES = ("context", "passage", "body", "story")
-_VERDICT_NAMES = ("verdict", "winner")
-_REFERENCE_NAMES = ("answer", "answers", "reference", "references", "target", "gold", "solution", "output", "response")
+NAMES = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
 _ANSWER_NAME = re.compile(r"(?i)\s*(answer|response|output|completion|reply)_?([ab12])?\s*")
 _NESTED = re.compile(r"""\s*[\[{]\s*(?:["'\[\]{}]|-?\d)""")  # the text of a list or an object, as JSON or in Python
 _OPTION_NAME = re.compile(r"((?i:choice|option|ending|alternative|candidate|answer))_?([0-9A-Za-z])|[A-E]")
@@ -129,7 +94,7 @@ def judged_columns(rows: Rows) -> tuple[str, ...]:
     Raises:
         InputError: ``E-INIT`` without them.
     """
-    question = _named(rows, rows.columns(), _QUESTION_NAMES)
+    question = _named(rows, rows.columns(), NAMES["question"])
     matches = [match for match in map(_ANSWER_NAME.fullmatch, rows.columns()) if match]
     answers = [match.string for match in sorted(matches, key=lambda match: (match[2] or "").lower())]
     if question is None or not 1 <= len(answers) <= 2:
@@ -145,7 +110,7 @@ def judged_columns(rows: Rows) -> tuple[str, ...]:
 
 def verdict_column(rows: Rows, texts: Sequence[str]) -> str | None:
     """Return the column of human verdicts by name, unless it is blank, for the kind ``judge``."""
-    name = _named(rows, rows.columns(), _VERDICT_NAMES)
+    name = _named(rows, rows.columns(), NAMES["verdict"])
     return name if name and name not in texts and _cells(rows, name) else None
 
 
@@ -159,11 +124,11 @@ def asked_columns(rows: Rows, texts: Sequence[str], label: str | None) -> tuple[
     """
     names = rows.columns()
     if not texts:
-        question, context = _named(rows, names, _QUESTION_NAMES), _named(rows, names, _CONTEXT_NAMES)
+        question, context = _named(rows, names, NAMES["question"]), _named(rows, names, NAMES["context"])
         if question is None:
             raise InputError("E-INIT", f"{rows.source}: no column of questions by name.", "Give --text COLUMN.")
         texts = tuple(filter(None, (context, question)))
-    reference = label or _named(rows, names, _REFERENCE_NAMES)
+    reference = label or _named(rows, names, NAMES["reference"])
     return texts, label or (None if reference in texts else reference)
 
 
@@ -185,7 +150,7 @@ def _named(rows: Rows, names: Sequence[str], wanted: Sequence[str], ask: Ask = N
 def _is_named_id(name: str) -> bool:
     """Whether a column has the name of an id, such as ``Ticket Nr.``."""
     words = re.findall(r"[^\W_]+|№", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).replace("_", " ").lower())
-    return not _ID_WORDS.isdisjoint(words)
+    return not set(NAMES["id"]).isdisjoint(words)
 
 
 def _names_rows(rows: Rows, name: str) -> bool:
@@ -212,14 +177,14 @@ def _label_column(rows: Rows, names: Sequence[str], labels: Sequence[str], ask: 
     values_of: dict[str, set[str]] = {}
     for name in names:
         cells = list(map(only_item, _cells(rows, name, labels)))
-        if name.lower() not in LABEL_NAMES and not all(isinstance(cell, str | int | float) for cell in cells):
+        if name.lower() not in NAMES["label"] and not all(isinstance(cell, str | int | float) for cell in cells):
             continue
         values = set(map(cell_text, cells))
         if 2 <= len(values) <= MAX_LABELS and len(values) < len(cells) and max(map(len, values)) <= _LABEL_LENGTH:
             values_of[name] = values
     candidates = list(values_of)
     fitting = [name for name in candidates if labels and values_of[name] <= set(labels)]
-    column = fitting[0] if len(fitting) == 1 else _named(rows, candidates, LABEL_NAMES, ask)
+    column = fitting[0] if len(fitting) == 1 else _named(rows, candidates, NAMES["label"], ask)
     if labels and not fitting and column is None and ask is None:  # words for numbers, or labels of no column
         candidates = [name for name in candidates if len(values_of[name]) == len(labels)]
     if column is None and len(candidates) == 1:
@@ -267,10 +232,10 @@ def _text_columns(rows: Rows, names: Sequence[str], ask: Ask) -> tuple[str, ...]
     worded = [name for name in names if _has_words(rows, name)]
     candidates = [name for name in worded if _is_text(rows, name)]
     plain = {name.strip().lower() for name in worded}
-    for pair in PAIR_NAMES:
+    for pair in NAMES["pair"]:
         if plain.issuperset(pair):
             return tuple(name for part in pair if (name := _named(rows, worded, [part])))
-    alone = candidates[0] if len(candidates) == 1 else _named(rows, worded, _TEXT_NAMES, ask)
+    alone = candidates[0] if len(candidates) == 1 else _named(rows, worded, NAMES["text"], ask)
     if alone is None and not candidates and len(worded) == 1:
         (alone,) = worded
     if ask is not None and worded:

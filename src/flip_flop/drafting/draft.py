@@ -15,10 +15,8 @@ import yaml
 
 from flip_flop.console import count, visible
 from flip_flop.drafting.columns import (
-    LABEL_NAMES,
     MAX_LABELS,
-    PAIR_NAMES,
-    SENTIMENT_NAMES,
+    NAMES,
     Ask,
     Columns,
     asked_columns,
@@ -160,7 +158,7 @@ def draft_task(
     has_options = bool(columns.options)
     has_question = [*map(str.lower, columns.texts[1:])] == ["question"]
     of_a_pair = kind in ("entailment", "yes_no") or "entail" in " ".join(words).lower()
-    is_known_pair = tuple(name.strip().lower() for name in columns.texts) in PAIR_NAMES
+    is_known_pair = [name.strip().lower() for name in columns.texts] in NAMES["pair"]
     is_pair = len(columns.texts) > 1 and (of_a_pair or has_question or is_known_pair)
     word = "" if is_pair or question else _word(columns.label)
     if kind == "sentiment" and not know_sentiment(words):
@@ -168,7 +166,7 @@ def draft_task(
             "W-INIT: the labels %s are not words of a sentiment. Use --kind topic for topics.",
             ", ".join(map(repr, words)),
         )
-    if kind is None and (columns.label or "").lower() in SENTIMENT_NAMES and len(words) == 2:
+    if kind is None and (columns.label or "").lower() in NAMES["sentiment"] and len(words) == 2:
         kind = "sentiment"
     if kind is None:
         asked = has_question or bool(question or word)
@@ -248,7 +246,7 @@ def _labels(
             given = split_labels(ask("No column holds labels. Which are there, such as no,yes?", "", ()))
         elif not given:
             named = [
-                name for name in rows.columns() if name.strip().lower() in LABEL_NAMES and name not in columns.texts
+                name for name in rows.columns() if name.strip().lower() in NAMES["label"] and name not in columns.texts
             ]
             why = "has no column of labels" + (f"; {named[0]!r} may be one" if named else "")
             hint = f"Give --label {shlex.quote(named[0])}, or name them" if named else "Name them"
@@ -283,7 +281,7 @@ def _labels(
 
 def _refuse_no_verdicts(rows: Rows, columns: Columns) -> None:
     """Refuse labels of a judge that the user has not named if they are perhaps no verdicts."""
-    values, is_usual = columns.values, (columns.label or "").strip().lower() in LABEL_NAMES
+    values, is_usual = columns.values, (columns.label or "").strip().lower() in NAMES["label"]
     are_texts = len(values) == sum(values.values()) or not is_usual
     if len(values) > MAX_LABELS or (are_texts and not all(map(str.isdecimal, values))):
         raise InputError(
@@ -335,7 +333,7 @@ def split_labels(text: str) -> tuple[str, ...]:
 def _word(label: str | None) -> str:
     """Return the word to ask about from the name of a label column; empty for a name such as ``label``."""
     word = re.sub(r"(?i)^(is|has|was|does|ist|hat|war|est|es|è)[ _]", "", (label or "").strip()).replace("_", " ")
-    return "" if word.lower().replace(" ", "_") in LABEL_NAMES else word
+    return "" if word.lower().replace(" ", "_") in NAMES["label"] else word
 
 
 def _option_labels(rows: Rows, columns: Columns) -> tuple[str, ...]:
