@@ -1,7 +1,6 @@
 """The paper's datasets: one data file per dataset in ``datasets/``, the task made of it, and the published sizes."""
 
 import importlib.metadata
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -12,7 +11,7 @@ from pydantic import Field
 
 from flip_flop.console import is_blank, track
 from flip_flop.errors import InputError, log, look_up
-from flip_flop.files import sha256_json, write_json
+from flip_flop.files import read_object, sha256_json, write_json
 from flip_flop.paper.data.promptsource import (
     SourceTemplate,
     TemplateFilter,
@@ -23,7 +22,7 @@ from flip_flop.paper.data.promptsource import (
     templates_folder,
 )
 from flip_flop.paper.data.splits import Duplicates, SplitPolicy, divide, find_duplicates, name_rows
-from flip_flop.prompts import Template, TemplateSet
+from flip_flop.prompts import TemplateSet
 from flip_flop.strict_yaml import StrictModel, read_yaml
 from flip_flop.tasks import FileSource, HubSource, Label, Rows, Source, Task, TaskRequest
 
@@ -162,15 +161,7 @@ def catalog_data(request: TaskRequest) -> CatalogData:
         rows.require_columns(entry.fields, f"which {name} has")
         official.append(name_rows(rows, split.split, entry.id_field, entry.named_by))
     train, test = official
-    templates, duplicates = check_rows(
-        name,
-        candidates,
-        train,
-        test,
-        label_field=entry.label_field,
-        num_labels=len(entry.labels),
-        value_limit=request.value_limit,
-    )
+    templates, duplicates = check_rows(entry, candidates, train, test, request.value_limit)
     if not len(templates.kept):
         template, reason = templates.dropped[0]
         raise InputError(
@@ -201,57 +192,36 @@ def catalog_data(request: TaskRequest) -> CatalogData:
 
 
 def check_rows(
-    name: str,
-    candidates: Sequence[SourceTemplate],
-    train: Rows,
-    test: Rows,
-    *,
-    label_field: str,
-    num_labels: int,
-    value_limit: int | None = None,
+    entry: CatalogEntry, candidates: Sequence[SourceTemplate], train: Rows, test: Rows, value_limit: int | None
 ) -> tuple[TemplateFilter, Duplicates]:
     """Render every row of two official splits under every candidate, or read the cached result.
 
     The kept templates have the ``value_limit``.
     """
+    label_field, num_labels = entry.label_field, len(entry.labels)
     key = _key(candidates, train, test, label_field, num_labels, value_limit)
-    path = cache_folder().parent / "screenings" / f"{name}-{key}.json"
-    if (cached := _read(path, candidates, value_limit)) is not None:
-        return cached
-    total = len(train) + len(test)
-    with track(f"{name}: templates that render", total, "rows") as advance:
-        templates = filter_templates(
-            candidates,
-            (row.fields for row in (*train.rows, *test.rows)),
-            label_field=label_field,
-            num_labels=num_labels,
-            advance=advance,
-        )
-        templates = replace(templates, kept=replace(templates.kept, value_limit=value_limit))
-    with track(f"{name}: duplicate rows", total * len(templates.kept), "renderings") as advance:
-        duplicates = find_duplicates(train, test, templates.kept, label_field, advance=advance)
-    try:
-        write_json(path, {"kept": templates.kept.names, "dropped": templates.dropped, "duplicates": asdict(duplicates)})
-    except OSError as error:
-        log.info("%s: the check of all rows is not cached: %s", name, error.strerror)
-    return templates, duplicates
-
-
-def _read(
-    path: Path, candidates: Sequence[SourceTemplate], value_limit: int | None
-) -> tuple[TemplateFilter, Duplicates] | None:
-    """Read a cached result; None for a missing or damaged file."""
-    templates = {
-        candidate.name: candidate.template for candidate in candidates if isinstance(candidate.template, Template)
-    }
-    try:
-        content = json.loads(path.read_bytes())
-        kept = TemplateSet(tuple(templates[name] for name in content["kept"]), value_limit)
-        dropped = tuple((name, reason) for name, reason in content["dropped"])
-        duplicates = {split: tuple(indices) for split, indices in content["duplicates"].items()}
-        return TemplateFilter(kept, dropped), Duplicates(**duplicates)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
+    path = cache_folder().parent / "screenings" / f"{entry.name}-{key}.json"
+    content = read_object(path)
+    if content is None:
+        total = len(train) + len(test)
+        fields = (row.fields for row in (*train.rows, *test.rows))
+        with track(f"{entry.name}: templates that render", total, "rows") as advance:
+            found = filter_templates(
+                candidates, fields, label_field=label_field, num_labels=num_labels, advance=advance
+            )
+        kept = replace(found.kept, value_limit=value_limit)
+        with track(f"{entry.name}: duplicate rows", total * len(kept), "renderings") as advance:
+            duplicates = find_duplicates(train, test, kept, label_field, advance=advance)
+        content = {"kept": kept.names, "dropped": found.dropped, "duplicates": asdict(duplicates)}
+        try:
+            write_json(path, content)
+        except OSError as error:
+            log.info("%s: the check of all rows is not cached: %s", entry.name, error.strerror)
+    by_name: dict[str, Any] = {candidate.name: candidate.template for candidate in candidates}
+    kept = TemplateSet(tuple(by_name[name] for name in content["kept"]), value_limit)
+    dropped = tuple((name, reason) for name, reason in content["dropped"])
+    indices_of = {kind: tuple(indices) for kind, indices in content["duplicates"].items()}
+    return TemplateFilter(kept, dropped), Duplicates(**indices_of)
 
 
 def _key(candidates: Sequence[SourceTemplate], train: Rows, test: Rows, *shape: str | int | None) -> str:
