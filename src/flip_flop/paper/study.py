@@ -1,6 +1,5 @@
 """A study: a grid of tasks, methods, seeds and templates with settings, read from a YAML file."""
 
-import csv
 import functools
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,7 +17,7 @@ from flip_flop.tasks import Task
 from flip_flop.tasks.task import task_loaders
 
 CATALOG = Path(__file__).parent / "catalog"
-RELEASE_SETTINGS = Path(__file__).parent / "published" / "release_settings.csv"
+RELEASE_SETTINGS = Path(__file__).parent / "published" / "release_settings.yaml"
 # Folders that all studies share.
 SHARED_FOLDERS = ("trainings", "audits", "logs", "slurm")
 MAX_SEED = 2**32 - 1  # of NumPy
@@ -165,13 +164,6 @@ class Study(_Block):
 
     @model_validator(mode="after")
     def _check_names(self) -> "Study":
-        for names, key in (
-            (self.cross or (), "cross"),
-            (self.template_subsets, "template_subsets"),
-            (self.settings.tasks, "settings, tasks"),
-            *((variant.tasks, f"variants, {name}, tasks") for name, variant in self.variants.items()),
-        ):
-            require_known(names, self.tasks, key)
         if self.cross and (self.template_subsets or self.audit_held_out):
             raise InputError(
                 "E-STUDY",
@@ -217,7 +209,7 @@ class Study(_Block):
         if method != BASE.name:
             bundle = {"protocol": self.protocol}
         if self.protocol == "release":
-            bundle |= release_settings(model).get((variant.method.removesuffix("_release"), task), {})
+            bundle |= release_settings(model).get(task, {}).get(variant.method.removesuffix("_release"), {})
         layers = (
             bundle,
             self.settings.common,
@@ -261,6 +253,13 @@ def load_study(name: str) -> Study:
     taken = SHARED_FOLDERS if is_shipped else (*SHARED_FOLDERS, *study_names())
     if study.name.lower() in taken:
         raise InputError("E-STUDY", f"{name}: name is {study.name!r}, which is taken.", "Give another name.")
+    for names, key in (
+        (study.cross or (), "cross"),
+        (study.template_subsets, "template_subsets"),
+        (study.settings.tasks, "settings, tasks"),
+        *((variant.tasks, f"variants, {variant_name}, tasks") for variant_name, variant in study.variants.items()),
+    ):
+        require_known(names, study.tasks, f"{name}: {key}")
     used = [*study.methods, *(study.variants[method].method for method in study.methods if method in study.variants)]
     require_known(
         study.settings.methods, [method for method in used if method != BASE.name], f"{name}: settings, methods"
@@ -283,56 +282,40 @@ def narrow(
     Raises:
         InputError: ``E-STUDY``.
     """
-    content = study.model_dump()
-    for name, values in (("tasks", tasks), ("methods", methods), ("seeds", seeds)):
-        if values is not None:
-            content[name] = tuple(values)
-            if not values:
-                raise InputError("E-STUDY", f"--{name} is empty.", "Name at least one, or leave it out.")
+    given = {"tasks": tasks, "methods": methods, "seeds": seeds}
+    given |= {"limit": limit, "protocol": protocol, "override": settings}
+    content = study.model_dump() | {name: value for name, value in given.items() if value is not None}
     if tasks is not None:
         # A task file may be named without its folder, if no other has this name.
         stems = [Path(task).stem for task in study.tasks]
         references = {stem: task for stem, task in zip(stems, study.tasks, strict=True) if stems.count(stem) == 1}
         references |= {task: task for task in study.tasks}
         require_known(tasks, references, f"--tasks, study {study.name}")
-        content["tasks"] = tuple(references[task] for task in tasks)
+        content["tasks"] = [references[task] for task in tasks]
         if study.cross is not None:
-            content["cross"] = tuple(task for task in study.cross if task in content["tasks"])
-        by_task = [(content, "template_subsets"), (content["settings"], "tasks")]
-        by_task += [(variant, "tasks") for variant in content["variants"].values()]
-        for part, key in by_task:
-            part[key] = {task: value for task, value in part[key].items() if task in content["tasks"]}
-    options = {"limit": limit, "protocol": protocol, "override": settings}
-    content |= {name: value for name, value in options.items() if value is not None}
+            content["cross"] = [task for task in study.cross if task in content["tasks"]]
     return validate(Study, content, f"study {study.name}", code="E-STUDY")
 
 
 @functools.cache
-def release_settings(model: str) -> Mapping[tuple[str, str], Mapping[str, Any]]:
-    """Return the settings of the authors' release by (method, task), as fields of ``F2CConfig``.
+def release_settings(model: str) -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
+    """Return the settings of the authors' release by task and method, as fields of ``F2CConfig``.
 
     The release ran Qwen2.5-3B-Instruct and Llama-3.2-3B-Instruct. Only WiC's settings differ. The last part of the
     model's path that contains "llama" or "qwen" decides; without one, the settings are those of Qwen.
 
     Example:
-        >>> release_settings("meta-llama/Llama-3.2-3B-Instruct")["f2c", "wic"]["unanimous_margin"]
+        >>> release_settings("meta-llama/Llama-3.2-3B-Instruct")["wic"]["f2c"]["unanimous_margin"]
         0.65
-        >>> release_settings("Qwen/Qwen2.5-3B-Instruct")["cce", "rte"]
+        >>> release_settings("Qwen/Qwen2.5-3B-Instruct")["rte"]["cce"]
         {'cce_weight': 0.1}
     """
     # A snapshot in the hub's cache ends with a commit.
     parts = Path(model.lower()).parts
     named = next((part for part in parts if part.startswith("models--")), parts[-1])
     family = "llama" if "llama" in named else "qwen"
-    settings: dict[tuple[str, str], dict[str, Any]] = {}
-    with RELEASE_SETTINGS.open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            task, of_family, cce_alone = row.pop("task"), row.pop("model"), float(row.pop("cce_alone"))
-            if of_family in ("", family):
-                settings["cce", task] = {"cce_weight": cce_alone}
-                settings["f2c", task] = {name: float(value) for name, value in row.items()}
-                settings["f2c", task]["max_cc_size"] = int(row["max_cc_size"])
-    return settings
+    by_family = read_yaml(RELEASE_SETTINGS)
+    return {**by_family["both"], **by_family[family]}
 
 
 # ---- the grid ----
