@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+import jinja2
 
 from flip_flop.cli.options import BaseModelOptions, DataOptions, TemplateOptions, option, options, out_file
 from flip_flop.cli.templates import sample_rows
@@ -83,38 +84,11 @@ def data_command(init: InitOptions, data: Path) -> None:
 
 
 def _show(draft: Draft, out: Path) -> None:
-    columns = draft.columns
-    meant = [
-        f"{value} ({word})" if value != word else value for value, word in zip(draft.labels, draft.words, strict=True)
-    ]
-    parts = ", ".join(
-        f"{part} {number:,}" + (f" ({blank:,} unlabelled)" if blank else "")
-        for part, (number, blank) in draft.parts.items()
-    )
-    templates = count(len(draft.templates), "template") + (draft.language and f" in {draft.language}")
-    unlabelled = f" ({', '.join(columns.missing)}: unlabelled unless --labels has them)" if columns.missing else ""
-    echo(f"{out}: {draft.kind}, {templates}, {count(len(draft.findings), 'warning')} of lint")
-    labels = f"{columns.label}: {', '.join(meant)}{unlabelled}"
-    if draft.answer:
-        labels = f"{columns.label or 'without a column'}: open answers of the kind {draft.answer.kind}"
-    elif not columns.label:
-        labels = f"without a column: {', '.join(draft.words)}"
-    rows = [
-        ["text", ", ".join([*columns.texts, *columns.options])],
-        ["labels", labels],
-        ["rows", parts or "test: all; too few to divide"],
-        ["ids", ", ".join(columns.ids) or "numbers of the rows"],
-    ]
-    echo(align_columns(rows, indent="  "))
-    echo(align_columns([[template.name, template.answer_choices or ""] for template in draft.templates], indent="    "))
-    for finding in draft.findings:
-        echo(f"  {finding.code} {finding.template}: {finding.message}")
-    if len(draft.templates) < NUM_TEMPLATES:
-        echo("The prompt has no more formats. For paraphrases, use `flip-flop templates vary --paraphraser MODEL`.")
-    echo(
-        f"next: flip-flop audit --model demo --task {shlex.quote(str(out))} --out out/before"
-        "    # demo is a toy: name your own model"
-    )
+    text = Path(__file__).with_name("summary.txt.jinja").read_text(encoding="utf-8")
+    answers = [[template.name, template.answer_choices or ""] for template in draft.templates]
+    functions = {"count": count, "align_columns": align_columns}
+    names = {"draft": draft, "columns": draft.columns, "out": out, "quoted": shlex.quote(str(out)), "answers": answers}
+    echo(jinja2.Template(text, trim_blocks=True).render(functions | names, wanted=NUM_TEMPLATES))
 
 
 def _ask(question: str, proposed: str, choices: Sequence[str]) -> str:

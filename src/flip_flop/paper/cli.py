@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 import click
+import jinja2
 
 from flip_flop.cli.options import DataOptions, RowOptions, option, options, out_file, out_folder
 from flip_flop.console import align_columns, echo, num_processes
@@ -362,24 +363,14 @@ def list_command() -> None:
 def show_command(data: RowOptions, task: str) -> None:
     """Show the source, fields, labels and splits of a dataset, and its templates if the rows are available."""
     entry = catalog_entry(task)
-    train, test = entry.train_from, entry.test_from
-    labels = ", ".join(f"{label!r} {name}" for label, name in zip(entry.labels, entry.label_names, strict=True))
-    for key, value in (
-        (entry.name, entry.description),
-        ("from", f"{entry.source_name}: {train.split} ({train.rows:,} rows), {test.split} ({test.rows:,} rows)"),
-        ("fields", ", ".join(entry.fields)),
-        ("labels", f"{entry.label_field}: {labels}"),
-        ("f1", f"of {entry.label_names[1]}" if resolve_average(entry.f1, len(entry.labels)) == "binary" else "macro"),
-        ("splits", entry.policy.describe(train.split, test.split, data.protocol)),
-        ("templates", f"PromptSource, {entry.templates}"),
-    ):
-        echo(f"{key + ':':11}{value}")
+    average = resolve_average(entry.f1, len(entry.labels))
+    known = {"entry": entry, "train": entry.train_from, "test": entry.test_from, "average": average}
     try:
-        dataset = _open(data, task, data.protocol)
+        known["task"] = _open(data, task, data.protocol).task
     except InputError as error:
-        echo(f"\nthe kept templates depend on the rows, which are not available:\n{error}")
-    else:
-        echo(_details(dataset))
+        known["error"] = error
+    text = Path(__file__).with_name("dataset.txt.jinja").read_text(encoding="utf-8")
+    echo(jinja2.Template(text, trim_blocks=True).render(known, protocol=data.protocol))
 
 
 @tasks_command.command("check", short_help="Compare the numbers with the published numbers.")
@@ -445,21 +436,6 @@ def _notes(comparisons: Sequence[Comparison]) -> list[str]:
         if reasons := [*comparison.reasons, *unknown]:
             lines.append(f"{comparison.name}: {'; '.join(reasons)}")
     return lines
-
-
-def _details(data: CatalogData) -> str:
-    """Describe the rows: sizes, labels per split, and kept templates."""
-    lines = ["", "rows:"]
-    for split in ("train", "validation", "test"):
-        rows = data.task.rows(split)
-        gold = data.task.gold_labels(rows)
-        shares = ", ".join(
-            f"{name} {100 * gold.count(index) / len(gold):.1f} %" for index, name in enumerate(data.entry.label_names)
-        )
-        lines.append(f"  {split:11}{len(rows):6} rows ({shares})")
-    lines += ["", "templates:", *(f"  {template.name}" for template in data.task.templates)]
-    lines += [f"  not {name}: {reason}" for name, reason in data.task.dropped_templates]
-    return "\n".join(lines)
 
 
 @click.command("fetch")

@@ -38,16 +38,6 @@ class SplitPolicy:
         wanted = min(num_test if self.validation is None else self.validation, MAX_VALIDATION)
         return wanted if wanted <= 2 * (num_train - wanted) else max(num_train // 10, 1)
 
-    def describe(self, train: str, test: str, splits: str = "paper") -> str:
-        """Describe the policy for two official splits of these names, and the splits of ``paper`` or ``release``."""
-        size = f"as many as {test} has" if self.validation is None else f"{self.validation:,}"
-        sample = "" if self.max_test is None else f", a sample of {self.max_test:,}"
-        alone = "" if splits == "paper" else "in each official split, rows that repeat a prompt are excluded; "
-        return alone + (
-            f"test: the official {test}{sample}; validation: {size}, out of the official {train}, stratified by label; "
-            f"train: the rest of it, a sample of at most {self.max_train:,}"
-        )
-
 
 def name_rows(rows: Rows, split: str, id_field: str | None, named_by: Sequence[str] = ()) -> Rows:
     """Name the rows of an official split by the ``id_field``, or without it by their content.
