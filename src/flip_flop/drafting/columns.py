@@ -217,13 +217,6 @@ def _label_values(rows: Rows, label: str, labels: Sequence[str]) -> dict[str, in
             f"{rows.source}: the column {label!r} has {len(counts):,} different values.",
             f"A label column has 2 to {_MAX_NAMED_LABELS}. Name labels of no row with --labels.",
         )
-    if (twice := first_repeated(map(str.strip, counts))) is not None or any(SEPARATOR in value for value in counts):
-        alike = [value for value in counts if SEPARATOR in value or value.strip() == twice]
-        raise InputError(
-            "E-INIT",
-            f"{rows.source}: the column {label!r} holds {', '.join(map(repr, alike))}, which cannot be labels.",
-            f"Labels differ in more than spaces and do not hold {SEPARATOR}. Correct the file.",
-        )
     as_numbers = all(re.fullmatch(r"-?\d{1,9}", value) for value in counts)
     return {value: counts[value] for value in sorted(counts, key=int if as_numbers else None)}
 
