@@ -7,6 +7,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+import jinja2
 import numpy as np
 import pandas as pd
 
@@ -188,34 +189,29 @@ def make_notes(frame: pd.DataFrame, asked: pd.DataFrame, rows: Iterable[Row], *m
     complete = audits[audits["is_done"]]
     done = frame[frame["is_done"]].sort_values("position", kind="stable")
     seeds = sorted(complete["seed"].dropna().unique())
-    seed_words = f"; {count(len(seeds), 'training seed')} ({', '.join(map(str, seeds))})" if seeds else ""
-    notes: list[str | bool] = [f"Model: {', '.join(done['model'].unique())}{seed_words}."]
-    if len(complete):
-        splits = " and ".join(sorted(complete["split"].unique()))
-        ends = dict.fromkeys([f"{complete['instances'].min():,}", f"{complete['instances'].max():,}"])
-        notes.append(f"Split {splits}; instances per task: {' to '.join(ends)}.")
     trained = complete[complete["method"] != BASE.name]
     per_cell = trained.groupby([*CELL, "method_title"], dropna=False, sort=False)["seed"].nunique()
     fewer = per_cell[per_cell < len(seeds)].reset_index()
-    if len(fewer):
-        names = "; ".join(f"{audit_title(line)} ({line.seed})" for line in fewer.itertuples())
-        notes.append(f"Over fewer seeds than the others: {names}.")
-    if other := _other_instances(complete):
-        notes.append(f"Not the paper's instances: {', '.join(other)}.")
-    collapsed = dict.fromkeys(map(audit_title, complete[complete["collapsed"].astype(bool)].itertuples()))
-    if collapsed:
-        notes.append(f"Collapsed, one label nearly everywhere or for each template: {'; '.join(collapsed)}.")
-    if done["is_demo"].any():
-        notes.append(DEMO_NOTE)
+    collapsed = complete[complete["collapsed"].astype(bool)]
     texts = [cell.text for row in rows for cell in row if cell.style != "paper"]
-    if any(" ± " in text for text in texts):
-        notes.append("±: sample standard deviation over training seeds.")
-    notes += more
-    if MISSING in texts:
-        notes.append("A dash: no labels, hence no F1, or no such audit yet.")
-    if num_open := len(audits) - len(complete):
-        notes.append(f"{count(num_open, 'audit')} of this table not done yet.")
-    return [note for note in notes if isinstance(note, str)]
+    template = Path(__file__).with_name("notes.txt.jinja").read_text(encoding="utf-8")
+    notes = jinja2.Template(template, trim_blocks=True).render(
+        count=count,
+        audit_title=audit_title,
+        models=done["model"].unique(),
+        seeds=seeds,
+        splits=sorted(complete["split"].unique()),
+        instances=list(complete["instances"]),
+        fewer=list(fewer.itertuples()),
+        other=_other_instances(complete),
+        collapsed=dict.fromkeys(map(audit_title, collapsed.itertuples())),
+        demo_note=DEMO_NOTE if done["is_demo"].any() else "",
+        has_spread=any(" ± " in text for text in texts),
+        more=more,
+        has_missing=MISSING in texts,
+        num_open=len(audits) - len(complete),
+    )
+    return [note for note in notes.split("\n") if note]
 
 
 def _other_instances(complete: pd.DataFrame) -> list[str]:
