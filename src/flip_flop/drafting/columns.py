@@ -11,7 +11,6 @@ import yaml
 
 from flip_flop.console import text_width
 from flip_flop.errors import InputError, first_repeated, log, look_up
-from flip_flop.prompts import SEPARATOR
 from flip_flop.reading import has_spaces
 from flip_flop.tasks import MISSING, Rows, cell_text, label_text, only_item
 

@@ -6,10 +6,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import click
-import jinja2
 
 from flip_flop.cli.options import DataOptions, RowOptions, option, options, out_file, out_folder
 from flip_flop.console import align_columns, echo, num_processes
@@ -32,6 +31,7 @@ from flip_flop.paper.folder import StudyFolder, load_plan
 from flip_flop.paper.plan import Plan, Setup, Unit, make_plan
 from flip_flop.paper.slurm import export_commands, sbatch_options, submit
 from flip_flop.paper.study import Study, load_study, narrow
+from flip_flop.paper.texts import render
 from flip_flop.tasks import VALUE_LIMITS, TaskRequest
 
 # Other processes run this installation, and not the first one on the path.
@@ -364,13 +364,12 @@ def show_command(data: RowOptions, task: str) -> None:
     """Show the source, fields, labels and splits of a dataset, and its templates if the rows are available."""
     entry = catalog_entry(task)
     average = resolve_average(entry.f1, len(entry.labels))
-    known = {"entry": entry, "train": entry.train_from, "test": entry.test_from, "average": average}
+    known: dict[str, Any] = {"entry": entry, "train": entry.train_from, "test": entry.test_from, "average": average}
     try:
         known["task"] = _open(data, task, data.protocol).task
     except InputError as error:
         known["error"] = error
-    text = Path(__file__).with_name("dataset.txt.jinja").read_text(encoding="utf-8")
-    echo(jinja2.Template(text, trim_blocks=True).render(known, protocol=data.protocol))
+    echo(render("dataset.txt.jinja", protocol=data.protocol, **known))
 
 
 @tasks_command.command("check", short_help="Compare the numbers with the published numbers.")
@@ -396,9 +395,10 @@ def check_command(data: DataOptions, tasks: Sequence[str], protocol: str | None)
             missing[entry.name] = error
     for place, name in enumerate(protocols):
         comparisons = {task: of_protocols[place] for task, of_protocols in comparisons_of.items()}
-        cells = [_cells(entry, comparisons.get(entry.name), name) for entry in entries]
-        echo(align_columns([["task", *entries[0].paper], *cells]))
-        echo("\n".join(["", f"protocol {name}: {ROW_PROTOCOLS[name]}", *_notes(list(comparisons.values())), ""]))
+        cells = [["task", *entries[0].paper]]
+        cells += [_cells(entry, comparisons.get(entry.name), name) for entry in entries]
+        known = {"protocol": name, "publication": ROW_PROTOCOLS[name], "comparisons": comparisons.values()}
+        echo(render("check.txt.jinja", align_columns=align_columns, cells=cells, **known))
     for name, reason in missing.items():
         echo(f"{name}: {reason}")
     is_complete = not missing or (set(missing) == {"storycloze"} and data.story_cloze_dir is None)
@@ -425,17 +425,6 @@ def _cells(entry: CatalogEntry, comparison: Comparison | None, splits: str) -> l
         number = "-" if comparison is None else str(comparison.found[column])
         cells.append(number if number == str(published) else f"{number} ({published})")
     return cells
-
-
-def _notes(comparisons: Sequence[Comparison]) -> list[str]:
-    """Return the reasons for differences, one line per dataset."""
-    same = [comparison.name for comparison in comparisons if comparison.found == comparison.published]
-    lines = [f"as published: {', '.join(same)}"] if same else []
-    for comparison in comparisons:
-        unknown = [f"no known reason: {', '.join(comparison.unexplained)}"] if comparison.unexplained else []
-        if reasons := [*comparison.reasons, *unknown]:
-            lines.append(f"{comparison.name}: {'; '.join(reasons)}")
-    return lines
 
 
 @click.command("fetch")

@@ -282,7 +282,7 @@ def narrow(
     Raises:
         InputError: ``E-STUDY``.
     """
-    given = {"tasks": tasks, "methods": methods, "seeds": seeds}
+    given: dict[str, Any] = {"tasks": tasks, "methods": methods, "seeds": seeds}
     given |= {"limit": limit, "protocol": protocol, "override": settings}
     content = study.model_dump() | {name: value for name, value in given.items() if value is not None}
     if tasks is not None:

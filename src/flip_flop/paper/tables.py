@@ -7,7 +7,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-import jinja2
 import numpy as np
 import pandas as pd
 
@@ -36,6 +35,7 @@ from flip_flop.paper.frame import (
 )
 from flip_flop.paper.published import PAPER_METRICS, dataset_names, stated_numbers, table1, table2
 from flip_flop.paper.study import Study
+from flip_flop.paper.texts import render
 from flip_flop.report.table import Column, Row, Table, TableCell
 
 if TYPE_CHECKING:
@@ -194,23 +194,13 @@ def make_notes(frame: pd.DataFrame, asked: pd.DataFrame, rows: Iterable[Row], *m
     fewer = per_cell[per_cell < len(seeds)].reset_index()
     collapsed = complete[complete["collapsed"].astype(bool)]
     texts = [cell.text for row in rows for cell in row if cell.style != "paper"]
-    template = Path(__file__).with_name("notes.txt.jinja").read_text(encoding="utf-8")
-    notes = jinja2.Template(template, trim_blocks=True).render(
-        count=count,
-        audit_title=audit_title,
-        models=done["model"].unique(),
-        seeds=seeds,
-        splits=sorted(complete["split"].unique()),
-        instances=list(complete["instances"]),
-        fewer=list(fewer.itertuples()),
-        other=_other_instances(complete),
-        collapsed=dict.fromkeys(map(audit_title, collapsed.itertuples())),
-        demo_note=DEMO_NOTE if done["is_demo"].any() else "",
-        has_spread=any(" ± " in text for text in texts),
-        more=more,
-        has_missing=MISSING in texts,
-        num_open=len(audits) - len(complete),
-    )
+    known: dict[str, Any] = {"models": done["model"].unique(), "seeds": seeds, "fewer": list(fewer.itertuples())}
+    known |= {"splits": sorted(complete["split"].unique()), "instances": list(complete["instances"])}
+    known |= {"collapsed": dict.fromkeys(map(audit_title, collapsed.itertuples()))}
+    known |= {"other": _other_instances(complete), "num_open": len(audits) - len(complete)}
+    known |= {"demo_note": DEMO_NOTE if done["is_demo"].any() else "", "more": more}
+    known |= {"has_spread": any(" ± " in text for text in texts), "has_missing": MISSING in texts}
+    notes = render("notes.txt.jinja", count=count, audit_title=audit_title, **known)
     return [note for note in notes.split("\n") if note]
 
 
@@ -522,8 +512,8 @@ def write_outputs(frame: pd.DataFrame, study: Study, out: Path) -> list[Path]:
     """
     contents, plots = list(make_tables(frame)), make_plots(frame)
     files = {
-        out / "tables" / f"{table.name}.{kind}": utf8(f"{render(table).rstrip()}\n")
-        for kind, render in RENDERERS.items()
+        out / "tables" / f"{table.name}.{kind}": utf8(f"{write(table).rstrip()}\n")
+        for kind, write in RENDERERS.items()
         for table in contents
     }
     files |= {out / "figures" / f"{plot.name}.{kind}": plot.render(kind) for plot in plots for kind in FORMATS}
@@ -534,7 +524,9 @@ def write_outputs(frame: pd.DataFrame, study: Study, out: Path) -> list[Path]:
                 path.unlink(missing_ok=True)
     for path, content in files.items():
         write_bytes(path, content)
-    write_text(out / "index.md", _page(frame, study, contents, plots))
+    demo_note = DEMO_NOTE if frame["is_demo"].any() else ""
+    known = {"study": study, "tables": contents, "plots": plots, "formats": FORMATS, "demo_note": demo_note}
+    write_text(out / "index.md", render("index.md.jinja", cell=markdown_cell, **known))
     return [out / "index.md", *files]
 
 
@@ -576,20 +568,3 @@ def make_plots(frame: pd.DataFrame) -> list["Plot"]:
 def _transferred(frame: pd.DataFrame) -> list[str]:
     transfers = in_setting(frame, "transfer")
     return methods_of(transfers[transfers["is_done"]])
-
-
-def _page(frame: pd.DataFrame, study: Study, contents: Sequence[Table], plots: Sequence["Plot"]) -> str:
-    parts = [f"# {markdown_cell(study.name)}"]
-    if study.description:
-        parts.append(markdown_cell(study.description))
-    if frame["is_demo"].any():
-        parts.append(f"**{DEMO_NOTE}**")
-    parts += [f"{table.markdown()}\n\n{_links('tables', table.name, ('csv', 'tex'))}" for table in contents]
-    for plot in plots:
-        image = f"![{markdown_cell(plot.alt)}](figures/{plot.name}.png)"
-        parts.append(f"### {markdown_cell(plot.title)}\n\n{image}\n\n{_links('figures', plot.name, FORMATS)}")
-    return "\n\n".join(parts) + "\n"
-
-
-def _links(folder: str, name: str, kinds: Sequence[str]) -> str:
-    return "Files: " + ", ".join(f"[{kind}]({folder}/{name}.{kind})" for kind in kinds)
