@@ -329,7 +329,7 @@ MADE_MISTAKES = {
         "E-DATA-PARSE",
         "line 2: field larger than field limit (1048576)",
     ),
-    "deep lists": ("a.jsonl", '{"a": ' + "[" * 100_000 + "\n", "E-DATA-PARSE", "line 1: recursion limit exceeded"),
+    "deep lists": ("a.jsonl", '{"a": ' + "[" * 100_000 + "\n", "E-DATA-PARSE", "line 1: it is nested too deeply"),
     "a long number": ("a.jsonl", '{"a": ' + "9" * 5000 + "}\n", "E-DATA-PARSE", "line 1: "),
     "a name twice": ("a.parquet", TWO_COLUMNS, "E-DATA-COLUMN", "two columns are named 'a'"),
 }

@@ -8,14 +8,13 @@ import csv
 import io
 import itertools
 import json
+import math
 import re
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
-
-from pydantic_core import from_json
 
 from flip_flop.console import count, is_blank
 from flip_flop.errors import InputError, first_repeated, nearest_file, require_package
@@ -262,6 +261,31 @@ def _under_names(
     return found
 
 
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if (key := first_repeated(key for key, _ in pairs)) is not None:
+        raise ValueError(f"duplicate key {key!r} in one object")
+    return dict(pairs)
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):  # Python writes NaN for a missing value
+        raise ValueError(f"the number {text} is not finite")
+    return value
+
+
+def _parse_json(text: str) -> Any:
+    try:
+        value = json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_finite, parse_float=_finite)
+        if "\\ud" in text.lower():
+            json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    except UnicodeEncodeError:
+        raise ValueError("a \\ud escape is half of a character") from None
+    return value
+
+
 def _json_object(value: Any, name: str = "it") -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError(f"{name} is not an object")
@@ -273,16 +297,16 @@ def _read_jsonl(text: str, path: Path) -> list[NumberedRow]:
     for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
             try:
-                rows.append(NumberedRow(number, _json_object(from_json(line))))
+                rows.append(NumberedRow(number, _json_object(_parse_json(line))))
             except ValueError as error:
-                reason = str(error).replace(" at line 1", ",")
+                reason = str(error).replace(": line 1", ",")
                 raise InputError("E-DATA-PARSE", f"{path} line {number}: {reason}.") from None
     return rows
 
 
 def _read_json(text: str, path: Path) -> list[NumberedRow]:
     try:
-        values = from_json(text) if text.strip() else []
+        values = _parse_json(text) if text.strip() else []
         if not isinstance(values, list):
             raise ValueError("it is not a list of objects")
         return [NumberedRow(index, _json_object(value, f"row {index}")) for index, value in enumerate(values, start=1)]
