@@ -337,7 +337,7 @@ def test_labels_are_those_of_the_task_file(tea, caplog, more, gold):
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ("label_field: label", "E-TASK-KEY: .*label_field is 'label', and labels is missing"),
+        ("label_field: label", "E-TASK-KEY: .*has a label_field but no labels"),
         ("label_field: label\nlabels: [0, 1, 2, 3]", "E-TPL-EMPTY: .*no PromptSource template can be used"),
         ("label_field: text\nlabels: [x, y]", "E-TPL-EMPTY: .*E-TPL-LABEL-LEAK"),
     ],

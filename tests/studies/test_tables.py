@@ -17,7 +17,7 @@ from flip_flop.metrics import METRICS, mean_statistic, paired_bootstrap_interval
 from flip_flop.metrics.agreement import instance_agreement
 from flip_flop.paper import tables as grids
 from flip_flop.paper.folder import StudyFolder
-from flip_flop.paper.frame import average_seeds, colours_of, make_frame, titles_of
+from flip_flop.paper.frame import average_seeds, by_method, make_frame
 from flip_flop.paper.published import PAPER_METRICS, dataset_names, stated_numbers, table1, table2
 from flip_flop.paper.study import MethodVariant
 from flip_flop.paper.tables import make_tables, write_outputs
@@ -56,17 +56,20 @@ def test_an_own_method_has_its_title_and_colour_as_long_as_it_can_be_imported(tm
     reference = f"{__name__}:OWN"
     plan = small_studies.plan(small_studies.small(methods=("base", reference)))
     frame = make_frame(StudyFolder(tmp_path), plan)
-    assert (titles_of(frame)[reference], colours_of(frame)[reference]) == ("Our method", "#123456")
+    assert (by_method(frame, "method_title")[reference], by_method(frame, "method_colour")[reference]) == (
+        "Our method",
+        "#123456",
+    )
     monkeypatch.delattr(sys.modules[__name__], "OWN")
     frame = make_frame(StudyFolder(tmp_path), plan)
-    assert titles_of(frame)[reference] == reference
+    assert by_method(frame, "method_title")[reference] == reference
 
 
 def test_variants_have_colours_that_no_other_method_has(tmp_path):
     variants = {name: MethodVariant(method="f2c") for name in ("a", "b")}
     study = small_studies.small(methods=("base", "bct", "opct", "a", "b"), variants=variants, protocol="recommended")
     frame = make_frame(StudyFolder(tmp_path), small_studies.plan(study))
-    assert len(set(colours_of(frame).values())) == 5
+    assert len(set(by_method(frame, "method_colour").values())) == 5
 
 
 @pytest.fixture(scope="session")
@@ -345,7 +348,7 @@ def test_variants_keep_titles_and_order(tmp_path):
     changes = {"methods": ("base", "cce", "frozen", "f2c"), "variants": variants}
     study = maker.plan.study.model_copy(update=changes)
     frame = make_frame(maker.folder, replace(maker.plan, study=study))
-    assert colours_of(frame)["frozen"] == "#123456"
+    assert by_method(frame, "method_colour")["frozen"] == "#123456"
     for shown, expected in (
         (frame, ["Base", "CCE", "F2C, frozen", "F2C"]),
         (maker.frame(), ["Base", "CCE", "F2C", "frozen"]),

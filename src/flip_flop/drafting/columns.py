@@ -99,9 +99,7 @@ def judged_columns(rows: Rows) -> tuple[str, ...]:
     if question is None or not 1 <= len(answers) <= 2:
         raise InputError(
             "E-INIT",
-            f"{rows.source}: no column of questions by name."
-            if question is None
-            else f"{rows.source}: {len(answers)} columns of answers by name.",
+            f"{rows.source}: no column of questions with one or two of answers by name.",
             "Give --text QUESTION --text ANSWER, and for pairs another --text ANSWER.",
         )
     return question, *answers

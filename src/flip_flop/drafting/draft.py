@@ -343,8 +343,8 @@ def _option_labels(rows: Rows, columns: Columns) -> tuple[str, ...]:
         return ()
     forms = dict.fromkeys(
         [
-            tuple(str(index) for index in range(number)),
-            tuple(str(index + 1) for index in range(number)),
+            tuple(map(str, range(number))),
+            tuple(map(str, range(1, number + 1))),
             tuple(string.ascii_uppercase[:number]),
             tuple(string.ascii_lowercase[:number]),
             columns.options,

@@ -29,7 +29,7 @@ from flip_flop.method import BASE
 from flip_flop.metrics import METRICS
 from flip_flop.paper.frame import (
     average_seeds,
-    colours_of,
+    by_method,
     direction,
     file_name,
     in_setting,
@@ -38,7 +38,6 @@ from flip_flop.paper.frame import (
     task_order,
     task_title,
     tasks_of,
-    titles_of,
 )
 from flip_flop.paper.published import PAPER_METRICS
 
@@ -113,7 +112,12 @@ def draw_boxes(f1: pd.DataFrame) -> Plot:
 
     The base without methods has the paper's layout: tasks from top to bottom in one column.
     """
-    methods, tasks, titles, colours = methods_of(f1), tasks_of(f1), titles_of(f1), colours_of(f1)
+    methods, tasks, titles, colours = (
+        methods_of(f1),
+        tasks_of(f1),
+        by_method(f1, "method_title"),
+        by_method(f1, "method_colour"),
+    )
     names, step = [axis_name(task) for task in tasks], 0.84 / len(methods)
     is_base = methods == [BASE.name]
     width, height = (COLUMN, 0.55 + 0.21 * len(tasks)) if is_base else (max(COLUMN, 0.7 + 0.62 * len(tasks)), 2.3)
@@ -175,7 +179,7 @@ def draw_heatmaps(frame: pd.DataFrame, method: str) -> list[Plot]:
         known = cells[cells["change"].notna() & (cells["metric"] == metric)]
         changes = dict(zip(zip(known["source"], known["task"], strict=True), 100 * known["change"], strict=True))
         if changes:
-            title = f"Change in {symbol(metric)} on other tasks under {titles_of(asked)[method]}"
+            title = f"Change in {symbol(metric)} on other tasks under {by_method(asked, 'method_title')[method]}"
             alt = _HEATMAP.format(symbol(metric), len(changes), len(pairs))
             maps.append(Plot(file_name(f"transfer_{metric}", method), title, _heatmap(changes, pairs, metric), alt))
     return maps
@@ -232,7 +236,7 @@ def draw_curves(frame: pd.DataFrame) -> list[Plot]:
     trained = cells[cells["method"] != BASE.name]
     if trained.empty:
         return []
-    colours = {method: colours_of(asked)[method] for method in methods_of(trained)}
+    colours = {method: by_method(asked, "method_colour")[method] for method in methods_of(trained)}
     # The mean of F1 and its sigma over templates side by side, by cell.
     keys = ["task", "templates", "method", "k", "held_out"]
     wide = (100 * cells.pivot(index=keys, columns="metric", values="mean")).reset_index()
@@ -252,7 +256,7 @@ def draw_curves(frame: pd.DataFrame) -> list[Plot]:
             low, high = axes.get_ylim()
             room = max(0.0, MIN_SPAN - (high - low)) / 2
             axes.set_ylim(low - room, high + room)
-        handles = _handles(titles_of(asked), colours, has_seen=not trained["held_out"].all())
+        handles = _handles(by_method(asked, "method_title"), colours, has_seen=not trained["held_out"].all())
         figure.legend(handles=handles, ncols=len(handles) if min(PAGE, width) > 1.2 * len(handles) else 2, **_ABOVE)
     names = ", ".join(map(axis_name, tasks))
     alt = f"Mean F1 with its band of one sigma, and agreement, over the number of templates trained on: {names}."

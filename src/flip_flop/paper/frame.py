@@ -223,14 +223,9 @@ def methods_of(frame: pd.DataFrame) -> list[str]:
     return list(frame["method"].unique())
 
 
-def titles_of(frame: pd.DataFrame) -> dict[str, str]:
-    """Return the titles of methods by name."""
-    return dict(zip(frame["method"], frame["method_title"], strict=True))
-
-
-def colours_of(frame: pd.DataFrame) -> dict[str, str]:
-    """Return the colours of methods by name."""
-    return dict(zip(frame["method"], frame["method_colour"], strict=True))
+def by_method(frame: pd.DataFrame, column: str) -> dict[str, str]:
+    """Return the values of a column that depends on the method, such as ``method_title``, by method."""
+    return dict(zip(frame["method"], frame[column], strict=True))
 
 
 def tasks_of(frame: pd.DataFrame) -> list[str]:

@@ -21,6 +21,7 @@ from flip_flop.paper.frame import (
     KEPT,
     Setting,
     average_seeds,
+    by_method,
     direction,
     file_name,
     in_setting,
@@ -31,7 +32,6 @@ from flip_flop.paper.frame import (
     task_title,
     tasks_of,
     template_f1,
-    titles_of,
 )
 from flip_flop.paper.published import PAPER_METRICS, dataset_names, stated_numbers, table1, table2
 from flip_flop.paper.study import Study
@@ -111,7 +111,7 @@ def task_head(line: Any, column: str = "task") -> TableCell:
 
 def method_head(frame: pd.DataFrame) -> Write:
     """Return the function for the first cell of a method's rows. Titles of other methods are untrusted text."""
-    titles = titles_of(frame)
+    titles = by_method(frame, "method_title")
 
     def head(line: Any) -> TableCell:
         is_ours = line.method in (BASE.name, *METHODS)
@@ -348,7 +348,9 @@ def transfer_table(frame: pd.DataFrame, method: str) -> Table:
         has_paper and f"In the columns named paper, {PAPER_NOTE}",
         has_paper and "Its rows: means over 10 targets each, and over all of its 80 pairs.",
     )
-    title = f"Transfer to other tasks under {titles_of(frame)[method]}" + " (the paper's Table 2)" * (method == "f2c")
+    title = f"Transfer to other tasks under {by_method(frame, 'method_title')[method]}" + " (the paper's Table 2)" * (
+        method == "f2c"
+    )
     records = lines[lines["improvement"].notna()].drop(columns="mark")
     columns = [Column("trained on", is_text=True), *columns]
     return Table(file_name("table2_transfer", method), title, columns, [rows[0], [], *rows[1:]], notes, records)
@@ -372,13 +374,13 @@ def pairs_table(frame: pd.DataFrame, method: str) -> Table:
     records = lines[lines["metric"].isin(PAPER_METRICS)].rename(columns={"task": "target"})
     records = records[["method", "source", "target", "metric", *_CHANGES]]
     columns = [Column("trained on", is_text=True), Column("evaluated on", is_text=True), *columns]
-    title = f"Transfer by pair under {titles_of(frame)[method]}"
+    title = f"Transfer by pair under {by_method(frame, 'method_title')[method]}"
     return Table(file_name("table2_pairs", method), title, columns, rows, notes, records)
 
 
 def unseen_table(frame: pd.DataFrame) -> Table:
     """Study 3 by task and K: the metrics on held-out templates, and their changes."""
-    asked, titles = in_setting(frame, "unseen"), titles_of(frame)
+    asked, titles = in_setting(frame, "unseen"), by_method(frame, "method_title")
     lines = average_seeds(asked).sort_values("task", key=lambda tasks: tasks.map(task_order), kind="stable")
     lines["seen"] = np.where(lines["held_out"] | (lines["method"] == BASE.name), "", " (seen)")
 

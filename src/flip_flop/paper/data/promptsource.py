@@ -270,8 +270,6 @@ def load_set(request: TaskRequest) -> Task:
     candidates = read_promptsource(folder, name)
     sources = fields.pop("data", None)
     label_field, labels = fields.get("label_field"), fields.get("labels")
-    if label_field is not None and labels is None:
-        raise InputError("E-TASK-KEY", f"{name}: label_field is {label_field!r}, and labels is missing.", "Add labels.")
     splits = (
         {split: source.load() for split, source in sources.items()} if sources else _hub_rows(name, request.hub_mirror)
     )
