@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Int
 
+from flip_flop.arrays import InstanceLabels, LabelScores, Predictions
 from flip_flop.errors import look_up
 from flip_flop.metrics import ALIASES, METRICS, Scores, TemplateRanking, calibrated, rank_templates
 from flip_flop.prompts import RenderedInstance
@@ -47,7 +48,7 @@ class AuditValues:
         return self.path.resolve().name if self.path.name else ""
 
     @property
-    def scores(self) -> Float[np.ndarray, "instances templates labels"]:
+    def scores(self) -> LabelScores:
         """Mean log-probability of each answer's tokens, in nats."""
         return self.data.values
 
@@ -58,7 +59,7 @@ class AuditValues:
         return self.data.token_counts
 
     @property
-    def gold(self) -> Int[np.ndarray, " instances"]:
+    def gold(self) -> InstanceLabels:
         """Label indices, -1 without a gold label."""
         return self.data.gold
 
@@ -68,7 +69,7 @@ class AuditValues:
         return self.data.ids
 
     @property
-    def predictions(self) -> Int[np.ndarray, "instances templates"]:
+    def predictions(self) -> Predictions:
         """The label with the highest score; ties go to the lowest index."""
         return self.data.predictions
 
@@ -108,7 +109,9 @@ class AuditValues:
     def method(self) -> str | None:
         """The training method of the adapter such as ``f2c``, or ``None`` for a base model."""
         method = (self.record.training or {}).get("method")
-        return str(method) if method else self.record.adapter.method if self.record.adapter else None
+        if method is None and self.record.adapter:
+            return self.record.adapter.method
+        return method
 
     @property
     def uses_labels(self) -> bool:

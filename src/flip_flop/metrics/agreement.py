@@ -7,20 +7,19 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from flip_flop.arrays import InstanceLabels, LabelScores, Offsets, PerInstance, PerLabel, Predictions
 from flip_flop.metrics.bootstrap import SumStatistic, mean_statistic, ratio, row_counts
 
 COLLAPSE_SHARE, COLLAPSE_SHARE_WITH_GOLD, COLLAPSE_EXCESS = 0.95, 0.9, 0.1 - 1e-9  # 1 - 0.9 < 0.1
 MIN_FOR_CONSTANT = 10  # A perfect template on a balanced binary task is constant in 1 of 512 samples of 10 instances.
 
 
-def predicted(scores: Float[np.ndarray, "instances templates labels"]) -> Int[np.ndarray, "instances templates"]:
+def predicted(scores: LabelScores) -> Predictions:
     """The label with the highest score; ties go to the lowest index. -1, no label, where all are ruled out (-inf)."""
     return np.where(scores.max(axis=2) == -np.inf, -1, scores.argmax(axis=2))
 
 
-def vote_counts(
-    predictions: Int[np.ndarray, "instances templates"], num_labels: int
-) -> Int[np.ndarray, "instances labels"]:
+def vote_counts(predictions: Predictions, num_labels: int) -> Int[np.ndarray, "instances labels"]:
     r"""Count the templates that predict each label of each instance. -1 does not count.
 
     .. math:: n_{i,c} = \sum_v \mathbf 1[\hat y_{i,v} = c] \qquad \text{(Eq. 4 of the F2C paper)}
@@ -39,8 +38,8 @@ def vote_counts(
 
 
 def instance_agreement(
-    predictions: Int[np.ndarray, "instances templates"],
-) -> Float[np.ndarray, " instances"] | None:
+    predictions: Predictions,
+) -> PerInstance | None:
     r"""Observed agreement of each instance: how likely two of its templates predict the same label.
 
     .. math:: P_i = \frac{1}{V(V-1)} \sum_c n_{i,c} (n_{i,c} - 1)
@@ -58,7 +57,7 @@ def instance_agreement(
     return (counts * (counts - 1)).sum(axis=1) / (num_templates * (num_templates - 1))
 
 
-def observed_agreement(predictions: Int[np.ndarray, "instances templates"]) -> float | None:
+def observed_agreement(predictions: Predictions) -> float | None:
     r"""Observed agreement :math:`P_o`: the mean of Eq. 11 over instances.
 
     Equal to the *consistency rate* of Zhao et al. 2024 for discrete labels. A collapsed model also has a high
@@ -73,7 +72,7 @@ def observed_agreement(predictions: Int[np.ndarray, "instances templates"]) -> f
 
 
 def template_agreement_matrix(
-    predictions: Int[np.ndarray, "instances templates"],
+    predictions: Predictions,
 ) -> Float[np.ndarray, "templates templates"]:
     """Compute the share of instances on which each two templates predict the same label.
 
@@ -115,7 +114,7 @@ def count_flips(
 
 
 def factor_flips(
-    predictions: Int[np.ndarray, "instances templates"], factors: Mapping[str, Sequence[str | None]], factor: str
+    predictions: Predictions, factors: Mapping[str, Sequence[str | None]], factor: str
 ) -> Int[np.ndarray, "instances 3"]:
     r"""Count flips by a factor of the templates, such as the wording or the order of the options.
 
@@ -138,8 +137,8 @@ def factor_flips(
 
 
 def lacks_consensus(
-    predictions: Int[np.ndarray, "instances templates"],
-) -> Float[np.ndarray, " instances"] | None:
+    predictions: Predictions,
+) -> PerInstance | None:
     r"""1 for each instance on which no label has a strict majority, :math:`n_{i,c} > V/2` (Eq. 5), else 0.
 
     .. math:: \mathbf 1\left[ \max_c n_{i,c} \le V / 2 \right]
@@ -158,8 +157,8 @@ def lacks_consensus(
 
 
 def instance_posix(
-    scores: Float[np.ndarray, "instances templates labels"],
-) -> Float[np.ndarray, " instances"] | None:
+    scores: LabelScores,
+) -> PerInstance | None:
     r"""POSIX, the prompt sensitivity index, of each instance, over labels.
 
     .. math:: \psi = \frac{1}{V(V-1)} \sum_{u \ne v}
@@ -190,8 +189,8 @@ def instance_posix(
 
 
 def label_probs(
-    scores: Float[np.ndarray, "instances templates labels"],
-) -> Float[np.ndarray, "instances templates labels"]:
+    scores: LabelScores,
+) -> LabelScores:
     r"""The scores normalised over the labels, Eq. 14: their softmax, in float64.
 
     .. math:: \pi_{i,v,c} = \frac{\exp \mathrm{LL}_i[v,c]}{\sum_{c'} \exp \mathrm{LL}_i[v,c']}
@@ -211,7 +210,7 @@ def label_probs(
     return ratio(odds, total, otherwise=0.0)
 
 
-def majority_vote(scores: Float[np.ndarray, "instances templates labels"]) -> Int[np.ndarray, " instances"]:
+def majority_vote(scores: LabelScores) -> InstanceLabels:
     r"""The label that most of an instance's templates predict.
 
     .. math:: \arg\max_c \sum_v \mathbf 1[\hat y_{i,v} = c]
@@ -229,10 +228,10 @@ def majority_vote(scores: Float[np.ndarray, "instances templates labels"]) -> In
 
 
 def most_votes(
-    predictions: Int[np.ndarray, "instances templates"],
-    probs: Float[np.ndarray, "instances templates labels"],
+    predictions: Predictions,
+    probs: LabelScores,
     templates: Any = slice(None),
-) -> Int[np.ndarray, " instances"]:
+) -> InstanceLabels:
     """The :func:`majority_vote` of some templates, from predictions and label probabilities, which break the ties."""
     counts = vote_counts(predictions[:, templates], probs.shape[2])
     most = counts.max(axis=1, keepdims=True)
@@ -243,12 +242,12 @@ def most_votes(
     return votes
 
 
-def vote_weights(probs: Float[np.ndarray, "instances templates labels"]) -> Float[np.ndarray, "instances labels"]:
+def vote_weights(probs: LabelScores) -> Float[np.ndarray, "instances labels"]:
     """The sum of each label's probabilities over all templates, which breaks a tie of votes."""
     return np.sort(probs, axis=1).sum(axis=1)  # sorted, as in label_probs
 
 
-def label_shares(predictions: Int[np.ndarray, "instances templates"], num_labels: int) -> Float[np.ndarray, " labels"]:
+def label_shares(predictions: Predictions, num_labels: int) -> PerLabel:
     """The share of each label among all predictions, over instances and templates; they sum to 1.
 
     Example:
@@ -258,9 +257,7 @@ def label_shares(predictions: Int[np.ndarray, "instances templates"], num_labels
     return label_shares_per_template(predictions, num_labels).mean(axis=0)
 
 
-def label_shares_per_template(
-    predictions: Int[np.ndarray, "instances templates"], num_labels: int
-) -> Float[np.ndarray, "templates labels"]:
+def label_shares_per_template(predictions: Predictions, num_labels: int) -> Offsets:
     """Compute the share of each label among the predictions of each template.
 
     Raises:
@@ -275,9 +272,7 @@ def label_shares_per_template(
     return vote_counts(predictions.T, num_labels) / len(predictions)
 
 
-def constant_templates(
-    predictions: Int[np.ndarray, "instances templates"], gold: Int[np.ndarray, " instances"] | None = None
-) -> Bool[np.ndarray, " templates"]:
+def constant_templates(predictions: Predictions, gold: InstanceLabels | None = None) -> Bool[np.ndarray, " templates"]:
     """Return which templates predict one label for every instance.
 
     Such a template may ignore its input. A correct template also gives one label if the sample is small or the task is
@@ -299,9 +294,9 @@ def constant_templates(
 
 
 def is_collapsed(
-    predictions: Int[np.ndarray, "instances templates"],
+    predictions: Predictions,
     num_labels: int,
-    gold: Int[np.ndarray, " instances"] | None = None,
+    gold: InstanceLabels | None = None,
 ) -> bool:
     r"""Return whether one label dominates the predictions, or every template is constant.
 
@@ -329,7 +324,7 @@ def is_collapsed(
     return bool(shares[top] >= COLLAPSE_SHARE_WITH_GOLD and excess >= COLLAPSE_EXCESS)
 
 
-def share_drift(before: Float[np.ndarray, " labels"], after: Float[np.ndarray, " labels"]) -> float:
+def share_drift(before: PerLabel, after: PerLabel) -> float:
     r"""How far label shares have moved: their total variation distance.
 
     .. math:: \frac12 \sum_c |a_c - b_c|

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Float32, Int
 
+from flip_flop.arrays import PerInstance
 from flip_flop.files import generator
 
 RESAMPLES = 2000  # the default
@@ -82,7 +83,7 @@ def ratio(
 
 
 def mean_statistic(
-    per_instance: Callable[..., Float[np.ndarray, " instances"] | None],
+    per_instance: Callable[..., PerInstance | None],
     plain: Callable[..., float | None] | None = None,
     bounds: tuple[float, float] | None = None,
 ) -> SumStatistic:

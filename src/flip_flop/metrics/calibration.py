@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from typing import Literal, get_args
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
+from flip_flop.arrays import InstanceLabels, LabelScores, Offsets, PerLabel
 from flip_flop.errors import InputError, log, look_up
 from flip_flop.metrics.agreement import label_shares, majority_vote, predicted, share_drift
 
@@ -78,7 +79,7 @@ def uniform_prior(num_labels: int) -> tuple[float, ...]:
     return (1 / num_labels,) * num_labels
 
 
-def prior_of_labels(labels: Int[np.ndarray, " instances"], num_labels: int) -> tuple[float, ...]:
+def prior_of_labels(labels: InstanceLabels, num_labels: int) -> tuple[float, ...]:
     """Estimate the label frequencies from a few gold labels. Each count is increased by 1 (Laplace smoothing).
 
     Example:
@@ -89,9 +90,7 @@ def prior_of_labels(labels: Int[np.ndarray, " instances"], num_labels: int) -> t
     return tuple((counts / counts.sum()).tolist())
 
 
-def batch_offsets(
-    scores: Float[np.ndarray, "instances templates labels"], prior: Sequence[float] | None = None
-) -> Float[np.ndarray, "templates labels"]:
+def batch_offsets(scores: LabelScores, prior: Sequence[float] | None = None) -> Offsets:
     r"""Batch calibration: minus the log of a label's mean probability over the instances.
 
     .. math:: b_{v,c} = \log \rho_c - \log \frac1N \sum_i q_{i,v}(c)
@@ -111,9 +110,7 @@ def batch_offsets(
     return _centred(offsets)
 
 
-def prior_offsets(
-    scores: Float[np.ndarray, "instances templates labels"], prior: Sequence[float]
-) -> Float[np.ndarray, "templates labels"]:
+def prior_offsets(scores: LabelScores, prior: Sequence[float]) -> Offsets:
     r"""Compute the offsets for which the label shares of a template's answers equal the prior.
 
     .. math:: \sum_i \mathbf 1[\arg\max_{c'} (\mathrm{LL}_i[v, c'] + b_{v,c'}) = c] = N \rho_c
@@ -138,9 +135,7 @@ def prior_offsets(
     return np.stack([_cut(log_probs, counts) for log_probs in _log_probs(scores).swapaxes(0, 1)])
 
 
-def _cut(
-    log_probs: Float[np.ndarray, "instances labels"], counts: Float[np.ndarray, " labels"]
-) -> Float[np.ndarray, " labels"]:
+def _cut(log_probs: Float[np.ndarray, "instances labels"], counts: PerLabel) -> PerLabel:
     """Return the offsets of a template: match increasingly sharp probabilities to the counts, until answers match."""
     offsets = np.zeros(len(counts))
     for temperature in TEMPERATURES:
@@ -152,12 +147,12 @@ def _cut(
 
 def _matched(
     scores: Float[np.ndarray, "instances labels"],
-    target: Float[np.ndarray, " labels"],
-    offsets: Float[np.ndarray, " labels"],
-) -> Float[np.ndarray, " labels"]:
+    target: PerLabel,
+    offsets: PerLabel,
+) -> PerLabel:
     """Return the offsets whose mean probabilities are the target: Newton's method on a convex function."""
 
-    def objective(offsets: Float[np.ndarray, " labels"]) -> float:
+    def objective(offsets: PerLabel) -> float:
         return float(np.logaddexp.reduce(scores + offsets, axis=1).mean() - target @ offsets)
 
     for _ in range(MAX_STEPS):
@@ -179,10 +174,10 @@ def _matched(
 
 def find_offsets(
     method: Calibration,
-    scores: Float[np.ndarray, "instances templates labels"],
+    scores: LabelScores,
     prior: Sequence[float] | None,
     content_free: Callable[[], Float[np.ndarray, "inputs templates labels"]],
-) -> Float[np.ndarray, "templates labels"]:
+) -> Offsets:
     """Compute the offsets of a method. ``content_free`` returns the scores of inputs without content.
 
     For fewer than 50 instances, ``batch`` and ``prior`` warn: ``W-CALIBRATION-ROWS``.
@@ -207,8 +202,8 @@ def find_offsets(
 
 
 def offsets_that_change(
-    scores: Float[np.ndarray, "instances templates labels"],
-) -> Float[np.ndarray, "templates labels"] | None:
+    scores: LabelScores,
+) -> Offsets | None:
     """Compute uniform batch offsets; return None if no prediction changes, for few instances and generated answers."""
     if len(scores) < MIN_INSTANCES or not np.isfinite(scores).all():
         return None
@@ -216,16 +211,12 @@ def offsets_that_change(
     return offsets if (predicted(calibrated(scores, offsets)) != predicted(scores)).any() else None
 
 
-def calibrated(
-    scores: Float[np.ndarray, "instances templates labels"], offsets: Float[np.ndarray, "templates labels"]
-) -> Float[np.ndarray, "instances templates labels"]:
+def calibrated(scores: LabelScores, offsets: Offsets) -> LabelScores:
     """Add offsets to scores, in the precision of the scores."""
     return (scores + offsets).astype(scores.dtype)
 
 
-def vote_changes(
-    before: Float[np.ndarray, "instances templates labels"], after: Float[np.ndarray, "instances templates labels"]
-) -> dict[str, float]:
+def vote_changes(before: LabelScores, after: LabelScores) -> dict[str, float]:
     """Return the changes of the majority votes: ``votes_changed``, a share, and ``vote_share_drift``.
 
     The drift is :func:`~flip_flop.metrics.share_drift` of the label shares. If it is large and the prior is only an
@@ -237,8 +228,8 @@ def vote_changes(
 
 
 def _log_probs(
-    scores: Float[np.ndarray, "instances templates labels"],
-) -> Float[np.ndarray, "instances templates labels"]:
+    scores: LabelScores,
+) -> LabelScores:
     """The log of Eq. 14, which does not underflow."""
     if not scores.size or not np.isfinite(scores).all():
         raise ValueError("Calibration needs scores, all of them finite.")

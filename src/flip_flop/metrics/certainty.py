@@ -6,6 +6,7 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from flip_flop.arrays import LabelScores, Offsets, PerInstance, PerTemplate, Predictions
 from flip_flop.metrics.agreement import (
     COLLAPSE_EXCESS,
     constant_templates,
@@ -41,7 +42,7 @@ _MEAN_PER_TEMPLATE = SumStatistic(
 )
 
 
-def vote_share(data: Scores) -> Float[np.ndarray, " instances"]:
+def vote_share(data: Scores) -> PerInstance:
     """Compute the share of the templates that predict the majority vote, the confidence in predictions.
 
     Example:
@@ -51,7 +52,7 @@ def vote_share(data: Scores) -> Float[np.ndarray, " instances"]:
     return vote_counts(data.predictions, data.num_labels).max(axis=1) / data.predictions.shape[1]
 
 
-def vote_margin(data: Scores) -> Float[np.ndarray, " instances"]:
+def vote_margin(data: Scores) -> PerInstance:
     """Compute the mean probability of the majority vote minus the largest mean probability of another label.
 
     It is negative if the most frequent prediction is not the most probable label.
@@ -66,9 +67,7 @@ def vote_margin(data: Scores) -> Float[np.ndarray, " instances"]:
     return np.where(data.votes >= 0, (means * is_vote).sum(axis=1) - other, -np.inf)
 
 
-def risk_coverage(
-    confidence: Float[np.ndarray, " instances"], wrong: Bool[np.ndarray, " instances"]
-) -> Float[np.ndarray, "points 3"]:
+def risk_coverage(confidence: PerInstance, wrong: Bool[np.ndarray, " instances"]) -> Float[np.ndarray, "points 3"]:
     r"""Compute threshold, coverage and risk for each value of the confidence, largest first.
 
     .. math:: \phi(t) = \frac1N \sum_i \mathbf 1[c_i \ge t], \qquad
@@ -98,13 +97,13 @@ def reliability(data: Scores) -> Float[np.ndarray, "templates bins 3"]:
         [2.0, 1.74, 1.0]
     """
     confidence = label_probs(data.values).max(axis=2)
-    bins: Int[np.ndarray, "instances templates"] = np.clip(np.ceil(confidence * BINS - 1e-9) - 1, 0, BINS - 1)
+    bins: Predictions = np.clip(np.ceil(confidence * BINS - 1e-9) - 1, 0, BINS - 1)
     in_bin = bins[:, :, None] == np.arange(BINS)
     parts = (np.ones_like(confidence), confidence, data.predictions == data.gold[:, None])
     return np.stack([(in_bin * part[:, :, None]).sum(axis=0) for part in parts], axis=-1)
 
 
-def calibration_error_per_template(data: Scores) -> Float[np.ndarray, " templates"]:
+def calibration_error_per_template(data: Scores) -> PerTemplate:
     r"""Compute the expected calibration error (ECE) of each template, with the bins of :func:`reliability`.
 
     .. math:: \mathrm{ECE}_v = \sum_b \frac{n_{v,b}}{N} \left| \mathrm{acc}_{v,b} - \mathrm{conf}_{v,b} \right|
@@ -120,7 +119,7 @@ def calibration_error_per_template(data: Scores) -> Float[np.ndarray, " template
     return ratio(gaps, sums[..., 0].sum(axis=1), otherwise=np.nan)
 
 
-def peer_votes(scores: Float[np.ndarray, "instances templates labels"]) -> Int[np.ndarray, "instances templates"]:
+def peer_votes(scores: LabelScores) -> Predictions:
     r"""Compute the majority vote of the other templates, for each template (leave-one-out).
 
     .. math:: \arg\max_c \sum_{u \ne v} \mathbf 1[\hat y_{i,u} = c]
@@ -140,8 +139,8 @@ def peer_votes(scores: Float[np.ndarray, "instances templates labels"]) -> Int[n
 
 
 def label_preference(
-    scores: Float[np.ndarray, "instances templates labels"],
-) -> Float[np.ndarray, "templates labels"]:
+    scores: LabelScores,
+) -> Offsets:
     r"""Compute how far the mean label probabilities of a template are from the mean of all templates.
 
     .. math:: \bar q_{v,c} - \frac1V \sum_u \bar q_{u,c}, \qquad \bar q_{v,c} = \frac1N \sum_i q_{i,v}(c)
@@ -173,18 +172,18 @@ class TemplateRanking:
             interval included.
     """
 
-    agreement: Float[np.ndarray, " templates"]
-    f1: Float[np.ndarray, " templates"] | None
+    agreement: PerTemplate
+    f1: PerTemplate | None
     by_f1: bool
-    bias: Float[np.ndarray, "templates labels"] | None
-    constancy: Float[np.ndarray, " templates"]
+    bias: Offsets | None
+    constancy: PerTemplate
     top_label: Int[np.ndarray, " templates"]
     order: list[int]
     differences: list[tuple[float, float, float] | None]
     faults: list[Fault | None]
 
     @property
-    def values(self) -> Float[np.ndarray, " templates"]:
+    def values(self) -> PerTemplate:
         """The numbers that rank the templates: F1 or agreement."""
         return self.f1 if self.by_f1 and self.f1 is not None else self.agreement
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int, Int64
 
+from flip_flop.arrays import InstanceLabels, LabelScores, Predictions
 from flip_flop.errors import InputError
 from flip_flop.metrics.agreement import label_probs, majority_vote, predicted, vote_weights
 from flip_flop.metrics.f1 import Average, resolve_average
@@ -67,8 +68,8 @@ class Scores:
         ([[0, 1], [1, 1]], [0, 1], 1)
     """
 
-    values: Float[np.ndarray, "instances templates labels"]
-    gold: Int[np.ndarray, " instances"]
+    values: LabelScores
+    gold: InstanceLabels
     token_counts: Int[np.ndarray, "instances templates labels"] | None = None
     ids: tuple[str, ...] = ()
     design: Design = Design()
@@ -89,7 +90,7 @@ class Scores:
     def of(
         cls,
         rows: Sequence[Any],
-        scores: Float[np.ndarray, "instances templates labels"],
+        scores: LabelScores,
         token_counts: Int[np.ndarray, "instances templates labels"],
         answered: Mapping[str, np.ndarray] | None = None,
     ) -> "Scores":
@@ -123,17 +124,17 @@ class Scores:
         return np.exp(self.values.astype(np.float64) * np.maximum(self.token_counts, 1)).sum(axis=-1)
 
     @cached_property
-    def predictions(self) -> Int[np.ndarray, "instances templates"]:
+    def predictions(self) -> Predictions:
         """The label with the highest score. Ties resolve to the lowest index. -1: the answer does not match a label."""
         return read_only(predicted(self.values))
 
     @property
-    def answer_keys(self) -> Int[np.ndarray, "instances templates"]:
+    def answer_keys(self) -> Predictions:
         """Predictions that can be compared between runs: labels, or the keys of open answers."""
         return self.answered.get("key", self.predictions)
 
     @cached_property
-    def answers(self) -> Int[np.ndarray, "instances templates"]:
+    def answers(self) -> Predictions:
         """Predictions that can be compared between instances: labels, or open answers by number."""
         if not self.answered:
             return self.predictions
@@ -156,7 +157,7 @@ class Scores:
         return bool(((self.values == 0) | (self.values == -np.inf)).all())
 
     @cached_property
-    def votes(self) -> Int[np.ndarray, " instances"]:
+    def votes(self) -> InstanceLabels:
         """:func:`~flip_flop.metrics.majority_vote` of the templates."""
         return read_only(majority_vote(self.values))
 
@@ -180,7 +181,7 @@ class Scores:
         """The label with the largest mean probability over templates, as the answer of a single template."""
         return self._answered(vote_weights(label_probs(self.values)).argmax(axis=1))
 
-    def _answered(self, answers: Int[np.ndarray, " instances"]) -> "Scores":
+    def _answered(self, answers: InstanceLabels) -> "Scores":
         certain = np.where(answers[:, None] == np.arange(self.num_labels), 0.0, -np.inf)
         first = (self.predictions == answers[:, None]).argmax(axis=1)[:, None]  # a template with this answer
         answered = {name: np.take_along_axis(values, first, axis=1) for name, values in self.answered.items()}

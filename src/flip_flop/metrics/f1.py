@@ -3,8 +3,9 @@
 from typing import Any, Literal
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
+from flip_flop.arrays import InstanceLabels, PerTemplate, Predictions
 from flip_flop.errors import InputError
 from flip_flop.metrics.bootstrap import SumStatistic, mean_statistic, ratio
 
@@ -25,12 +26,12 @@ def resolve_average(average: str, num_labels: int) -> Average:
 
 
 def f1_per_template(
-    predictions: Int[np.ndarray, "instances templates"],
-    gold: Int[np.ndarray, " instances"],
+    predictions: Predictions,
+    gold: InstanceLabels,
     *,
     num_labels: int,
     average: Average = "auto",
-) -> Float[np.ndarray, " templates"] | None:
+) -> PerTemplate | None:
     r"""F1 of each template.
 
     .. math:: F_1(c) = \frac{2 \, \mathrm{TP}_c}{\#\{\hat y = c\} + \#\{y = c\}}
@@ -54,7 +55,7 @@ def f1_per_template(
     return _f1(counts) if (gold >= 0).any() else None
 
 
-def accuracy_per_template(data: Any) -> Float[np.ndarray, " templates"] | None:
+def accuracy_per_template(data: Any) -> PerTemplate | None:
     r"""The share of instances on which each template predicts the gold label; None if no instance has one.
 
     .. math:: A_v = \frac{1}{N} \sum_i \mathbf 1[\hat y_{i,v} = y_i]
@@ -69,8 +70,8 @@ def accuracy_per_template(data: Any) -> Float[np.ndarray, " templates"] | None:
 
 
 def _counts(
-    predictions: Int[np.ndarray, "instances templates"],
-    gold: Int[np.ndarray, " instances"],
+    predictions: Predictions,
+    gold: InstanceLabels,
     num_labels: int,
     average: Average,
 ) -> Float[np.ndarray, "instances templates averaged_labels 3"]:
@@ -119,7 +120,7 @@ def _kappa_weights(data: Any) -> Float[np.ndarray, "labels labels_and_none"]:
 
 
 def _kappa_counts(
-    data: Any, predictions: Int[np.ndarray, "instances templates"], gold: Int[np.ndarray, " instances"]
+    data: Any, predictions: Predictions, gold: InstanceLabels
 ) -> Float[np.ndarray, "instances templates features"]:
     """Return the weight of an answer, 1, the weights of all answers to the gold label, and the answer as one-hot."""
     weights = np.broadcast_to(_kappa_weights(data)[gold][:, None], (*predictions.shape, data.num_labels + 1))

@@ -8,8 +8,9 @@ from operator import attrgetter
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
 
+from flip_flop.arrays import InstanceLabels, LabelScores, PerInstance
 from flip_flop.console import warn_once
 from flip_flop.errors import InputError, Value, reason_of
 from flip_flop.metrics.agreement import (
@@ -184,12 +185,12 @@ def _flips_by(factor: str) -> Metric:
     return Metric(f"{factor}_flips", title, FLIP_RATE.of(counts), title.capitalize(), meaning, higher_is_better=False)
 
 
-def _without_majority(data: Scores) -> Float[np.ndarray, " instances"] | None:
+def _without_majority(data: Scores) -> PerInstance | None:
     """Return 1 for each instance on which no label has more than half of the templates, else 0."""
     return lacks_consensus(data.predictions)
 
 
-def _posix(data: Scores) -> Float[np.ndarray, " instances"] | None:
+def _posix(data: Scores) -> PerInstance | None:
     """Return the sensitivity of each instance, or None if one has no value."""
     sensitivity = instance_posix(data.values)
     return None if sensitivity is None or np.isnan(sensitivity).any() else sensitivity
@@ -206,13 +207,13 @@ def _unread(data: Scores) -> Bool[np.ndarray, "instances templates"] | None:
     return unread if data.is_generated or unread.any() else None
 
 
-def _unread_share(data: Scores) -> Float[np.ndarray, " instances"] | None:
+def _unread_share(data: Scores) -> PerInstance | None:
     """Return the share of unreadable answers to each instance."""
     unread = _unread(data)
     return None if unread is None else unread.mean(axis=1)
 
 
-def _num_distinct(data: Scores) -> Int[np.ndarray, " instances"] | None:
+def _num_distinct(data: Scores) -> InstanceLabels | None:
     """Count the different readable answers to each instance, if answers are open."""
     if not data.answered:
         return None
@@ -377,8 +378,8 @@ def add_metric(reference: str) -> None:
 
 
 def summarise(
-    scores: Float[np.ndarray, "instances templates labels"],
-    gold: Int[np.ndarray, " instances"],
+    scores: LabelScores,
+    gold: InstanceLabels,
     template_names: Sequence[str],
     *,
     answered: Mapping[str, np.ndarray] | None = None,
