@@ -180,7 +180,7 @@ def test_of_more_than_20_labels_there_is_no_legend_and_a_row_lists_its_answers_o
 @pytest.mark.slow
 def test_changed_instances_come_first_if_the_page_cannot_hold_all(make_run, tmp_path, monkeypatch):
     runs = [make_run(num_instances=300), make_run("f2c", num_instances=300, pull=0.8)]
-    monkeypatch.setattr("flip_flop.report.page.PAGE_SIZE", 9000)
+    monkeypatch.setattr("flip_flop.report.instances.PAGE_SIZE", 9000)
     text = write_report(runs, tmp_path / "report.html").read_text(encoding="utf-8")
     held = held_in(text)
     assert 20 <= len(held["ids"]) < 300

@@ -90,19 +90,18 @@ def audit(
     scored = score_calibrated(scorer, split, scoring, calibrate, label_prior, label="audit", quiet=quiet)
     if skipped := ids_of(scored.too_long):
         split = replace(split, instances=[instance for instance in split.instances if instance.id not in skipped])
-    adapter, instances = scorer.adapter, scored.instances or split.instances
+    adapter = scorer.adapter
+    name = name or (adapter and adapter.method) or ("adapter" if adapter else "base")
+    instances = scored.instances or split.instances
+    settings = {**scored.settings, "num_answers": int(scored.scores.values.size)}
     record = RunRecord(
         kind="audit",
         flip_flop_version=versions()["flip_flop"],
-        name=name or (adapter and adapter.method) or ("adapter" if adapter else "base"),
+        name=name,
         task=TaskRecord(**split.record, num_too_long=len(skipped)),
         model=scorer.record,
         adapter=adapter,
-        scoring={
-            **scored.settings,
-            "num_answers": int(scored.scores.values.size),
-            "prompts_digest": instances_digest(instances),
-        },
+        scoring=settings | {"prompts_digest": instances_digest(instances)},
         training=_training(adapter),
         seed=seed,
         **this_process(started),
@@ -239,13 +238,12 @@ def frequent_unparsed(
     instances: Sequence[RenderedInstance], data: Scores, names: Sequence[str]
 ) -> dict[str, list[tuple[str, int]]]:
     """Return the most frequent generated texts that match no label, per template, with their numbers."""
-    rows = [*zip(instances, data.predictions.tolist(), strict=True)]
-    return {
-        name: Counter(
-            " ".join(row.written[template].split())[:MAX_TEXT] for row, predicted in rows if predicted[template] < 0
-        ).most_common(NUM_TEXTS)
-        for template, name in enumerate(names)
-    }
+    texts: dict[str, Counter[str]] = {name: Counter() for name in names}
+    for row, predicted in zip(instances, data.predictions.tolist(), strict=True):
+        for name, text, label in zip(names, row.written, predicted, strict=True):
+            if label < 0:
+                texts[name][" ".join(text.split())[:MAX_TEXT]] += 1
+    return {name: counter.most_common(NUM_TEXTS) for name, counter in texts.items()}
 
 
 def label_inside_share(instances: Sequence[RenderedInstance]) -> float:
@@ -317,14 +315,9 @@ def estimate(scorer: Scorer, split: RenderedSplit, options: ScoringOptions) -> s
     if isinstance(scorer, CausalLMScorer):
         encoded, too_long, _ = scorer.loaded.encoder(options.chat_template).encode_all(instances)
         sizes = {instance.id: len(instance.trie) for instance in encoded}
-        naive = sum(
-            len(one.context) + len(one.tokens)
-            for instance in encoded
-            for answers in instance.answers
-            for one in answers
-        )
-        factor = sum(sizes.values()) / sum(sizes[instance] for instance in scored.scores.ids)
-        lines.append(f"tokens: {naive:,} naive, {sum(sizes.values()):,} packed; {len(too_long):,} prompts too long")
+        total = sum(sizes.values())
+        factor = total / sum(sizes[instance] for instance in scored.scores.ids)
+        lines.append(f"tokens: {total:,}; {len(too_long):,} prompts too long")
     else:
         settings, factor = scored.settings, _length(instances) / _length(sample)
         asked = settings["num_asked"] * len(instances) // len(sample)

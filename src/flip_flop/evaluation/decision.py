@@ -240,7 +240,9 @@ def _fixes(run: AuditValues, ranking: TemplateRanking, used: str | None = None, 
     have another form that is constant.
     """
     mass = run.metrics.get("own_label_mass_per_template") or {}
-    kind = f"constant {'without' if is_raw else 'after'} calibration" if run.calibrated else "constant"
+    kind = "constant"
+    if run.calibrated:
+        kind += " without calibration" if is_raw else " after calibration"
     is_seen = len(run.data.values) >= MIN_ROWS
     constant, unsaid = [], []
     for name, fault, share in zip(run.template_names, ranking.faults, ranking.constancy.tolist(), strict=False):

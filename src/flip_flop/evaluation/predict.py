@@ -169,25 +169,23 @@ def _table(
     predictions: Sequence[Mapping[str, Any]], labels: Sequence[Any] | None, rows: Rows | None
 ) -> Iterator[list[Any]]:
     first: Mapping[str, Any] = next((row["templates"] for row in predictions if row["templates"]), {})
+    has_texts = any("text" in answer for answer in first.values())
     generated = all(answer["probs"] is None for row in predictions for answer in row["templates"].values())
-    fields = ["label", *(["text"] if any("text" in answer for answer in first.values()) else [])]
-    suffixes = fields if generated else [f"p({label})" for label in (() if labels is None else labels)]
+    suffixes = ["label", "text"] if has_texts else ["label"]
+    if not generated:
+        suffixes = [f"p({label})" for label in labels or ()]
     columns = [f"{name}: {suffix}" for name in first for suffix in suffixes]
     notes = [name for name in ("note",) if predictions and name in predictions[0]]
     others = ["consensus", *map(spreadsheet_cell, columns), *notes]
     inputs = iter([[]] * (1 + len(predictions))) if rows is None else _input_cells(rows, (*VOTE, *others))
     yield [*VOTE, *next(inputs), *others]
     for row, input_cells in zip(predictions, inputs, strict=True):
-        answers = row["templates"].values()
-        cells = [
-            cell
-            for answer in answers
-            for cell in (
-                [spreadsheet_cell(answer[name]) for name in fields]
-                if generated
-                else answer["probs"] or [None] * len(suffixes)
-            )
-        ]
+        cells: list[Any] = []
+        for answer in row["templates"].values():
+            if generated:
+                cells += [spreadsheet_cell(answer[name]) for name in suffixes]
+            else:
+                cells += answer["probs"] or [None] * len(suffixes)
         if cells and (len(cells) != len(columns) or [*row["templates"]] != [*first]):
             raise InputError(
                 "E-DATA-ROWS",

@@ -8,12 +8,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
-from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 
 from flip_flop.console import count, percent, percent_interval, visible
 from flip_flop.errors import InputError, look_up
@@ -117,20 +116,17 @@ class Audit(AuditValues):
 
     def _repr_html_(self) -> str:
         runs = [run for run in (self, self.calibrated) if run is not None]
-        rows = [
-            (
-                METRICS[name].title,
-                *chain(
-                    *((percent(run.value(name), **form), percent_interval(run.interval(name), **form)) for run in runs)
-                ),
-            )
-            for name in (*SHOWN, *(name for name in METRICS if name not in METRICS.built_in))
-            for form in (METRICS[name].form,)
-            if self.value(name) is not None
-        ]
-        return html_table(
-            self.heading, ("", *("%", "95% interval", "% calibrated", "95% interval")[: 2 * len(runs)]), rows
-        )
+        added = [name for name in METRICS if name not in METRICS.built_in]
+        rows = []
+        for name in (*SHOWN, *added):
+            if self.value(name) is not None:
+                form = METRICS[name].form
+                row = [METRICS[name].title]
+                for run in runs:
+                    row += [percent(run.value(name), **form), percent_interval(run.interval(name), **form)]
+                rows.append(row)
+        head = ("", "%", "95% interval", "% calibrated", "95% interval")
+        return html_table(self.heading, head[: 1 + 2 * len(runs)], rows)
 
     @cached_property
     def reading(self) -> str:
@@ -176,28 +172,31 @@ class Audit(AuditValues):
     @property
     def low_mass(self) -> str:
         """A sentence about templates with a low own-label mass and their preferred tokens, or an empty text."""
-        mass, tokens = (
-            self.metrics.get(f"{name}_per_template") or {} for name in ("own_label_mass", "preferred_tokens")
-        )
+        mass = self.metrics.get("own_label_mass_per_template") or {}
+        tokens = self.metrics.get("preferred_tokens_per_template") or {}
         listed = []
         for share, name in sorted((share, name) for name, share in mass.items() if share < LOW_MASS):
             preferred = ", ".join(f"'{token}'" for token in tokens.get(name, ())[:MAX_TOKENS])
             listed.append(f"{name} ({percent(share)} %{', prefers ' if preferred else ''}{preferred})")
-        more = [f"{len(listed) - MAX_NAMED} more"] if len(listed) > MAX_NAMED else []
+        if not listed:
+            return ""
+        names = listed[:MAX_NAMED]
+        if len(listed) > MAX_NAMED:
+            names.append(f"{len(listed) - MAX_NAMED} more")
         words = (
             f"under {len(listed)} of {count(len(mass), 'template')} the model gives the template's labels less "
-            f"than {percent(LOW_MASS, 0)} % probability: {', '.join(listed[:MAX_NAMED] + more)}"
+            f"than {percent(LOW_MASS, 0)} % probability: {', '.join(names)}"
         )
-        return visible(words, one_line=True) if listed else ""
+        return visible(words, one_line=True)
 
     @property
     def unparsed(self) -> str:
         """The most frequent generated texts that match no label, per template, or an empty text."""
-        listed = (
-            f"{name} {', '.join(f'{number} x {text!r}' for text, number in texts)}"
-            for name, texts in (self.metrics.get("unparsed_per_template") or {}).items()
-            if texts
-        )
+        listed = []
+        for name, texts in (self.metrics.get("unparsed_per_template") or {}).items():
+            if texts:
+                found = ", ".join(f"{number} x {text!r}" for text, number in texts)
+                listed.append(f"{name} {found}")
         return visible("; ".join(listed), one_line=True)
 
     @property
@@ -241,27 +240,39 @@ def template_rows(run: Audit) -> list[dict[str, Any]]:
     """Return a row per template, best first."""
     ranking, labels = run.template_ranking, run.label_names
     labelled = run.data.labelled
-    has_errors = len(labelled) > 0 and not run.data.is_generated
-    errors = calibration_error_per_template(labelled) if has_errors else None
-    mass, tokens = (run.metrics.get(f"{name}_per_template") or {} for name in ("own_label_mass", "prompt_tokens"))
+    quality = "accuracy" if run.data.answered else "macro_f1"
+    mass = run.metrics.get("own_label_mass_per_template") or {}
+    tokens = run.metrics.get("prompt_tokens_per_template") or {}
+    missing: list[Any] = [None] * len(ranking.order)
+    f1 = missing if ranking.f1 is None else ranking.f1.tolist()
+    top = missing if run.data.answered else [labels[label] for label in ranking.top_label]
+    errors = missing
+    if len(labelled) and not run.data.is_generated:
+        errors = calibration_error_per_template(labelled).tolist()
+    preference, preferred = missing, missing
+    if ranking.bias is not None:
+        preference = (np.abs(ranking.bias).sum(axis=1) / 2).tolist()
+        preferred = [labels[label] for label in ranking.bias.argmax(axis=1)]
     rows = []
     for rank, index in enumerate(ranking.order, start=1):
-        name, bias = run.template_names[index], None if ranking.bias is None else ranking.bias[index]
+        name = run.template_names[index]
         difference, low, high = ranking.differences[index] or (None, None, None)
         row = {
             "template": name,
             "rank": rank,
             "fault": ranking.faults[index],
             "agreement": float(ranking.agreement[index]) if len(ranking.order) > 1 else None,
-            "accuracy" if run.data.answered else "macro_f1": None if ranking.f1 is None else float(ranking.f1[index]),
+            quality: f1[index],
             "difference": difference,
             "low": low,
             "high": high,
-            "label_preference": None if bias is None else float(np.abs(bias).sum() / 2),
-            "preferred_label": None if bias is None else labels[int(bias.argmax())],
+        }
+        row |= {
+            "label_preference": preference[index],
+            "preferred_label": preferred[index],
             "constancy": float(ranking.constancy[index]),
-            "top_label": None if run.data.answered else labels[ranking.top_label[index]],
-            "ece": None if errors is None else float(errors[index]),
+            "top_label": top[index],
+            "ece": errors[index],
             "own_label_mass": mass.get(name),
             "prompt_tokens": tokens.get(name),
         }
@@ -272,26 +283,25 @@ def template_rows(run: Audit) -> list[dict[str, Any]]:
 def instance_rows(run: Audit) -> dict[str, Any]:
     """Return the columns of a table with a row per instance."""
     data = run.data
-    gold = [None if label < 0 else run.label_name(int(label), row) for row, label in enumerate(run.gold)]
+    rows = range(len(data))
     probs = label_probs(data.values)
     is_vote = data.votes[:, None, None] == np.arange(data.num_labels)
     lead = (probs * is_vote).sum(axis=2) - np.where(is_vote, -np.inf, probs).max(axis=2, initial=0.0)
-    worst, differs = lead.argmin(axis=1), lead.min(axis=1) < lead.max(axis=1)
-    answers = np.take_along_axis(data.predictions, worst[:, None], axis=1)[:, 0]
+    worst = lead.argmin(axis=1)
+    names = np.array(run.template_names, object)[worst]
+    labels = np.array(_label_names(run, data.predictions[rows, worst], rows), object)
+    is_equal = lead.min(axis=1) >= lead.max(axis=1)
+    names[is_equal] = None
+    labels[is_equal] = None
     return {
         "id": run.instance_ids,
-        "vote": [run.label_name(int(vote), row) for row, vote in enumerate(data.votes)],
+        "vote": _label_names(run, data.votes, rows),
         "confidence": vote_share(data),
         "margin": None if data.is_generated else vote_margin(data),
         "changed_by": changed_by(data),
-        "gold": gold,
-        "worst_template": [
-            run.template_names[index] if differ else None for index, differ in zip(worst, differs, strict=True)
-        ],
-        "worst_label": [
-            run.label_name(int(label), row) if differ else None
-            for row, (label, differ) in enumerate(zip(answers, differs, strict=True))
-        ],
+        "gold": _gold_names(run, rows),
+        "worst_template": names,
+        "worst_label": labels,
     }
 
 
@@ -309,37 +319,39 @@ def changed_by(data: Scores) -> list[str | None]:
 
 def coverage_rows(run: Audit) -> list[dict[str, Any]]:
     """Return a row per threshold of the vote share and of the margin. Without gold labels accuracy is None."""
-    data = run.data.labelled if len(run.data.labelled) else run.data
+    has_gold = len(run.data.labelled) > 0
+    data = run.data.labelled if has_gold else run.data
     measures = {"vote share": vote_share} | ({} if data.is_generated else {"margin": vote_margin})
-    return [
-        {
-            "by": by,
-            "threshold": threshold,
-            "coverage": coverage,
-            "accuracy": 1 - risk if (data.gold >= 0).all() else None,
-        }
-        for by, measure in measures.items()
-        for threshold, coverage, risk in risk_coverage(measure(data), ~data.voted.right[:, 0]).tolist()
-    ]
+    rows = []
+    for by, measure in measures.items():
+        for threshold, coverage, risk in risk_coverage(measure(data), ~data.voted.right[:, 0]).tolist():
+            accuracy = 1 - risk if has_gold else None
+            rows.append({"by": by, "threshold": threshold, "coverage": coverage, "accuracy": accuracy})
+    return rows
+
+
+def _gain_counts(keeps: Bool[np.ndarray, " instances"], right: Bool[np.ndarray, " instances"]) -> np.ndarray:
+    counts = np.stack([keeps & right, keeps, right, np.ones(len(right))], axis=1)
+    return counts.astype(np.float64)
+
+
+def _gain_extremes(*_: object) -> tuple[np.ndarray, np.ndarray]:
+    """Return a row of each kind: kept and wrong, or not kept and right; kept and right, or not kept and wrong."""
+    return np.array([[0, 1, 0, 1], [0, 0, 1, 1]]), np.array([[1, 1, 1, 1], [0, 0, 0, 1]])
 
 
 # The accuracy of the votes above the threshold, minus the accuracy of all.
 _GAIN = SumStatistic(
-    lambda keeps, right: np.stack([keeps & right, keeps, right, np.ones(len(right))], axis=1).astype(np.float64),
-    lambda sums: sums[:, 0] / sums[:, 1] - sums[:, 2] / sums[:, 3],
-    # A row of each kind: kept and wrong, or not kept and right; kept and right, or not kept and wrong.
-    extremes=lambda keeps, right: (np.array([[0, 1, 0, 1], [0, 0, 1, 1]]), np.array([[1, 1, 1, 1], [0, 0, 0, 1]])),
+    _gain_counts, lambda sums: sums[:, 0] / sums[:, 1] - sums[:, 2] / sums[:, 3], extremes=_gain_extremes
 )
 
 
 def html_table(caption: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return an HTML table with escaped texts."""
-    cells = "".join(f"<th>{escape(cell)}</th>" for cell in head)
-    lines = "".join(f"<tr>{''.join(f'<td>{escape(visible(cell))}</td>' for cell in row)}</tr>" for row in rows)
-    return (
-        f"<table><caption>{escape(visible(caption))}</caption>"
-        f"<thead><tr>{cells}</tr></thead><tbody>{lines}</tbody></table>"
-    )
+    """Return an HTML table with escaped texts below a caption."""
+    import pandas
+
+    table = pandas.DataFrame(rows, columns=head).map(visible)
+    return f"<p>{escape(visible(caption))}</p>{table.to_html(index=False)}"
 
 
 def _metrics(run: Audit) -> list[dict[str, Any]]:
@@ -351,26 +363,25 @@ def _metrics(run: Audit) -> list[dict[str, Any]]:
     return rows
 
 
-def _scores(run: Audit) -> dict[str, Any]:
-    num_instances, num_templates, num_labels = run.scores.shape
-    return {
-        "id": np.repeat(run.instance_ids, num_templates * num_labels),
-        "template": np.tile(np.repeat(run.template_names, num_labels), num_instances),
-        "label": np.tile(run.label_names, num_instances * num_templates),
-        "score": run.scores.reshape(-1),
-        "probability": None if run.data.is_generated else label_probs(run.scores).reshape(-1),
-        "tokens": run.token_counts.reshape(-1),
-    }
+def _scores(run: Audit) -> Any:
+    from pandas import MultiIndex
+
+    cells = MultiIndex.from_product([run.instance_ids, run.template_names, run.label_names])
+    table = cells.to_frame(index=False, name=["id", "template", "label"])
+    probs = None if run.data.is_generated else label_probs(run.scores).reshape(-1)
+    return table.assign(score=run.scores.reshape(-1), probability=probs, tokens=run.token_counts.reshape(-1))
 
 
 def _flips(run: Audit) -> dict[str, Any]:
     votes = run.data.votes[:, None]
     is_flip = (run.predictions != votes) & (run.predictions >= 0) & (votes >= 0)
     rows, columns = (places.tolist() for places in np.nonzero(is_flip))
-    answers, votes, gold = run.predictions[rows, columns], run.data.votes[rows], run.gold[rows]
+    answers, votes = run.predictions[rows, columns], run.data.votes[rows]
     ids = [run.instance_ids[row] for row in rows]
+    missing = [None] * len(run.template_names)
     flipped = set(ids)
     prompts = {instance.id: instance.prompts for instance in run.instances if instance.id in flipped}
+    shown = [prompts.get(name, missing)[column] for name, column in zip(ids, columns, strict=True)]
     margins = None
     if not run.data.is_generated:
         margins = (run.scores[rows, columns, answers] - run.scores[rows, columns, votes]).astype(np.float64)
@@ -379,12 +390,15 @@ def _flips(run: Audit) -> dict[str, Any]:
         "template": [run.template_names[column] for column in columns],
         "label": _label_names(run, answers, rows),
         "vote": _label_names(run, votes, rows),
-        "gold": [name if label >= 0 else None for name, label in zip(_label_names(run, gold, rows), gold, strict=True)],
+        "gold": _gold_names(run, rows),
         "margin": margins,
-        "prompt": [
-            prompts[name][column] if name in prompts else None for name, column in zip(ids, columns, strict=True)
-        ],
+        "prompt": shown,
     }
+
+
+def _gold_names(run: Audit, rows: Iterable[int]) -> list[str | None]:
+    gold = run.gold
+    return [run.label_name(int(gold[row]), row) if gold[row] >= 0 else None for row in rows]
 
 
 def _label_names(run: Audit, labels: Int[np.ndarray, " labels"], rows: Iterable[int]) -> list[str]:

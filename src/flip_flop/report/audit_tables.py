@@ -1,7 +1,7 @@
 """Tables of audits, a row per audit: for a terminal, as Markdown and as CSV."""
 
 import itertools
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -55,19 +55,22 @@ def constant_count(run: Audit) -> str:
     return f"{len(run.constant_templates)} of {len(run.template_names)}"
 
 
-_TEXTS: dict[str, Callable[[Audit], str]] = {
-    "run": lambda run: run.name,
-    "agreement_interval": lambda run: percent_interval(run.interval("observed_agreement")),
-    "f1_range": lambda run: MISSING if run.f1_range is None else "..".join(map(percent, run.f1_range)),
-    "label_shares": lambda run: " / ".join(map(percent, run.metrics["label_shares"])),
-    "collapsed": lambda run: "yes" if run.is_collapsed else "no",
-    "constant_templates": constant_count,
-}
-
-
 def cell_text(run: Audit, name: str) -> str:
     """A metric of a run as tables print it: a percentage, a range or a word. A dash is a missing value."""
-    return _TEXTS[name](run) if name in _TEXTS else percent(run.value(name), **METRICS[name].form)
+    match name:
+        case "run":
+            return run.name
+        case "agreement_interval":
+            return percent_interval(run.interval("observed_agreement"))
+        case "f1_range":
+            return MISSING if run.f1_range is None else "..".join(map(percent, run.f1_range))
+        case "label_shares":
+            return " / ".join(map(percent, run.metrics["label_shares"]))
+        case "collapsed":
+            return "yes" if run.is_collapsed else "no"
+        case "constant_templates":
+            return constant_count(run)
+    return percent(run.value(name), **METRICS[name].form)
 
 
 def render_text(blocks: Blocks) -> str:
@@ -87,7 +90,10 @@ def _audit_table(heading: str, runs: Sequence[Audit]) -> Table:
     if any(run.constant_templates for run in runs):
         titles["constant_templates"] = "constant"
     columns = [Column(title, is_text=name == "run") for name, title in titles.items()]
-    rows = [[TableCell(_with_interval(run, name), "name" if name == "run" else "") for name in titles] for run in runs]
+    rows = []
+    for run in runs:
+        cells = [TableCell(_with_interval(run, name), "name" if name == "run" else "") for name in titles]
+        rows.append(cells)
     return Table("", heading, columns, rows)
 
 
@@ -155,8 +161,11 @@ def table_caveats(runs: Sequence[Audit]) -> list[str]:
     return notes
 
 
-def added_metrics(runs: Iterable[Audit]) -> list[str]:
+def added_metrics(runs: Collection[Audit]) -> list[str]:
     """The metrics with a value that are not of this package. Every table has them."""
-    return [
-        name for name in METRICS if name not in METRICS.built_in and any(run.value(name) is not None for run in runs)
-    ]
+    return [name for name in METRICS if name not in METRICS.built_in and has_value(runs, name)]
+
+
+def has_value(runs: Collection[Audit], name: str) -> bool:
+    """Whether a metric has a value for some run."""
+    return any(run.value(name) is not None for run in runs)

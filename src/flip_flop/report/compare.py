@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float
 
+from flip_flop.arrays import PerTemplate
 from flip_flop.console import MISSING, align_columns, count, percent, point_interval, points, visible
 from flip_flop.errors import InputError
 from flip_flop.evaluation.result import SHOWN, Audit, html_table
@@ -47,7 +47,9 @@ class Difference:
     @property
     def place(self) -> str:
         """The sign in words: above, below, or not clearly different from."""
-        return ("above" if self.value > 0 else "below") if self.is_clear else "not clearly different from"
+        if not self.is_clear:
+            return "not clearly different from"
+        return "above" if self.value > 0 else "below"
 
     def words(self) -> str:
         """The difference in points with its interval.
@@ -87,7 +89,7 @@ def quality(run: Audit) -> str:
     return "accuracy" if run.data.answered else "macro_f1"
 
 
-def quality_per_template(run: Audit) -> Float[np.ndarray, " templates"] | None:
+def quality_per_template(run: Audit) -> PerTemplate | None:
     """The :func:`quality` of each template; None without gold labels."""
     data = run.data.labelled
     if data.answered:
@@ -268,10 +270,11 @@ class AuditComparison:
 
     def matrix(self, metric: str) -> list[list[Difference | None]]:
         """The difference of a metric between each run (row) and each other run (column), as fractions."""
-        return [
-            [None if run is other else mean_difference(metric, other, [run]) for other in self.runs]
-            for run in self.runs
-        ]
+        lines = []
+        for run in self.runs:
+            line = [None if run is other else mean_difference(metric, other, [run]) for other in self.runs]
+            lines.append(line)
+        return lines
 
     def matrix_text(self, metric: str) -> str:
         """The matrix as aligned text, in points, with 95% intervals."""
@@ -388,18 +391,20 @@ def what_differs(left: Audit, right: Audit) -> str:
 
 def _same_data(left: Audit, right: Audit) -> dict[str, bool]:
     one, other = left.record.task, right.record.task
-    # A run numbers its open answers, so that only the rows with a right answer can be compared.
-    gold: list[Any] = [run.gold >= 0 if one.answer else run.gold for run in (left, right)]
-    return {
+    same = {
         "task": one.digest == other.digest,
         "split": one.split == other.split,
         "templates": left.template_names == right.template_names,
         "scale, wordings or orders": one.design(left.template_names) == other.design(left.template_names),
-        "instances": left.instance_ids == right.instance_ids
-        and _may_be_same(one.instances_digest, other.instances_digest),
-        "gold labels": np.array_equal(*gold),
-        "data file": not one.answer or _may_be_same(one.data.get("sha256"), other.data.get("sha256")),
     }
+    same_digest = _may_be_same(one.instances_digest, other.instances_digest)
+    same["instances"] = left.instance_ids == right.instance_ids and same_digest
+    if one.answer:  # a run numbers its open answers, so that only the rows with a right answer can be compared
+        same["gold labels"] = np.array_equal(left.gold >= 0, right.gold >= 0)
+        same["data file"] = _may_be_same(one.data.get("sha256"), other.data.get("sha256"))
+    else:
+        same["gold labels"] = np.array_equal(left.gold, right.gold)
+    return same
 
 
 def _calibration(run: Audit) -> tuple[str, tuple[float, ...]] | None:

@@ -10,8 +10,9 @@ from itertools import zip_longest
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
+from flip_flop.arrays import InstanceLabels, LabelScores, Predictions
 from flip_flop.console import visible
 from flip_flop.evaluation.result import Audit
 from flip_flop.evaluation.run_directory import StoredInstances
@@ -27,7 +28,6 @@ Choices = tuple[tuple[str, ...], ...]
 # The runs that read a prompt (none if all did), the prompt, and the answers that these runs wrote, by name.
 Block = tuple[list[str], str, list[tuple[str, str]]]
 PAGE_SIZE = 4_000_000  # characters of a page's instances, compressed and in Base64
-NUM_TRIED = 200  # instances from whose size the number that fits is estimated
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def state_names(run: Audit) -> tuple[str, ...]:
     return WITH_GOLD if run.has_gold else WITHOUT_GOLD
 
 
-def states(run: Audit) -> Int[np.ndarray, " instances"]:
+def states(run: Audit) -> InstanceLabels:
     """Each instance's state by its templates' answers, as its index in :func:`state_names`.
 
     The state is -1 if the run has gold labels but this instance lacks one.
@@ -89,10 +89,10 @@ def answer_counts(before: Audit, after: Audit) -> list[list[int]]:
     """How many answers moved from wrong and right (rows) to wrong and right (columns)."""
     labelled = before.gold >= 0
     was, now = before.data.right[labelled], after.data.right[labelled]
-    return [[int(((was == i) & (now == j)).sum()) for j in (False, True)] for i in (False, True)]
+    return np.bincount(2 * was.ravel() + now.ravel(), minlength=4).reshape(2, 2).tolist()
 
 
-def margins(scores: Float[np.ndarray, "instances templates labels"]) -> Float[np.ndarray, "instances templates"]:
+def margins(scores: LabelScores) -> Float[np.ndarray, "instances templates"]:
     """The probability of the best label minus the probability of the second; 1 if there is only one label."""
     probs = np.sort(label_probs(scores), axis=-1)
     return probs[..., -1] - probs[..., -2] if probs.shape[-1] > 1 else np.ones(probs.shape[:-1])
@@ -108,7 +108,7 @@ def find_changes(base: Audit, after: Audit | None) -> list[Change]:
             for index in np.flatnonzero((was >= 0) & (was < len(names) - 1)).tolist()
         ]
     now, no_majority = states(after), -1 if base.has_gold else names.index("no majority")
-    changed: Int[np.ndarray, " instances"] = (base.data.answer_keys != after.data.answer_keys).sum(axis=1)
+    changed: InstanceLabels = (base.data.answer_keys != after.data.answer_keys).sum(axis=1)
     other_label = (base.data.voted.answer_keys != after.data.voted.answer_keys)[:, 0] & (not base.has_gold)
     other_label &= (was != no_majority) & (now != no_majority)
     changes = []
@@ -136,7 +136,7 @@ def select_examples(changes: Sequence[Change]) -> dict[Kind, list[Change]]:
     return {kind: by_kind[kind][: counts[kind]] for kind in order if counts[kind]}
 
 
-def _largest_groups(run: Audit) -> Int[np.ndarray, " instances"]:
+def _largest_groups(run: Audit) -> InstanceLabels:
     return vote_counts(run.predictions, run.scores.shape[2]).max(axis=1)
 
 
@@ -150,9 +150,9 @@ class RowLabels:
         words: Of open answers, the different answers to each instance, and a right one.
     """
 
-    predictions: Sequence[Int[np.ndarray, "instances templates"]]
-    votes: Sequence[Int[np.ndarray, " instances"]]
-    gold: Int[np.ndarray, " instances"]
+    predictions: Sequence[Predictions]
+    votes: Sequence[InstanceLabels]
+    gold: InstanceLabels
     words: Sequence[tuple[str, ...]] = ()
 
     @classmethod
@@ -161,25 +161,25 @@ class RowLabels:
         gold, size = runs[0].gold.copy(), runs[0].predictions.shape[1]
         if not runs[0].data.answered:
             return cls([run.predictions for run in runs], [run.data.votes for run in runs], gold)
-        keys, exact, voted = (
-            np.concatenate(values, axis=1).tolist()
-            for values in (
-                [run.data.answer_keys for run in runs],
-                [run.data.answered["exact"] for run in runs],
-                [run.data.voted.answer_keys for run in runs],
-            )
-        )
+        keys = np.concatenate([run.data.answer_keys for run in runs], axis=1).tolist()
+        exact = np.concatenate([run.data.answered["exact"] for run in runs], axis=1)
+        voted = np.concatenate([run.data.voted.answer_keys for run in runs], axis=1).tolist()
         numbers, votes, all_words = [], [], []
         for row, answers in enumerate(keys):
-            known = {key: number for number, key in enumerate(dict.fromkeys(key for key in answers if key >= 0))}
+            known: dict[int, int] = {}
+            for key in answers:
+                if key >= 0:
+                    known.setdefault(key, len(known))
             places = [divmod(answers.index(key), size) for key in known]
             words = [runs[run].label_name(int(runs[run].predictions[row, column]), row) for run, column in places]
             numbers.append([known.get(key, -1) for key in answers])
             votes.append([known.get(key, -1) for key in voted[row]])
             if gold[row] >= 0:
-                right = [number for number, is_right in zip(numbers[row], exact[row], strict=True) if is_right]
-                words += [] if right else [runs[0].label_name(int(gold[row]), row)]
-                gold[row] = right[0] if right else len(words) - 1
+                right = np.array(numbers[row])[exact[row]]
+                if not len(right):
+                    right = [len(words)]
+                    words.append(runs[0].label_name(int(gold[row]), row))
+                gold[row] = right[0]
             all_words.append(tuple(words))
         return cls(np.split(np.array(numbers), len(runs), axis=1), [*np.array(votes).T], gold, all_words)
 
@@ -218,10 +218,8 @@ def embed(group: AuditComparison, order: list[int], printed: Collection[int], si
     """
     ranked = np.concatenate([np.array(sorted(printed), dtype=np.int64), _by_interest(group.advised)])
     ranked = ranked[np.sort(np.unique(ranked, return_index=True)[1])]
-    number, labels = len(ranked), RowLabels.of(group.row_forms)
-    if size is not None and number > NUM_TRIED:
-        tried = _pack(group, order, np.sort(ranked[:NUM_TRIED]), printed, labels)
-        number = max(len(printed), min(number, NUM_TRIED * size // len(tried.content)))
+    labels = RowLabels.of(group.row_forms)
+    number = len(ranked)
     while True:
         packed = _pack(group, order, np.sort(ranked[:number]), printed, labels)
         if size is None or len(packed.content) <= size or number <= len(printed):
@@ -229,7 +227,7 @@ def embed(group: AuditComparison, order: list[int], printed: Collection[int], si
         number = max(len(printed), int(0.95 * number * size / len(packed.content)))
 
 
-def _by_interest(group: AuditComparison) -> Int[np.ndarray, " instances"]:
+def _by_interest(group: AuditComparison) -> InstanceLabels:
     answers, *others = (run.data.answer_keys for run in group.runs)
     changed = np.any([(answers != other).any(axis=1) for other in others or [answers[:, :1]]], axis=0)
     lead = np.min([margins(run.scores).min(axis=1) for run in group.runs], axis=0)
@@ -239,7 +237,7 @@ def _by_interest(group: AuditComparison) -> Int[np.ndarray, " instances"]:
 def _pack(
     group: AuditComparison,
     order: list[int],
-    positions: Int[np.ndarray, " instances"],
+    positions: InstanceLabels,
     printed: Collection[int],
     labels: RowLabels,
 ) -> Embedded:
@@ -251,29 +249,8 @@ def _pack(
     choice_of: list[int] = []
     place = {index: position for position, index in enumerate(positions.tolist())}
 
-    forms = group.row_forms
-
     def texts() -> Iterator[str]:  # one instance at a time, because all prompts can exceed the memory
-        answers = {
-            "runs": _names(form.name for form in forms),
-            "first": forms.index(group.advised.base),
-            "last": forms.index(group.advised.after),
-            "labels": _names(group.base.label_names),
-            "templates": _names(group.base.template_names[index] for index in order),
-            "states": state_names(group.base),
-            "total": len(group.base.instance_ids),
-            "ids": _names(group.base.instance_ids[index] for index in place),
-            "gold": labels.gold[positions].tolist(),
-            "answers": [values[positions][:, order].ravel().tolist() for values in labels.predictions],
-            "margins": [
-                np.rint(1000 * margins(form.scores[positions])[:, order]).astype(int).ravel().tolist() for form in forms
-            ],
-            "votes": [votes[positions].tolist() for votes in labels.votes],
-            "standing": [states(form)[positions].tolist() for form in forms],
-        }
-        if group.is_open:  # several answers can be right
-            answers["right"] = [run.data.right[positions][:, order].ravel().astype(int).tolist() for run in forms]
-        yield f'{_json(answers)[:-1]},"prompts":['
+        yield f'{_json(_columns(group, order, positions, labels))[:-1]},"prompts":['
         names = ["the model"] if len(group.runs) == 1 else _names(run.name for run in group.runs)
         texts_of_runs = zip_longest(*(_read(run, place) for run in group.runs))  # a run may lack the last prompts
         for index, rows in zip(place, texts_of_runs, strict=False):
@@ -287,12 +264,44 @@ def _pack(
             yield ("," if prompts_of else "") + _json([*blocks.values()])
             prompts_of.append(place[index])
             choice_of.append(choices.setdefault(words, len(choices)))
-        listed = [[_names(choice[template]) for template in order] for choice in choices]
+        listed = []
+        for choice in choices:
+            words_of_templates = [_names(choice[template]) for template in order]
+            listed.append(words_of_templates)
         more = {"promptsOf": prompts_of, "choices": listed, "choiceOf": choice_of, "around": around}
         yield "]," + _json(more)[1:]
 
     content = base64.b64encode(b"".join(compress(texts()))).decode("ascii")
     return Embedded(content, kept, around, len(positions), len(prompts_of), labels)
+
+
+def _columns(group: AuditComparison, order: list[int], positions: InstanceLabels, labels: RowLabels) -> dict[str, Any]:
+    """Return the answers of the instances at these positions, and the names that they refer to."""
+
+    def flat(values: np.ndarray) -> list[Any]:
+        return values[positions][:, order].ravel().tolist()
+
+    base = group.base
+    forms = group.row_forms
+    templates = [base.template_names[index] for index in order]
+    columns: dict[str, Any] = {
+        "runs": _names(form.name for form in forms),
+        "first": forms.index(group.advised.base),
+        "last": forms.index(group.advised.after),
+        "labels": _names(base.label_names),
+        "templates": _names(templates),
+        "states": state_names(base),
+        "total": len(base.instance_ids),
+    }
+    columns["ids"] = _names(base.instance_ids[index] for index in positions)
+    columns["gold"] = labels.gold[positions].tolist()
+    columns["answers"] = [flat(values) for values in labels.predictions]
+    columns["margins"] = [flat(np.rint(1000 * margins(form.scores)).astype(int)) for form in forms]
+    columns["votes"] = [votes[positions].tolist() for votes in labels.votes]
+    columns["standing"] = [states(form)[positions].tolist() for form in forms]
+    if group.is_open:  # several answers can be right
+        columns["right"] = [flat(form.data.right.astype(int)) for form in forms]
+    return columns
 
 
 def _shared_words(one: str, other: str) -> str:

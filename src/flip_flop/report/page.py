@@ -15,13 +15,13 @@ from markupsafe import Markup, escape
 
 from flip_flop.console import DEMO_NOTE, count, percent, percent_interval, point_interval, points, visible
 from flip_flop.errors import InputError
-from flip_flop.evaluation.result import Audit
+from flip_flop.evaluation.result import Audit, template_rows
 from flip_flop.files import new_folder, write_text
 from flip_flop.metrics import METRICS
+from flip_flop.report import instances
 from flip_flop.report.audit_tables import assumption, constant_count
 from flip_flop.report.compare import AuditComparison, as_audits, data_differences, group_runs, require_comparable
-from flip_flop.report.instances import PAGE_SIZE, margins
-from flip_flop.report.sections import chart_section, report_section, table_caption
+from flip_flop.report.sections import caveats, chart_section, report_section, table_caption
 
 
 def write_report(
@@ -56,29 +56,25 @@ def render_page(
     groups: Sequence[AuditComparison], *, title: str | None = None, note: str | None = None, everything: bool = False
 ) -> str:
     """The page of :func:`write_report` for the groups of :func:`report_groups`."""
-    size = None if everything else PAGE_SIZE // len(groups)
-    runs = [run for group in groups for run in group.runs]
+    size = None if everything else instances.PAGE_SIZE // len(groups)
     script = _part("instances.js")
-    return (
-        _environment()
-        .get_template("page.html.jinja")
-        .render(
-            title=title,
-            note=note,
-            style=Markup(_part("style.css") + _part("charts.css")),
-            script=Markup(script),
-            script_hash=base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii"),
-            groups=[report_section(group, number, size) for number, group in enumerate(groups, start=1)],
-            runs=runs,
-            templates=list(
-                {
-                    (text.name, text.digest): text
-                    for group in groups
-                    for text in group.base.record.task.templates
-                    if text.name in group.base.template_names
-                }.values()
-            ),
-        )
+    templates = {}
+    for group in groups:
+        for text in group.base.record.task.templates:
+            if text.name in group.base.template_names:
+                templates[text.name, text.digest] = text
+    digest = hashlib.sha256(script.encode("utf-8")).digest()
+    sections = [report_section(group, number, size) for number, group in enumerate(groups, start=1)]
+    page = _environment().get_template("page.html.jinja")
+    return page.render(
+        title=title,
+        note=note,
+        style=Markup(_part("style.css") + _part("charts.css")),
+        script=Markup(script),
+        script_hash=base64.b64encode(digest).decode("ascii"),
+        groups=sections,
+        runs=[run for group in groups for run in group.runs],
+        templates=templates.values(),
     )
 
 
@@ -136,7 +132,7 @@ def _environment() -> jinja2.Environment:
         sentence=_sentence,
         count_of=count,
         in_words=_in_words,
-        margins=margins,
+        margins=instances.margins,
     )
     environment.globals.update(
         METRICS=METRICS,
@@ -145,7 +141,10 @@ def _environment() -> jinja2.Environment:
         assumption=assumption,
         constant_count=constant_count,
         data_differences=data_differences,
+        caveats=caveats,
+        instances=instances,
         table_caption=table_caption,
+        template_rows=template_rows,
     )
     return environment
 

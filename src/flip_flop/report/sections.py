@@ -11,7 +11,7 @@ from jaxtyping import Bool
 
 from flip_flop.console import count, percent, percent_interval, point_interval, points
 from flip_flop.evaluation.decision import CAUSES
-from flip_flop.evaluation.result import Audit, coverage_rows, template_rows
+from flip_flop.evaluation.result import Audit, coverage_rows
 from flip_flop.metrics import (
     METRICS,
     Metric,
@@ -23,7 +23,7 @@ from flip_flop.metrics import (
     vote_share,
 )
 from flip_flop.report import instances
-from flip_flop.report.audit_tables import OPEN_COLUMNS, added_metrics, cell_text, table_caveats
+from flip_flop.report.audit_tables import OPEN_COLUMNS, added_metrics, cell_text, has_value, table_caveats
 from flip_flop.report.compare import AuditComparison, Difference, mean_difference, quality, quality_per_template
 from flip_flop.report.table import Column, Row, Table, TableCell
 
@@ -43,43 +43,37 @@ MAX_LEGEND = 20  # labels; colours repeat, so that a longer legend is ambiguous
 
 def report_section(group: AuditComparison, number: int, size: int | None) -> dict[str, Any]:
     """All numbers of one group; ``size`` limits the characters of the embedded instances."""
-    base, after = group.base, group.after if group.is_comparison else None
+    after = group.after if group.is_comparison else None
     shown = group.advised  # the answers in the list of rows
-    shown_after = shown.after if after else None
-    changes = instances.find_changes(shown.base, shown_after)
+    changes = instances.find_changes(shown.base, shown.after if after else None)
     examples = instances.select_examples(changes)
     printed = {change.instance for members in examples.values() for change in members}
     pairs = [AuditComparison((run, run.calibrated)) for run in group.runs if run.calibrated]
-    coverage = [_drawn(coverage_rows(run.voting)) for run in group.runs]
-    risks = [1 - row["accuracy"] for rows in coverage for row in rows if row["accuracy"] is not None]
-    has_curves = base.has_gold and not any(run.data.is_generated for run in group.runs)
-    return chart_section(group) | {
+    section = chart_section(group)
+    section["title"] = "Held-out templates" if group.held_out else group.heading
+    section |= {
         "id": f"g{number}",
         "number": number,
         "comparison": group,
         "after": after,
         "shown": shown,
-        "title": "Held-out templates" if group.held_out else group.heading,
         "headlines": headlines(group),
-        "caveats": caveats(group),
         "metrics": metric_table(group),
         "more": metric_table(group, other_metrics(group)),
         "calibration": [metric_table(pair) for pair in pairs],
-        "pairs": {name: group.matrix(name) for name in group.paired_metrics},
-        "states": instances.state_names(base),
-        "state_counts": instances.state_counts(shown.base),
-        "transitions": instances.transition_counts(shown.base, shown_after) if shown_after else None,
-        "answers": instances.answer_counts(shown.base, shown_after) if shown_after and base.has_gold else None,
+    }
+    section |= {
+        "states": instances.state_names(group.base),
         "examples": examples,
         "kind_counts": Counter(change.kind for change in changes),
-        "embedded": instances.embed(group, template_order(group), printed, size),
+        "embedded": instances.embed(group, section["order"], printed, size),
         "trust": trust_rows(group),
-        "last": group.runs[-1],
-        "ranking": template_rows(group.runs[-1]),
-        "coverage": coverage,
-        "risk_top": max(1, int(np.ceil(10 * max(risks, default=0.0)))) / 10,
-        "reliability": [reliability_curves(run) for run in group.runs] if has_curves else None,
+        "coverage": [_drawn(coverage_rows(run.voting)) for run in group.runs],
+        "reliability": [],
     }
+    if group.base.has_gold and not any(run.data.is_generated for run in group.runs):
+        section["reliability"] = [reliability_curves(run) for run in group.runs]
+    return section
 
 
 def trust_rows(group: AuditComparison) -> list[tuple[str, list[tuple[Any, ...]]]]:
@@ -87,24 +81,32 @@ def trust_rows(group: AuditComparison) -> list[tuple[str, list[tuple[Any, ...]]]
 
     Empty without a pair of answers under two wordings or orders, or to one question.
     """
-    forms, cohen = chart_forms(group), METRICS["cohen_kappa"]
-    if all(form.value(name) is None for form in forms for name in CAUSES):
+    forms = chart_forms(group)
+    is_known = [form.value(name) is not None for form in forms for name in CAUSES]
+    if not any(is_known):
         return []
-    rows = [
-        (f"Answers that {cause} changes", [_value_of(form, name) for form in forms]) for name, cause in CAUSES.items()
-    ]
-    stable = [vote_share(form.data) == 1 for form in forms]
-    data = [(form.data, is_stable & (form.data.gold >= 0)) for form, is_stable in zip(forms, stable, strict=True)]
-    right = [scores.voted.right[is_judged, 0] for scores, is_judged in data]
-    rows += [
-        ("Stable answers: the same under all templates", [(float(is_stable.mean()), None, 0) for is_stable in stable]),
-        ("Accuracy of stable answers", [(float(hits.mean()) if len(hits) else None, None, 0) for hits in right]),
-        ("Cohen's κ of the majority vote", [_value_of(form, "vote_kappa") for form in forms]),
-    ]
+    rows: list[tuple[str, list[tuple[Any, ...]]]] = []
+    for name, cause in CAUSES.items():
+        rows.append((f"Answers that {cause} changes", [_value_of(form, name) for form in forms]))
+    shares: list[tuple[Any, ...]] = []
+    accuracies: list[tuple[Any, ...]] = []
+    for form in forms:
+        is_stable = vote_share(form.data) == 1
+        hits = form.data.voted.right[is_stable & (form.data.gold >= 0), 0]
+        shares.append((float(is_stable.mean()), None, 0))
+        accuracies.append((float(hits.mean()) if len(hits) else None, None, 0))
+    rows.append(("Stable answers: the same under all templates", shares))
+    rows.append(("Accuracy of stable answers", accuracies))
+    rows.append(("Cohen's κ of the majority vote", [_value_of(form, "vote_kappa") for form in forms]))
+    cohen = METRICS["cohen_kappa"]
     for index, name in enumerate(group.base.template_names):
         singles = [form.data.single(index) for form in forms]
         rows.append((f"Cohen's κ of {name}", [(cohen.value(single), cohen.interval(single), 0) for single in singles]))
-    return [row for row in rows if any(value is not None for value, *_ in row[1])]
+    return [row for row in rows if _has_value(row[1])]
+
+
+def _has_value(cells: Sequence[tuple[Any, ...]]) -> bool:
+    return any(value is not None for value, *_ in cells)
 
 
 def _value_of(run: Audit, name: str) -> tuple[float | None, tuple[float, float] | None, int]:
@@ -127,22 +129,32 @@ def chart_section(group: AuditComparison) -> dict[str, Any]:
     """The numbers of the charts, with templates in the order of :func:`template_order`."""
     order = template_order(group)
     names = [group.base.template_names[index] for index in order]
-    agreement = [template_agreement_matrix(run.predictions)[np.ix_(order, order)] for run in group.runs]
-    shares = [(name, [run.metrics["label_shares_per_template"][name] for run in group.runs]) for name in names]
-    return {
+    agreement = []
+    for run in group.runs:
+        table = template_agreement_matrix(run.predictions)[np.ix_(order, order)]
+        agreement.append(table.tolist())
+    lowest = np.min(agreement)
+    shares = [("all templates", [run.metrics["label_shares"] for run in group.runs])]
+    for name in names:
+        of_runs = [run.metrics["label_shares_per_template"][name] for run in group.runs]
+        shares.append((name, of_runs))
+    section: dict[str, Any] = {
         "runs": group.runs,
         "forms": chart_forms(group),
         "base": group.base,
         "open": group.is_open,
-        "legend": group.base.label_names if not group.is_open and group.base.data.num_labels <= MAX_LEGEND else [],
+        "legend": [],
         "order": order,
         "names": names,
         "templates": template_scores(group),
-        "agreement": [table.tolist() for table in agreement],
-        "agreement_low": min(0.9, int(min(table.min() for table in agreement) * 10) / 10),
-        "label_shares": [("all templates", [run.metrics["label_shares"] for run in group.runs]), *shares],
+        "agreement": agreement,
+        "agreement_low": min(0.9, int(lowest * 10) / 10),
+        "label_shares": shares,
         "gold_shares": gold_shares(group.base),
     }
+    if not group.is_open and group.base.data.num_labels <= MAX_LEGEND:
+        section["legend"] = group.base.label_names
+    return section
 
 
 def template_order(group: AuditComparison) -> list[int]:
@@ -186,23 +198,37 @@ def template_scores(group: AuditComparison) -> dict[str, Any]:
     ``calibrated`` holds the values of several runs after calibration, ``intervals`` the 95% intervals of ``rows``.
     """
     base, order, forms = group.base, template_order(group), chart_forms(group)
-    missing = [None] * len(order)
-    pairs = [(form, form.calibrated if group.is_comparison else None) for form in forms]
-    raw = [*zip(*(template_values(form) for form, _ in pairs), strict=True)]
-    others = [*zip(*(template_values(other) if other else missing for _, other in pairs), strict=True)]
-    intervals = [*zip(*(template_intervals(form) for form in forms), strict=True)]
+    raw = [template_values(form) for form in forms]
+    intervals = [template_intervals(form) for form in forms]
+    others: list[list[float | None]] = []
+    for form in forms:
+        after = form.calibrated if group.is_comparison else None
+        others.append(template_values(after) if after else [None] * len(order))
     lines: dict[str, float | None] = {}
     if base.has_gold:
         if not group.is_open:
             lines["chance"] = chance_f1(base.data.labelled.by_f1("macro"))
         for form in filter(None, (base, base.calibrated)):
             lines[f"majority vote of {form.name}"] = METRICS[quality(form)].value(form.data.labelled.voted)
+    values = itertools.chain(*raw, *others, lines.values())
     ends = [interval[0] for interval in itertools.chain(*intervals) if interval is not None]
-    known = [value for value in itertools.chain(*raw, *others, lines.values(), ends) if value is not None]
+    known = [value for value in (*values, *ends) if value is not None]
     low = min(int(min(known, default=0.0) * 10 + 1e-9), 9)
     ticks = [tick / 10 for tick in sorted(range(10, low - 1, -1 if low > 4 else -2))]
-    rows, after, ranges = ([values[index] for index in order] for values in (raw, others, intervals))
-    return {"rows": rows, "calibrated": after, "intervals": ranges, "lines": lines, "low": low / 10, "ticks": ticks}
+    return {
+        "rows": _by_template(raw, order),
+        "calibrated": _by_template(others, order),
+        "intervals": _by_template(intervals, order),
+        "lines": lines,
+        "low": low / 10,
+        "ticks": ticks,
+    }
+
+
+def _by_template(values: Sequence[Sequence[Any]], order: Sequence[int]) -> list[tuple[Any, ...]]:
+    """The values of all runs for each template."""
+    templates = [*zip(*values, strict=True)]
+    return [templates[index] for index in order]
 
 
 def gold_shares(run: Audit) -> list[float] | None:
@@ -268,19 +294,26 @@ def caveats(group: AuditComparison) -> list[str]:
 
 
 def _method_caveats(group: AuditComparison) -> list[str]:
-    metric = "accuracy" if group.is_open else "mean_f1"
-    metric = metric if group.base.has_gold else "observed_agreement"
+    if not group.base.has_gold:
+        metric = "observed_agreement"
+    elif group.is_open:
+        metric = "accuracy"
+    else:
+        metric = "mean_f1"
+    title = METRICS[metric].title
     ours = [run for run in group.runs if run.method in F2C]
     others = [run for run in group.runs if run.method not in (None, *F2C)]
-    pairs = [(f2c, other, mean_difference(metric, other, [f2c])) for f2c in ours for other in others]
-    return [
-        f"{_method_title(other)} {'is ahead of' if change.is_clear else 'is not clearly different from'} "
-        f"{_method_title(f2c) if len(ours) == 1 else f2c.name} here: {METRICS[metric].title} "
-        f"{percent(other.value(metric))} for {other.name}, {percent(f2c.value(metric))} for {f2c.name} "
-        f"({f2c.name} minus {other.name}: {change.words()})."
-        for f2c, other, change in pairs
-        if change and not (change.is_clear and change.value > 0)
-    ]
+    notes = []
+    for f2c, other in itertools.product(ours, others):
+        change = mean_difference(metric, other, [f2c])
+        if change is None or change.place == "above":
+            continue
+        how = "is ahead of" if change.is_clear else "is not clearly different from"
+        name = _method_title(f2c) if len(ours) == 1 else f2c.name
+        values = f"{percent(other.value(metric))} for {other.name}, {percent(f2c.value(metric))} for {f2c.name}"
+        difference = f"{f2c.name} minus {other.name}: {change.words()}"
+        notes.append(f"{_method_title(other)} {how} {name} here: {title} {values} ({difference}).")
+    return notes
 
 
 def _method_title(run: Audit) -> str:
@@ -302,14 +335,13 @@ def metric_table(group: AuditComparison, columns: Sequence[str] | None = None) -
     best = {name: _best(name, group.runs) if group.is_comparison else [] for name in columns}
     rows = []
     for run in group.runs:
-        cells = [
-            {"value": cell_text(run, name), "best": run in best[name], **_parts(group, run, name)} for name in columns
-        ]
+        cells = []
+        for name in columns:
+            cell = {"value": cell_text(run, name), "best": run in best[name]}
+            cells.append(cell | _parts(group, run, name))
         rows.append({"run": run, "cells": cells})
-    return {
-        "columns": [{"name": name, "label": labels[name][0], "meaning": labels[name][1]} for name in columns],
-        "rows": rows,
-    }
+    headings = [{"name": name, "label": labels[name][0], "meaning": labels[name][1]} for name in columns]
+    return {"columns": headings, "rows": rows}
 
 
 def _main_columns(group: AuditComparison) -> list[str]:
@@ -322,7 +354,7 @@ def _main_columns(group: AuditComparison) -> list[str]:
 def other_metrics(group: AuditComparison) -> list[str]:
     """The metrics with a value that the main table omits."""
     main = _main_columns(group)
-    return [name for name in METRICS if name not in main and any(run.value(name) is not None for run in group.runs)]
+    return [name for name in METRICS if name not in main and has_value(group.runs, name)]
 
 
 def _parts(group: AuditComparison, run: Audit, name: str) -> dict[str, str | None]:

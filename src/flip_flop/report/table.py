@@ -92,19 +92,23 @@ class Table:
 
     def text(self) -> str:
         """Render aligned text for a terminal."""
-        lines = [self._headings(), *([cell.text for cell in row] for row in self.rows if row)]
+        lines = [self._headings()]
+        for row in filter(None, self.rows):
+            texts = [cell.text for cell in row]
+            lines.append(texts)
         grid = align_columns(lines, num_left=sum(column.is_text for column in self.columns), rule=True)
         return "\n".join([self.title, grid, *(f"- {visible(note, one_line=True)}" for note in self.notes)])
 
     def markdown(self) -> str:
         """Render Markdown: the best number is bold, the worst in italics."""
         headings = [TableCell(text, column.style) for text, column in zip(self._headings(), self.columns, strict=True)]
-        rules = ["---" if column.is_text else "---:" for column in self.columns]
-        rows = [[cell.markdown() for cell in row] for row in [headings, *self.rows] if row]
-        rows.insert(1, rules)
-        grid = "\n".join(f"| {' | '.join(row)} |" for row in rows)
-        notes = "\n".join(f"- {markdown_cell(visible(note, one_line=True))}" for note in self.notes)
-        return "\n\n".join([f"### {markdown_cell(self.title)}", grid, *([notes] if notes else [])])
+        rules = [TableCell("---" if column.is_text else "---:") for column in self.columns]
+        lines = [f"### {markdown_cell(self.title)}", ""]
+        for row in filter(None, [headings, rules, *self.rows]):
+            cells = " | ".join(cell.markdown() for cell in row)
+            lines.append(f"| {cells} |")
+        notes = [f"- {markdown_cell(visible(note, one_line=True))}" for note in self.notes]
+        return "\n".join([*lines, *([""] if notes else []), *notes])
 
     def csv(self) -> str:
         """Render the numbers as CSV, with unrounded fractions from 0 to 1."""
@@ -117,7 +121,7 @@ class Table:
         """
         kind, width = ("table*", r"\linewidth") if self.is_wide else ("table", r"\columnwidth")
         layout = "".join("l" if column.is_text else "r" for column in self.columns)
-        lines = [
+        head = [
             r"% Needs \usepackage{booktabs}, \usepackage{graphicx} and \usepackage[dvipsnames]{xcolor}.",
             rf"\begin{{{kind}}}[t]",
             r"  \centering",
@@ -126,10 +130,9 @@ class Table:
             r"  \sbox0{%",
             rf"  \begin{{tabular}}{{{layout}}}",
             r"    \toprule",
-            *self._latex_groups(),
-            _latex_row(self.columns),
-            r"    \midrule",
-            *(_latex_row(row) if row else r"    \midrule" for row in self.rows),
+        ]
+        rows = [_latex_row(row) if row else r"    \midrule" for row in [self.columns, [], *self.rows]]
+        foot = [
             r"    \bottomrule",
             r"  \end{tabular}}%",
             rf"  \ifdim\wd0>{width}\resizebox{{{width}}}{{!}}{{\usebox0}}\else\usebox0\fi",
@@ -137,7 +140,7 @@ class Table:
             rf"  \label{{tab:{re.sub('[^a-z0-9]+', '-', self.name)}}}",
             rf"\end{{{kind}}}",
         ]
-        return "\n".join(lines) + "\n"
+        return "\n".join([*head, *self._latex_groups(), *rows, *foot]) + "\n"
 
     def _headings(self) -> list[str]:
         return [f"{column.group} {column.text}".strip() for column in self.columns]
