@@ -3,12 +3,13 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from operator import attrgetter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Int
+import yaml
+from jaxtyping import Bool
 
 from flip_flop.arrays import InstanceLabels, LabelScores, PerInstance
 from flip_flop.console import warn_once
@@ -156,12 +157,10 @@ class Metric:
 
 NO_PROBABILITIES = "Answers were generated: they have no probabilities."
 NO_LABELS = "Answers are open: instances share no labels."
-_against_gold = partial(Metric, needs_gold=True)
-_of_labels = partial(_against_gold, needs_labels=True)
 
 
-def _spread(name: str, title: str, spread: Callable[[np.ndarray], np.floating], label: str, meaning: str) -> Metric:
-    r"""Return a metric of the F1 of two or more templates: their standard deviation, or their range.
+def _over_templates(spread: Callable[[np.ndarray], np.floating]) -> Statistic:
+    r"""Return a statistic of the F1 of two or more templates: their standard deviation, or their range.
 
     .. math:: \sigma_{F_1} = \sqrt{\frac{1}{V} \sum_v \left( F_{1,v} - \bar F_1 \right)^2}, \qquad
         \max_v F_{1,v} - \min_v F_{1,v}
@@ -171,18 +170,12 @@ def _spread(name: str, title: str, spread: Callable[[np.ndarray], np.floating], 
         f1 = f1_per_template(data.predictions, data.gold, num_labels=data.num_labels, average=data.design.average)
         return None if f1 is None or len(f1) < 2 else float(spread(f1))
 
-    return _of_labels(name, title, statistic, label, meaning, higher_is_better=False, has_interval=False)
+    return statistic
 
 
-def _flips_by(factor: str) -> Metric:
+def _flips_by(factor: str) -> SumStatistic:
     """Return the flip rate of templates that differ only in this factor."""
-
-    def counts(data: Scores) -> Int[np.ndarray, "instances 3"]:
-        return factor_flips(data.predictions, data.design.factors, factor)
-
-    meaning = f"How likely two templates that differ only in the {factor} give different labels, if both are read."
-    title = f"flips by {factor}"
-    return Metric(f"{factor}_flips", title, FLIP_RATE.of(counts), title.capitalize(), meaning, higher_is_better=False)
+    return FLIP_RATE.of(lambda data: factor_flips(data.predictions, data.design.factors, factor))
 
 
 def _without_majority(data: Scores) -> PerInstance | None:
@@ -221,135 +214,40 @@ def _num_distinct(data: Scores) -> InstanceLabels | None:
 
 
 _voted = attrgetter("voted")
-_MACRO_F1 = MEAN_F1.of(lambda data: data.by_f1("macro"))
-_ENSEMBLE_F1 = MEAN_F1.of(attrgetter("ensembled"))
-_NO_CONSENSUS = mean_statistic(_without_majority, bounds=(0.0, 1.0))
-_UNREAD = mean_statistic(_unread_share, bounds=(0.0, 1.0))
+_STATISTICS: dict[str, Statistic] = {
+    "observed_agreement": AGREEMENT,
+    "mean_f1": MEAN_F1,
+    "f1_std": _over_templates(np.std),
+    "macro_f1": MEAN_F1.of(lambda data: data.by_f1("macro")),
+    "accuracy": ACCURACY,
+    "vote_f1": MEAN_F1.of(_voted),
+    "vote_accuracy": ACCURACY.of(_voted),
+    "no_consensus_share": mean_statistic(_without_majority, bounds=(0.0, 1.0)),
+    "fleiss_kappa": FLEISS_KAPPA,
+    "posix": mean_statistic(_posix),
+}
+_STATISTICS |= {
+    "f1_spread": _over_templates(np.ptp),
+    "ensemble_f1": MEAN_F1.of(attrgetter("ensembled")),
+    "ece": _calibration_error,
+    "wording_flips": _flips_by("wording"),
+    "order_flips": _flips_by("order"),
+    "cohen_kappa": COHEN_KAPPA,
+    "vote_kappa": COHEN_KAPPA.of(_voted),
+    "token_f1": ANSWERED["token_f1"],
+    "unmapped_share": mean_statistic(_unread_share, bounds=(0.0, 1.0)),
+    "distinct_answers": mean_statistic(_num_distinct),
+    "answer_length": ANSWERED["length"],
+}
 
-# The order of the groups is the order of the metrics in tables.
-_OF_THE_PAPER = (
-    Metric("observed_agreement", "P_o", AGREEMENT, "Agreement Pₒ", "How likely two templates give the same label."),
-    _of_labels("mean_f1", "mean F1", MEAN_F1, "Mean F1", "F1 of one template, averaged over templates."),
-    _spread("f1_std", "sigma_F1", np.std, "σ of F1", "The population standard deviation of F1 over templates."),
-)
-_CORRECTNESS = (
-    _of_labels("macro_f1", "macro F1", _MACRO_F1, "Macro-F1", "F1 averaged over all labels, then over templates."),
-    _against_gold("accuracy", "accuracy", ACCURACY, "Accuracy", "Right answers, averaged over templates."),
-    _of_labels("vote_f1", "vote F1", MEAN_F1.of(_voted), "Vote F1", "F1 of the templates' majority vote."),
-    _against_gold(
-        "vote_accuracy",
-        "vote accuracy",
-        ACCURACY.of(_voted),
-        "Vote accuracy",
-        "Accuracy of the templates' majority vote.",
-    ),
-)
-_CONSISTENCY = (
-    Metric(
-        "no_consensus_share",
-        "no consensus",
-        _NO_CONSENSUS,
-        "No majority",
-        "Instances on which no label has more than half of the templates.",
-        higher_is_better=False,
-    ),
-    Metric(
-        "fleiss_kappa",
-        "kappa",
-        FLEISS_KAPPA,
-        "Fleiss' κ",
-        "Agreement beyond chance: 0 is what these label shares reach by chance, 100 is full agreement. No value "
-        "where all answers are one label.",
-        needs_labels=True,
-    ),
-    Metric(
-        "posix",
-        "POSIX",
-        mean_statistic(_posix),
-        "POSIX",
-        "How far an answer's log-probability moves, in nats, when another template asks.",
-        higher_is_better=False,
-        in_percent=False,
-        needs_probabilities=True,
-    ),
-    _spread("f1_spread", "F1 spread", np.ptp, "F1 spread", "F1 of the best template minus F1 of the worst."),
-)
-_OF_PROBABILITIES = (
-    _of_labels(
-        "ensemble_f1",
-        "ensemble F1",
-        _ENSEMBLE_F1,
-        "Ensemble F1",
-        "F1 of the label with the largest mean probability over templates.",
-        needs_probabilities=True,
-    ),
-    _of_labels(
-        "ece",
-        "ECE",
-        _calibration_error,
-        "ECE",
-        "Expected calibration error: confidence of a template's predictions minus their accuracy, in ten bins.",
-        higher_is_better=False,
-        has_interval=False,
-        needs_probabilities=True,
-    ),
-)
-_FLIPS = (_flips_by("wording"), _flips_by("order"))
-_KAPPAS = (
-    _of_labels(
-        "cohen_kappa",
-        "Cohen kappa",
-        COHEN_KAPPA,
-        "Cohen's κ",
-        "Agreement of a template with the gold labels beyond chance, averaged over templates. On a scale, with "
-        "quadratic weights.",
-    ),
-    _of_labels(
-        "vote_kappa",
-        "vote kappa",
-        COHEN_KAPPA.of(_voted),
-        "Vote κ",
-        "Agreement of the templates' majority vote with the gold labels beyond chance.",
-    ),
-)
-_OF_WRITTEN_ANSWERS = (
-    _against_gold(
-        "token_f1",
-        "token F1",
-        ANSWERED["token_f1"],
-        "Token F1",
-        "Open answers: F1 of the words of an answer and of the nearest reference, averaged over templates.",
-    ),
-    Metric(
-        "unmapped_share",
-        "unreadable",
-        _UNREAD,
-        "Unreadable",
-        "Generated answers that are no label, or cannot be read. They agree with nothing.",
-        higher_is_better=False,
-    ),
-    Metric(
-        "distinct_answers",
-        "distinct",
-        mean_statistic(_num_distinct),
-        "Distinct answers",
-        "Open answers: different readable answers to an instance.",
-        higher_is_better=False,
-        in_percent=False,
-    ),
-    Metric(
-        "answer_length",
-        "length",
-        ANSWERED["length"],
-        "Answer length",
-        "Open answers: characters of a generated text.",
-        higher_is_better=None,
-        in_percent=False,
-    ),
-)
-_GROUPS = (_OF_THE_PAPER, _CORRECTNESS, _CONSISTENCY, _OF_PROBABILITIES, _FLIPS, _KAPPAS, _OF_WRITTEN_ANSWERS)
-_METRICS = {metric.name: metric for metric in chain.from_iterable(_GROUPS)}
-METRICS = PluginTable("flip_flop.metrics", _METRICS)
+
+def _built_in() -> dict[str, Metric]:
+    """Return the metrics of ``table.yaml`` with their statistics."""
+    table = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+    return {name: Metric(name, statistic=_STATISTICS[name], **values) for name, values in table.items()}
+
+
+METRICS = PluginTable("flip_flop.metrics", _built_in())
 
 
 def answers_by_position(data: Scores, calibrated: Scores | None = None) -> bool:
