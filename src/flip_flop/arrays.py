@@ -13,3 +13,5 @@ InstanceLabels = Int[np.ndarray, " instances"]
 PerInstance = Float[np.ndarray, " instances"]
 PerTemplate = Float[np.ndarray, " templates"]
 PerLabel = Float[np.ndarray, " labels"]
+# The contributions to a sum of the worst and of the best possible instances.
+Extremes = tuple[np.ndarray, np.ndarray]

@@ -23,6 +23,7 @@ from tqdm import tqdm
 from flip_flop.errors import InputError, log
 
 MISSING = "–"
+Interval = tuple[float, float]  # its ends
 DEMO_NOTE = (
     "The model is a toy of 0.16 million parameters, pretrained on generated reviews. Its numbers show that the program "
     "works; they are not evidence for the paper's claim or for your model."
@@ -57,6 +58,11 @@ def visible(text: str, *, one_line: bool = False) -> str:
     )
 
 
+def on_one_line(text: str) -> str:
+    """Return a name or a table cell as :func:`visible` does, with newlines and tabs as escapes."""
+    return visible(text, one_line=True)
+
+
 def is_blank(value: object) -> bool:
     r"""Return whether a value, or each value of a list or dictionary, is None or has spaces, controls and fillers only.
 
@@ -86,8 +92,7 @@ def align_columns(
         ----  ---
         base  8.1
     """
-    printable = functools.partial(visible, one_line=True)
-    cells = [list(map(printable, line)) for line in lines]
+    cells = [list(map(on_one_line, line)) for line in lines]
     widths = [max(map(text_width, column)) for column in zip(*cells, strict=True)]
     if rule:
         cells.insert(1, ["-" * width for width in widths])
@@ -156,12 +161,12 @@ def points(difference: float | None, decimals: int = 1, *, scale: int = 100) -> 
     return f"+{digits}" if difference > 0 else f"−{digits}"
 
 
-def percent_interval(interval: tuple[float, float] | None, decimals: int = 1, *, scale: int = 100) -> str:
+def percent_interval(interval: Interval | None, decimals: int = 1, *, scale: int = 100) -> str:
     """Format the interval of a metric: ``72.0 to 78.5``."""
     return MISSING if interval is None else " to ".join(percent(end, decimals, scale=scale) for end in interval)
 
 
-def point_interval(interval: tuple[float, float] | None, decimals: int = 1, *, scale: int = 100) -> str:
+def point_interval(interval: Interval | None, decimals: int = 1, *, scale: int = 100) -> str:
     """Format the interval of a difference: ``+17.6 to +22.0``."""
     return MISSING if interval is None else " to ".join(points(end, decimals, scale=scale) for end in interval)
 

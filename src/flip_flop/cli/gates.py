@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from flip_flop.console import count, markdown_cell, percent, visible
+from flip_flop.console import count, markdown_cell, on_one_line, percent, visible
 from flip_flop.errors import InputError, look_up
 from flip_flop.evaluation.result import Audit
 from flip_flop.evaluation.run_directory import load_run
@@ -156,7 +156,7 @@ def threshold_gate(run: Audit, name: str, minimum: float) -> Gate:
     line = f"{shown}, at least {limit}" if reached else f"below the threshold: {shown}, under {limit}"
     constant = run.constant_templates
     if constant:
-        line += f"; constant: {visible(', '.join(constant), one_line=True)}"
+        line += f"; constant: {on_one_line(', '.join(constant))}"
     return gate(reached and len(constant) < len(run.template_names), line)
 
 
@@ -190,7 +190,7 @@ def _compared(stored: Audit, run: Audit, metric: str | None) -> tuple[bool, str]
     before, after = (percent(each.value(name), **METRICS[name].form) for each in (stored, run))
     values = f"{METRICS[name].title} {before} to {after}"
     parts = [f"{values} ({change.words()})" if change else values]
-    parts += [f"constant now: {visible(', '.join(constant), one_line=True)}"] if constant else []
+    parts += [f"constant now: {on_one_line(', '.join(constant))}"] if constant else []
     parts += group_runs([stored, run])[0].other_prompts
     return not worse, f"{'worse' if worse else 'not clearly worse'} than {stored.path}: {'; '.join(parts)}"
 
@@ -215,7 +215,7 @@ def markdown(gates: Sequence[Gate], table: str) -> str:
     lines = ["| gate | result | numbers | run |", "|---|---|---|---|"]
     for gate in gates:
         condition, message, run = (
-            markdown_cell(visible(text, one_line=True)) for text in (gate.condition, gate.message, gate.run)
+            markdown_cell(on_one_line(text)) for text in (gate.condition, gate.message, gate.run)
         )
         lines.append(f"| {condition} | {RESULTS[gate.passed]} | {message} | {run} |")
     return "\n".join([table, "", *(lines if gates else [])]) + "\n"

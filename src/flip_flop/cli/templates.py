@@ -9,7 +9,7 @@ import click
 
 from flip_flop.cli.lazy import LazyGroup
 from flip_flop.cli.options import TEMPLATES_HELP, DataOptions, options
-from flip_flop.console import align_columns, count, echo, visible
+from flip_flop.console import align_columns, count, echo, on_one_line, visible
 from flip_flop.errors import InputError
 from flip_flop.files import derive_seed
 from flip_flop.prompts import Encode, LintRow, RenderedInstance, lines_of, lint_templates
@@ -69,13 +69,13 @@ def show_command(data: DataOptions, task: str, templates: str | None, instance: 
             f"{opened.name}, {split}, has no instance {instance!r}.",
             f"Give a number from 1 to {len(instances)}, or an id.",
         )
-    echo(visible(f"{opened.name}, {split}, instance {selected.id}", one_line=True))
+    echo(on_one_line(f"{opened.name}, {split}, instance {selected.id}"))
     for key, value in selected.chat.given.items():
-        echo(visible(f"{key}: {value}", one_line=True))
+        echo(on_one_line(f"{key}: {value}"))
     for name, prompt, choices in zip(opened.templates.names, selected.prompts, selected.choices, strict=True):
-        echo(f"\n--- {visible(name, one_line=True)} ---\n{visible(prompt)}")
+        echo(f"\n--- {on_one_line(name)} ---\n{visible(prompt)}")
         for index, choice in enumerate(choices):
-            echo(f"  {'*' if index == selected.label else ' '} {index + 1}. {visible(choice, one_line=True)}")
+            echo(f"  {'*' if index == selected.label else ' '} {index + 1}. {on_one_line(choice)}")
 
 
 @templates_command.command("lint", short_help="Errors and warnings about the templates of a task file.")

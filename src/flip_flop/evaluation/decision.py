@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from flip_flop.console import count, percent, percent_interval, point_interval, points, visible
+from flip_flop.console import Interval, count, on_one_line, percent, percent_interval, point_interval, points
 from flip_flop.evaluation.values import AuditValues
 from flip_flop.metrics import (
     METRICS,
@@ -53,13 +53,13 @@ class Decision:
     template: str | None = None
     is_calibrated: bool = False
     macro_f1: float | None = None
-    interval: tuple[float, float] | None = None
+    interval: Interval | None = None
     close: tuple[tuple[str, bool], ...] = ()
 
     @property
     def text(self) -> str:
         """The sentences."""
-        return visible(" ".join(self.sentences), one_line=True)
+        return on_one_line(" ".join(self.sentences))
 
 
 def decide(run: AuditValues) -> Decision:

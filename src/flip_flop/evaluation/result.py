@@ -14,7 +14,8 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Bool, Int
 
-from flip_flop.console import count, percent, percent_interval, visible
+from flip_flop.arrays import Extremes
+from flip_flop.console import count, on_one_line, percent, percent_interval, visible
 from flip_flop.errors import InputError, look_up
 from flip_flop.evaluation.decision import LOW_MASS, Decision, calibrate_options, decide, reading_advice
 from flip_flop.evaluation.values import AuditValues
@@ -187,7 +188,7 @@ class Audit(AuditValues):
             f"under {len(listed)} of {count(len(mass), 'template')} the model gives the template's labels less "
             f"than {percent(LOW_MASS, 0)} % probability: {', '.join(names)}"
         )
-        return visible(words, one_line=True)
+        return on_one_line(words)
 
     @property
     def unparsed(self) -> str:
@@ -197,7 +198,7 @@ class Audit(AuditValues):
             if texts:
                 found = ", ".join(f"{number} x {text!r}" for text, number in texts)
                 listed.append(f"{name} {found}")
-        return visible("; ".join(listed), one_line=True)
+        return on_one_line("; ".join(listed))
 
     @property
     def heading(self) -> str:
@@ -205,7 +206,7 @@ class Audit(AuditValues):
         instances, templates, _ = self.scores.shape
         task = self.record.task
         parts = [task.name, task.split, count(templates, "template"), count(instances, "instance")]
-        return visible(f"{self.name}, {self.record.model.name} on {', '.join(parts)}", one_line=True)
+        return on_one_line(f"{self.name}, {self.record.model.name} on {', '.join(parts)}")
 
 
 def write_instances(folder: Path, instances: Iterable[RenderedInstance]) -> None:
@@ -335,7 +336,7 @@ def _gain_counts(keeps: Bool[np.ndarray, " instances"], right: Bool[np.ndarray, 
     return counts.astype(np.float64)
 
 
-def _gain_extremes(*_: object) -> tuple[np.ndarray, np.ndarray]:
+def _gain_extremes(*_: object) -> Extremes:
     """Return a row of each kind: kept and wrong, or not kept and right; kept and right, or not kept and wrong."""
     return np.array([[0, 1, 0, 1], [0, 0, 1, 1]]), np.array([[1, 1, 1, 1], [0, 0, 0, 1]])
 

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Int
 
 from flip_flop.arrays import InstanceLabels, LabelScores, Predictions
+from flip_flop.console import Interval
 from flip_flop.errors import look_up
 from flip_flop.metrics import ALIASES, METRICS, Scores, TemplateRanking, calibrated, rank_templates
 from flip_flop.prompts import RenderedInstance
@@ -127,7 +128,7 @@ class AuditValues:
         known = dict.fromkeys((*METRICS, "repeat_flips")) | self.metrics
         return look_up(ALIASES.get(metric, metric), known, "E-CONFIG", "there is no metric")
 
-    def interval(self, metric: str) -> tuple[float, float] | None:
+    def interval(self, metric: str) -> Interval | None:
         """Return the 95% interval of a metric, or ``None``."""
         self.value(metric)  # refuses an unknown name
         ends = (self.metrics.get("intervals") or {}).get(ALIASES.get(metric, metric))
@@ -138,7 +139,7 @@ class AuditValues:
         return int((self.metrics.get("flip_pairs") or {}).get(metric, 0))
 
     @property
-    def f1_range(self) -> tuple[float, float] | None:
+    def f1_range(self) -> Interval | None:
         """F1 of the worst template and of the best."""
         values = list((self.metrics.get("f1_per_template") or {}).values())
         return (min(values), max(values)) if values else None

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from flip_flop.arrays import InstanceLabels, LabelScores, Offsets, PerInstance, PerLabel, Predictions
+from flip_flop.arrays import Extremes, InstanceLabels, LabelScores, Offsets, PerInstance, PerLabel, Predictions
 from flip_flop.metrics.bootstrap import SumStatistic, mean_statistic, ratio, row_counts
 
 COLLAPSE_SHARE, COLLAPSE_SHARE_WITH_GOLD, COLLAPSE_EXCESS = 0.95, 0.9, 0.1 - 1e-9  # 1 - 0.9 < 0.1
@@ -353,7 +353,7 @@ def _kappa(sums: Float[np.ndarray, "samples features"]) -> Float[np.ndarray, " s
     return ratio(agreement - by_chance, 1 - by_chance, otherwise=np.nan)
 
 
-def _extremes(data: Any) -> tuple[np.ndarray, np.ndarray]:
+def _extremes(data: Any) -> Extremes:
     """Return an instance without agreement, whose answers are the most frequent labels, and one with full agreement.
 
     The latter has an answer of each label. Rare labels would lower the agreement by chance, and so raise kappa.
@@ -365,7 +365,7 @@ def _extremes(data: Any) -> tuple[np.ndarray, np.ndarray]:
     return worst[None], np.concatenate([[1, 1, data.num_labels], np.ones(data.num_labels)])[None]
 
 
-def _flip_extremes(counts: Int[np.ndarray, "instances 3"]) -> tuple[np.ndarray, np.ndarray]:
+def _flip_extremes(counts: Int[np.ndarray, "instances 3"]) -> Extremes:
     """Return an instance without flips and one with flips only. They have as many pairs as any instance."""
     num_pairs = counts[:, 1].max()
     return num_pairs * np.array([[0, 1, 1]]), num_pairs * np.array([[1, 1, 1]])

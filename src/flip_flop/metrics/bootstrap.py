@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Float32, Int
 
-from flip_flop.arrays import PerInstance
+from flip_flop.arrays import Extremes, PerInstance
+from flip_flop.console import Interval
 from flip_flop.files import generator
 
 RESAMPLES = 2000  # the default
@@ -49,7 +50,7 @@ class SumStatistic:
     contributions: Callable[..., Float[np.ndarray, "instances ..."]]
     value: Callable[[Float[np.ndarray, "samples ..."]], Float[np.ndarray, " samples"]]
     plain: Callable[..., float | None] | None = None
-    extremes: Callable[..., tuple[np.ndarray, np.ndarray]] | None = None
+    extremes: Callable[..., Extremes] | None = None
 
     def __call__(self, *data: Any) -> float | None:
         """Compute the statistic of the instances in ``data``, without resampling."""
@@ -85,7 +86,7 @@ def ratio(
 def mean_statistic(
     per_instance: Callable[..., PerInstance | None],
     plain: Callable[..., float | None] | None = None,
-    bounds: tuple[float, float] | None = None,
+    bounds: Interval | None = None,
 ) -> SumStatistic:
     """Return the mean over instances of a number per instance. It is NaN if ``per_instance`` returns None.
 
@@ -120,7 +121,7 @@ Statistic = SumStatistic | Callable[..., float | None]
 
 def bootstrap_interval(
     statistic: Statistic, *data: Any, confidence: float = 0.95, resamples: int = RESAMPLES, seed: int = 0
-) -> tuple[float, float]:
+) -> Interval:
     r"""Compute a bootstrap interval of a statistic over instances: the lower and the upper end.
 
     A resample weighs the instances at random: :math:`w \sim \mathrm{Dirichlet}(1, \dots, 1)`. No instance is lost, and
@@ -165,7 +166,7 @@ def paired_bootstrap_interval(
     confidence: float = 0.95,
     resamples: int = RESAMPLES,
     seed: int = 0,
-) -> tuple[float, float]:
+) -> Interval:
     """Compute the bootstrap interval of a statistic's change from ``before`` to ``after``.
 
     Each resample has the same weights on both sides. The difficulty of an instance cancels out, so that the interval
@@ -212,7 +213,7 @@ def simultaneous_width(statistic: SumStatistic, data: Any, *, confidence: float 
     return float(np.quantile(np.ptp(values - values.mean(axis=0), axis=1), confidence))
 
 
-def column_intervals(statistic: SumStatistic, data: Any) -> list[tuple[float, float]]:
+def column_intervals(statistic: SumStatistic, data: Any) -> list[Interval]:
     """Compute the 95% interval of :func:`bootstrap_interval` for each column of a statistic's value."""
     low, high, *_ = _resampled(statistic, [data], 0.95)
     return [_ends(*column, 0.95) for column in zip(low.T, high.T, strict=True)]
@@ -250,7 +251,7 @@ def _resampled(
 
 
 def _with_instance(
-    sums: Float[np.ndarray, "resamples ..."], extremes: tuple[np.ndarray, np.ndarray], num_instances: int, seed: int
+    sums: Float[np.ndarray, "resamples ..."], extremes: Extremes, num_instances: int, seed: int
 ) -> Iterator[Float[np.ndarray, "resamples ..."]]:
     """Add an instance, in four ways, with a share that is independent of the other weights.
 
@@ -287,9 +288,7 @@ def _weights(num_instances: int, resamples: int, seed: int) -> tuple[Float32[np.
     return tuple(block / block.mean(axis=1, keepdims=True) for block in blocks)
 
 
-def _ends(
-    low: Float[np.ndarray, " resamples"], high: Float[np.ndarray, " resamples"], confidence: float
-) -> tuple[float, float]:
+def _ends(low: Float[np.ndarray, " resamples"], high: Float[np.ndarray, " resamples"], confidence: float) -> Interval:
     if np.isnan(low).all():
         raise ValueError("The statistic has no value on any resample, so it has no interval.")
     tail = (1 - confidence) / 2

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from flip_flop.arrays import LabelScores, Offsets, PerInstance, PerTemplate, Predictions
+from flip_flop.arrays import Extremes, LabelScores, Offsets, PerInstance, PerTemplate, Predictions
 from flip_flop.metrics.agreement import (
     COLLAPSE_EXCESS,
     constant_templates,
@@ -29,7 +29,7 @@ CONSTANT_SHARE, LABEL_BIAS, CLEARLY_BELOW = 0.9, 0.1, 0.1
 Fault = Literal["constant", "label preference", "low F1", "low agreement"]
 
 
-def _mean_extremes(agrees: Float[np.ndarray, "instances templates"]) -> tuple[np.ndarray, np.ndarray]:
+def _mean_extremes(agrees: Float[np.ndarray, "instances templates"]) -> Extremes:
     """Return the contributions of an instance of zeros and of an instance of ones."""
     num_templates = agrees.shape[1]
     return np.eye(1, num_templates + 1, num_templates), np.ones((1, num_templates + 1))

@@ -5,7 +5,7 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Float
 
-from flip_flop.arrays import InstanceLabels, PerTemplate, Predictions
+from flip_flop.arrays import Extremes, InstanceLabels, PerTemplate, Predictions
 from flip_flop.errors import InputError
 from flip_flop.metrics.bootstrap import SumStatistic, mean_statistic, ratio
 
@@ -91,7 +91,7 @@ def _f1(counts: Float[np.ndarray, "*samples templates labels 3"]) -> Float[np.nd
     return ratio(2 * hits, predicted + occurring, otherwise=0.0).mean(axis=-1)
 
 
-def _extremes(data: Any) -> tuple[np.ndarray, np.ndarray]:
+def _extremes(data: Any) -> Extremes:
     """Return the counts of a wrong and of a right instance of each gold label, for any number of templates."""
     labels = np.arange(data.num_labels)
     common = (labels, data.num_labels, data.design.average)
@@ -145,7 +145,7 @@ def _kappas(sums: Float[np.ndarray, "*samples templates features"]) -> Float[np.
     return 1 - ratio(sums[..., 0] * sums[..., 1], by_chance, otherwise=np.nan)
 
 
-def _kappa_extremes(data: Any) -> tuple[np.ndarray, np.ndarray]:
+def _kappa_extremes(data: Any) -> Extremes:
     """Return the counts of the worst and of a right answer to each gold label."""
     labels, farthest = np.arange(data.num_labels), _kappa_weights(data)[:, :-1].argmax(axis=1)
     return _kappa_counts(data, farthest[:, None], labels), _kappa_counts(data, labels[:, None], labels)

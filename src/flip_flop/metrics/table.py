@@ -12,7 +12,7 @@ import yaml
 from jaxtyping import Bool
 
 from flip_flop.arrays import InstanceLabels, LabelScores, PerInstance
-from flip_flop.console import warn_once
+from flip_flop.console import Interval, warn_once
 from flip_flop.errors import InputError, Value, reason_of
 from flip_flop.metrics.agreement import (
     AGREEMENT,
@@ -106,14 +106,14 @@ class Metric:
             return None
         return self._tried(self._number, self.judged(data))
 
-    def interval(self, data: Scores, *, seed: int = 0) -> tuple[float, float] | None:
+    def interval(self, data: Scores, *, seed: int = 0) -> Interval | None:
         """Return the 95% bootstrap interval over instances."""
         if not self.has_interval or self.value(data) is None:
             return None
         interval = partial(bootstrap_interval, self.statistic, seed=seed)
         return self._valid(self._tried(interval, self.judged(data)), data)
 
-    def change_interval(self, before: Scores, *after: Scores, confidence: float = 0.95) -> tuple[float, float] | None:
+    def change_interval(self, before: Scores, *after: Scores, confidence: float = 0.95) -> Interval | None:
         """Return the paired interval of the change from ``before`` to the mean of the runs ``after``."""
         if not self.has_interval or any(self.value(data) is None for data in (before, *after)):
             return None
@@ -143,7 +143,7 @@ class Metric:
             warn_once(f"W-PLUGIN: metric {self.name!r} has no value or no interval: {reason_of(error)}")
             return None
 
-    def _valid(self, ends: tuple[float, float] | None, data: Scores) -> tuple[float, float] | None:
+    def _valid(self, ends: Interval | None, data: Scores) -> Interval | None:
         """Return None without known extremes if the instances are few or equal: they say nothing of others."""
         has_extremes = getattr(self.statistic, "extremes", None) is not None
         if ends is None or not np.isfinite(ends).all():

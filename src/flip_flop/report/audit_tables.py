@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from flip_flop.console import MISSING, percent, percent_interval, spreadsheet_cell, visible
+from flip_flop.console import MISSING, on_one_line, percent, percent_interval, spreadsheet_cell
 from flip_flop.evaluation.result import Audit
 from flip_flop.metrics import METRICS
 from flip_flop.report.table import Column, Table, TableCell
@@ -114,7 +114,7 @@ def render_csv(blocks: Blocks) -> str:
 def _csv_row(run: Audit) -> dict[str, Any]:
     low, high = run.f1_range or (None, None)
     return {name: run.value(name) for name in METRICS} | {
-        "run": spreadsheet_cell(visible(run.name, one_line=True)),
+        "run": spreadsheet_cell(on_one_line(run.name)),
         "templates": len(run.template_names),
         "instances": len(run.scores),
         "f1_min": low,
@@ -146,7 +146,7 @@ def assumption(run: Audit) -> str | None:
     words = f"the given label frequencies {', '.join(shares)}"
     if len(set(metrics["label_prior"])) == 1:
         words = "equal label frequencies"
-    return visible(f"{metrics['method']} calibration assumes {words}", one_line=True)
+    return on_one_line(f"{metrics['method']} calibration assumes {words}")
 
 
 def table_caveats(runs: Sequence[Audit]) -> list[str]:
@@ -154,9 +154,9 @@ def table_caveats(runs: Sequence[Audit]) -> list[str]:
     assumptions = dict.fromkeys(filter(None, map(assumption, runs)))
     notes = [f"calibrated: label bias corrected from the same scores; {words}." for words in assumptions]
     for run in runs:
-        name = visible(run.name, one_line=True)
+        name = on_one_line(run.name)
         if constant := run.constant_templates:
-            listed = visible(", ".join(f"{name} ({label})" for name, label in constant.items()), one_line=True)
+            listed = on_one_line(", ".join(f"{name} ({label})" for name, label in constant.items()))
             notes.append(f"{name}: constant templates (one label for every instance): {listed}.")
     return notes
 

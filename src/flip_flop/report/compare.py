@@ -11,7 +11,16 @@ import numpy as np
 import pandas as pd
 
 from flip_flop.arrays import PerTemplate
-from flip_flop.console import MISSING, align_columns, count, percent, point_interval, points, visible
+from flip_flop.console import (
+    MISSING,
+    Interval,
+    align_columns,
+    count,
+    on_one_line,
+    percent,
+    point_interval,
+    points,
+)
 from flip_flop.errors import InputError
 from flip_flop.evaluation.result import SHOWN, Audit, html_table
 from flip_flop.evaluation.run_directory import load_run
@@ -36,7 +45,7 @@ class Difference:
     """
 
     value: float
-    interval: tuple[float, float] | None
+    interval: Interval | None
     form: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -130,7 +139,7 @@ class AuditComparison:
         instances, templates, _ = self.base.scores.shape
         task, kind = self.base.record.task, "held-out template" if self.held_out else "template"
         parts = [task.name, task.split, count(templates, kind), count(instances, "instance")]
-        return visible(", ".join(parts), one_line=True)
+        return on_one_line(", ".join(parts))
 
     @property
     def compares_models(self) -> bool:
@@ -155,7 +164,7 @@ class AuditComparison:
             "W-PROMPTS: a model read different prompts in these runs, from the same rows and templates "
             f"(printed date: {', '.join(dates)}). Audit again with the same --prompt-date, chat template and versions."
         )
-        return [visible(text, one_line=True)] if len(read) > len({*models}) else []
+        return [on_one_line(text)] if len(read) > len({*models}) else []
 
     @property
     def is_open(self) -> bool:
@@ -222,7 +231,7 @@ class AuditComparison:
         start, end = (percent(audit.value(quality(audit))) for audit in (free, run))
         best, among = (f"at best {end}", f" for the best of {len(forms)}") if len(known) > 1 else (end, "")
         one = f"one template has {self.quality_title} {start} {how}"
-        return visible(f"Training {helped}: {one}, {best} with {run.name} ({change.words()}{among}).", one_line=True)
+        return on_one_line(f"Training {helped}: {one}, {best} with {run.name} ({change.words()}{among}).")
 
     @cached_property
     def decision(self) -> list[str]:
@@ -260,7 +269,7 @@ class AuditComparison:
                 f"The baseline, {self.base.name}, is trained. To compare with {untrained[0]}, give it first."
             )
         sentences += [f"{run.name} has collapsed." for run in self.runs if run.is_collapsed]
-        return [visible(sentence, one_line=True) for sentence in sentences]
+        return [on_one_line(sentence) for sentence in sentences]
 
     @property
     def paired_metrics(self) -> list[str]:

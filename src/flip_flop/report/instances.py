@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float
 
 from flip_flop.arrays import InstanceLabels, LabelScores, Predictions
-from flip_flop.console import visible
+from flip_flop.console import on_one_line, visible
 from flip_flop.evaluation.result import Audit
 from flip_flop.evaluation.run_directory import StoredInstances
 from flip_flop.files import compress
@@ -334,4 +334,4 @@ def _read(run: Audit, wanted: Collection[int]) -> Iterator[tuple[int, RenderedIn
 
 
 def _names(texts: Iterable[str]) -> list[str]:
-    return [visible(text, one_line=True) for text in texts]
+    return [on_one_line(text) for text in texts]

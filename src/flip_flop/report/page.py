@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 import jinja2
 from markupsafe import Markup, escape
 
-from flip_flop.console import DEMO_NOTE, count, percent, percent_interval, point_interval, points, visible
+from flip_flop.console import DEMO_NOTE, count, on_one_line, percent, percent_interval, point_interval, points, visible
 from flip_flop.errors import InputError
 from flip_flop.evaluation.result import Audit, template_rows
 from flip_flop.files import new_folder, write_text
@@ -128,7 +128,7 @@ def _environment() -> jinja2.Environment:
         point_interval=point_interval,
         thousands="{:,}".format,
         number=lambda value: f"{value:.2f}".rstrip("0").rstrip("."),
-        one_line=lambda text: visible(str(text), one_line=True),
+        one_line=lambda text: on_one_line(str(text)),
         sentence=_sentence,
         count_of=count,
         in_words=_in_words,
@@ -151,7 +151,7 @@ def _environment() -> jinja2.Environment:
 
 def _sentence(text: str) -> Markup:
     """A sentence in which options and names of metrics have no line break."""
-    shown = str(escape(visible(text, one_line=True)))
+    shown = str(escape(on_one_line(text)))
     return Markup(re.sub(r"--[a-z-]+|macro-F1", r'<span class="unbroken">\g<0></span>', shown))
 
 
@@ -176,5 +176,5 @@ def _in_words(value: object) -> str:
         return ", ".join(f"{key} {_in_words(item)}" for key, item in value.items() if item is not None)
     if isinstance(value, list | tuple):
         return "; ".join(map(_in_words, value))
-    text = visible(str(value), one_line=True)
+    text = on_one_line(str(value))
     return f"“{text}”" if text != text.strip() or not text else text

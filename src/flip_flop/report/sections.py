@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool
 
-from flip_flop.console import count, percent, percent_interval, point_interval, points
+from flip_flop.console import Interval, count, percent, percent_interval, point_interval, points
 from flip_flop.evaluation.decision import CAUSES
 from flip_flop.evaluation.result import Audit, coverage_rows
 from flip_flop.metrics import (
@@ -109,7 +109,7 @@ def _has_value(cells: Sequence[tuple[Any, ...]]) -> bool:
     return any(value is not None for value, *_ in cells)
 
 
-def _value_of(run: Audit, name: str) -> tuple[float | None, tuple[float, float] | None, int]:
+def _value_of(run: Audit, name: str) -> tuple[float | None, Interval | None, int]:
     return run.value(name), run.interval(name), run.num_pairs(name)
 
 
@@ -172,7 +172,7 @@ def template_values(run: Audit) -> list[float | None]:
     return [float(share) for share in agrees.mean(axis=0)] if len(agrees) else [None] * agrees.shape[1]
 
 
-def template_intervals(run: Audit) -> list[tuple[float, float] | None]:
+def template_intervals(run: Audit) -> list[Interval | None]:
     """The 95% interval of each of :func:`template_values`."""
     agrees = None if quality_per_template(run) is not None else _agreement_with_majority(run).astype(np.float64)
     statistic, data = resampled_per_template(run.data.labelled.by_f1("macro"), agrees)
@@ -245,7 +245,7 @@ class Headline:
 
     metric: Metric
     value: float | None
-    interval: tuple[float, float] | None
+    interval: Interval | None
     before: float | None
     change: Difference | None
 

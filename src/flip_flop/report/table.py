@@ -8,7 +8,7 @@ from typing import Literal
 
 import pandas as pd
 
-from flip_flop.console import MISSING, align_columns, markdown_cell, spreadsheet_cell, visible
+from flip_flop.console import MISSING, align_columns, markdown_cell, on_one_line, spreadsheet_cell
 
 _LATEX_ESCAPES = str.maketrans(
     {character: rf"\{character}" for character in "{}&%$#_"}
@@ -54,7 +54,7 @@ class TableCell:
     def markdown(self) -> str:
         """Render Markdown. A missing number has no style."""
         if self.style == "name":
-            return markdown_cell(visible(self.text, one_line=True))
+            return markdown_cell(on_one_line(self.text))
         return self.text if self.text in ("", MISSING) else _MARKDOWN_STYLES.get(self.style, "%s") % self.text
 
     def latex(self) -> str:
@@ -97,7 +97,7 @@ class Table:
             texts = [cell.text for cell in row]
             lines.append(texts)
         grid = align_columns(lines, num_left=sum(column.is_text for column in self.columns), rule=True)
-        return "\n".join([self.title, grid, *(f"- {visible(note, one_line=True)}" for note in self.notes)])
+        return "\n".join([self.title, grid, *(f"- {on_one_line(note)}" for note in self.notes)])
 
     def markdown(self) -> str:
         """Render Markdown: the best number is bold, the worst in italics."""
@@ -107,7 +107,7 @@ class Table:
         for row in filter(None, [headings, rules, *self.rows]):
             cells = " | ".join(cell.markdown() for cell in row)
             lines.append(f"| {cells} |")
-        notes = [f"- {markdown_cell(visible(note, one_line=True))}" for note in self.notes]
+        notes = [f"- {markdown_cell(on_one_line(note))}" for note in self.notes]
         return "\n".join([*lines, *([""] if notes else []), *notes])
 
     def csv(self) -> str:
@@ -169,7 +169,7 @@ def escape(text: str) -> str:
         >>> print(escape("50% of a_b & [c]"))
         50\% of a\_b \& {[}c{]}
     """
-    return visible(text, one_line=True).translate(_LATEX_ESCAPES)
+    return on_one_line(text).translate(_LATEX_ESCAPES)
 
 
 def words(text: str) -> str:
