@@ -407,6 +407,10 @@ def _label_names(run: Audit, labels: Int[np.ndarray, " labels"], rows: Iterable[
 
 
 _TABLES = {
-    **{"metrics": _metrics, "scores": _scores, "flips": _flips},
-    **{"templates": template_rows, "instances": instance_rows, "coverage": coverage_rows},
+    "metrics": _metrics,
+    "scores": _scores,
+    "flips": _flips,
+    "templates": template_rows,
+    "instances": instance_rows,
+    "coverage": coverage_rows,
 }

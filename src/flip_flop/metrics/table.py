@@ -222,12 +222,12 @@ _STATISTICS: dict[str, Statistic] = {
     "accuracy": ACCURACY,
     "vote_f1": MEAN_F1.of(_voted),
     "vote_accuracy": ACCURACY.of(_voted),
-    "no_consensus_share": mean_statistic(_without_majority, bounds=(0.0, 1.0)),
     "fleiss_kappa": FLEISS_KAPPA,
-    "posix": mean_statistic(_posix),
+    "f1_spread": _over_templates(np.ptp),
 }
 _STATISTICS |= {
-    "f1_spread": _over_templates(np.ptp),
+    "no_consensus_share": mean_statistic(_without_majority, bounds=(0.0, 1.0)),
+    "posix": mean_statistic(_posix),
     "ensemble_f1": MEAN_F1.of(attrgetter("ensembled")),
     "ece": _calibration_error,
     "wording_flips": _flips_by("wording"),
