@@ -7,7 +7,17 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from flip_flop.arrays import Extremes, InstanceLabels, LabelScores, Offsets, PerInstance, PerLabel, Predictions
+from flip_flop.arrays import (
+    Extremes,
+    FlipCounts,
+    InstanceLabels,
+    InstanceScores,
+    LabelScores,
+    Offsets,
+    PerInstance,
+    PerLabel,
+    Predictions,
+)
 from flip_flop.metrics.bootstrap import SumStatistic, mean_statistic, ratio, row_counts
 
 COLLAPSE_SHARE, COLLAPSE_SHARE_WITH_GOLD, COLLAPSE_EXCESS = 0.95, 0.9, 0.1 - 1e-9  # 1 - 0.9 < 0.1
@@ -93,9 +103,7 @@ def template_agreement_matrix(
     )
 
 
-def count_flips(
-    left: Int[np.ndarray, "instances pairs"], right: Int[np.ndarray, "instances pairs"]
-) -> Int[np.ndarray, "instances 3"]:
+def count_flips(left: Int[np.ndarray, "instances pairs"], right: Int[np.ndarray, "instances pairs"]) -> FlipCounts:
     r"""Count the flips of each instance, its pairs in which both answers were read, and all its pairs.
 
     .. math:: f = \frac{\sum_i \sum_{(u,v) \in P_i} \mathbf 1[\hat y_{i,u} \ne \hat y_{i,v}]}{\sum_i |P_i|}
@@ -113,9 +121,7 @@ def count_flips(
     return np.stack([is_flip.sum(axis=1), is_read.sum(axis=1), num_pairs], axis=1)
 
 
-def factor_flips(
-    predictions: Predictions, factors: Mapping[str, Sequence[str | None]], factor: str
-) -> Int[np.ndarray, "instances 3"]:
+def factor_flips(predictions: Predictions, factors: Mapping[str, Sequence[str | None]], factor: str) -> FlipCounts:
     r"""Count flips by a factor of the templates, such as the wording or the order of the options.
 
     The counts are those of :func:`count_flips`, over pairs of templates that name this factor and differ in nothing
@@ -242,7 +248,7 @@ def most_votes(
     return votes
 
 
-def vote_weights(probs: LabelScores) -> Float[np.ndarray, "instances labels"]:
+def vote_weights(probs: LabelScores) -> InstanceScores:
     """The sum of each label's probabilities over all templates, which breaks a tie of votes."""
     return np.sort(probs, axis=1).sum(axis=1)  # sorted, as in label_probs
 
@@ -365,7 +371,7 @@ def _extremes(data: Any) -> Extremes:
     return worst[None], np.concatenate([[1, 1, data.num_labels], np.ones(data.num_labels)])[None]
 
 
-def _flip_extremes(counts: Int[np.ndarray, "instances 3"]) -> Extremes:
+def _flip_extremes(counts: FlipCounts) -> Extremes:
     """Return an instance without flips and one with flips only. They have as many pairs as any instance."""
     num_pairs = counts[:, 1].max()
     return num_pairs * np.array([[0, 1, 1]]), num_pairs * np.array([[1, 1, 1]])

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 import numpy as np
 from jaxtyping import Float
 
-from flip_flop.arrays import InstanceLabels, LabelScores, Offsets, PerLabel
+from flip_flop.arrays import InstanceLabels, InstanceScores, LabelScores, Offsets, PerLabel
 from flip_flop.errors import InputError, log, look_up
 from flip_flop.metrics.agreement import label_shares, majority_vote, predicted, share_drift
 
@@ -135,7 +135,7 @@ def prior_offsets(scores: LabelScores, prior: Sequence[float]) -> Offsets:
     return np.stack([_cut(log_probs, counts) for log_probs in _log_probs(scores).swapaxes(0, 1)])
 
 
-def _cut(log_probs: Float[np.ndarray, "instances labels"], counts: PerLabel) -> PerLabel:
+def _cut(log_probs: InstanceScores, counts: PerLabel) -> PerLabel:
     """Return the offsets of a template: match increasingly sharp probabilities to the counts, until answers match."""
     offsets = np.zeros(len(counts))
     for temperature in TEMPERATURES:
@@ -146,7 +146,7 @@ def _cut(log_probs: Float[np.ndarray, "instances labels"], counts: PerLabel) -> 
 
 
 def _matched(
-    scores: Float[np.ndarray, "instances labels"],
+    scores: InstanceScores,
     target: PerLabel,
     offsets: PerLabel,
 ) -> PerLabel:

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from flip_flop.arrays import Extremes, LabelScores, Offsets, PerInstance, PerTemplate, Predictions
+from flip_flop.arrays import CellValues, Extremes, LabelScores, Offsets, PerInstance, PerTemplate, Predictions
 from flip_flop.metrics.agreement import (
     COLLAPSE_EXCESS,
     constant_templates,
@@ -29,7 +29,7 @@ CONSTANT_SHARE, LABEL_BIAS, CLEARLY_BELOW = 0.9, 0.1, 0.1
 Fault = Literal["constant", "label preference", "low F1", "low agreement"]
 
 
-def _mean_extremes(agrees: Float[np.ndarray, "instances templates"]) -> Extremes:
+def _mean_extremes(agrees: CellValues) -> Extremes:
     """Return the contributions of an instance of zeros and of an instance of ones."""
     num_templates = agrees.shape[1]
     return np.eye(1, num_templates + 1, num_templates), np.ones((1, num_templates + 1))
@@ -188,9 +188,7 @@ class TemplateRanking:
         return self.f1 if self.by_f1 and self.f1 is not None else self.agreement
 
 
-def resampled_per_template(
-    labelled: Scores, agrees: Float[np.ndarray, "instances templates"] | None
-) -> tuple[SumStatistic, Any]:
+def resampled_per_template(labelled: Scores, agrees: CellValues | None) -> tuple[SumStatistic, Any]:
     """Return statistic and data of a bootstrap of each template's F1, or with open answers of its accuracy.
 
     With ``agrees``, it is the mean of its columns instead.

@@ -6,9 +6,9 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float, Int, Int64
+from jaxtyping import Float, Int, Int64
 
-from flip_flop.arrays import InstanceLabels, LabelScores, Predictions
+from flip_flop.arrays import CellFlags, CellValues, InstanceLabels, LabelScores, Predictions
 from flip_flop.errors import InputError
 from flip_flop.metrics.agreement import label_probs, majority_vote, predicted, vote_weights
 from flip_flop.metrics.f1 import Average, resolve_average
@@ -118,7 +118,7 @@ class Scores:
         return resolve_average(self.design.average, self.num_labels) == "binary"
 
     @property
-    def own_label_mass(self) -> Float[np.ndarray, "instances templates"]:
+    def own_label_mass(self) -> CellValues:
         """Probability of all labels of a template together: sum over labels of p(y_c | x)."""
         assert self.token_counts is not None
         return np.exp(self.values.astype(np.float64) * np.maximum(self.token_counts, 1)).sum(axis=-1)
@@ -147,7 +147,7 @@ class Scores:
         return max(self.num_labels, int(self.answers.max()) + 1)
 
     @cached_property
-    def right(self) -> Bool[np.ndarray, "instances templates"]:
+    def right(self) -> CellFlags:
         """Whether each prediction is the gold label, or each open answer one of the references."""
         return self.answered["exact"] if self.answered else self.predictions == self.gold[:, None]
 

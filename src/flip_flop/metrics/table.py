@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 import yaml
-from jaxtyping import Bool
 
-from flip_flop.arrays import InstanceLabels, LabelScores, PerInstance
+from flip_flop.arrays import CellFlags, InstanceLabels, LabelScores, PerInstance
 from flip_flop.console import Interval, warn_once
 from flip_flop.errors import InputError, Value, reason_of
 from flip_flop.metrics.agreement import (
@@ -194,7 +193,7 @@ def _calibration_error(data: Scores) -> float:
     return float(calibration_error_per_template(data).mean())
 
 
-def _unread(data: Scores) -> Bool[np.ndarray, "instances templates"] | None:
+def _unread(data: Scores) -> CellFlags | None:
     """Return the answers that cannot be read, or None if the model chose among the labels."""
     unread = data.predictions < 0
     return unread if data.is_generated or unread.any() else None
@@ -223,16 +222,16 @@ _STATISTICS: dict[str, Statistic] = {
     "vote_f1": MEAN_F1.of(_voted),
     "vote_accuracy": ACCURACY.of(_voted),
     "fleiss_kappa": FLEISS_KAPPA,
+    "cohen_kappa": COHEN_KAPPA,
+    "ece": _calibration_error,
     "f1_spread": _over_templates(np.ptp),
 }
 _STATISTICS |= {
     "no_consensus_share": mean_statistic(_without_majority, bounds=(0.0, 1.0)),
     "posix": mean_statistic(_posix),
     "ensemble_f1": MEAN_F1.of(attrgetter("ensembled")),
-    "ece": _calibration_error,
     "wording_flips": _flips_by("wording"),
     "order_flips": _flips_by("order"),
-    "cohen_kappa": COHEN_KAPPA,
     "vote_kappa": COHEN_KAPPA.of(_voted),
     "token_f1": ANSWERED["token_f1"],
     "unmapped_share": mean_statistic(_unread_share, bounds=(0.0, 1.0)),

@@ -10,9 +10,8 @@ from itertools import zip_longest
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
 
-from flip_flop.arrays import InstanceLabels, LabelScores, Predictions
+from flip_flop.arrays import CellValues, InstanceLabels, LabelScores, Predictions
 from flip_flop.console import on_one_line, visible
 from flip_flop.evaluation.result import Audit
 from flip_flop.evaluation.run_directory import StoredInstances
@@ -92,7 +91,7 @@ def answer_counts(before: Audit, after: Audit) -> list[list[int]]:
     return np.bincount(2 * was.ravel() + now.ravel(), minlength=4).reshape(2, 2).tolist()
 
 
-def margins(scores: LabelScores) -> Float[np.ndarray, "instances templates"]:
+def margins(scores: LabelScores) -> CellValues:
     """The probability of the best label minus the probability of the second; 1 if there is only one label."""
     probs = np.sort(label_probs(scores), axis=-1)
     return probs[..., -1] - probs[..., -2] if probs.shape[-1] > 1 else np.ones(probs.shape[:-1])

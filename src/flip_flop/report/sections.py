@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool
 
+from flip_flop.arrays import CellFlags
 from flip_flop.console import Interval, count, percent, percent_interval, point_interval, points
 from flip_flop.evaluation.decision import CAUSES
 from flip_flop.evaluation.result import Audit, coverage_rows
@@ -179,9 +179,9 @@ def template_intervals(run: Audit) -> list[Interval | None]:
     return [*column_intervals(statistic, data)] if len(data) else [None] * len(run.template_names)
 
 
-def _agreement_with_majority(run: Audit) -> Bool[np.ndarray, "instances templates"]:
+def _agreement_with_majority(run: Audit) -> CellFlags:
     """Whether each template gives the majority answer, on the instances with a majority."""
-    agrees: Bool[np.ndarray, "instances templates"] = run.predictions == run.data.votes[:, None]
+    agrees: CellFlags = run.predictions == run.data.votes[:, None]
     agrees &= run.predictions >= 0
     return agrees[2 * agrees.sum(axis=1) > agrees.shape[1]]
 
