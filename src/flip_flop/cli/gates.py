@@ -135,10 +135,11 @@ def check_stored(stored: Audit, run: Audit, metric: str | None) -> None:
             f"--fail-if-worse-than {stored.path}: the stored run and this audit differ in their {differing}.",
             "Audit both on the same task, split, templates, limit and seed.",
         )
-    if stored.value(compared(stored, metric)) is None:
+    name = compared(stored, metric)
+    if stored.value(name) is None:
         raise InputError(
             "E-RUN-MISMATCH",
-            f"--fail-if-worse-than {stored.path}: the stored run has no {compared(stored, metric)}.",
+            f"--fail-if-worse-than {stored.path}: the stored run has no {name}.",
             "Audit two or more templates, or rows with gold labels.",
         )
 

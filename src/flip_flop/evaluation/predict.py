@@ -51,23 +51,23 @@ def predict(
         is the shortest text with the most frequent key. If rows that are too long are skipped, each row also has a
         ``note``. In a skipped row ``vote``, ``confidence`` and ``consensus`` are None, and ``templates`` is empty.
     """
-    if not 0 <= abstain_below <= 1:
+    if not isinstance(abstain_below, int | float) or not 0 <= abstain_below <= 1:
         raise InputError("E-CONFIG", f"abstain_below is {abstain_below!r}.", "Use a share from 0 to 1, such as 0.8.")
     scorer, split = resolve(model, data, need_labels=False)
     split = log_findings(split)
     scored = score_calibrated(scorer, split, scoring, calibrate, label_prior, label="predict", quiet=quiet)
-    data = scored.scores
+    scores = scored.scores
     if scored.calibration is not None:
-        data = replace(data, values=calibrated(data.values, scored.calibration["offsets"]))
+        scores = replace(scores, values=calibrated(scores.values, scored.calibration["offsets"]))
     names = split.task.templates.names
-    labels = [*split.task.label_values(data.num_labels), None]  # index -1: the answer does not match a label
-    has_probs = not data.answered and scoring.by != "generation"
-    probs = label_probs(data.values).round(6).tolist() if has_probs else None
-    shares = vote_share(data).tolist()
+    labels = [*split.task.label_values(scores.num_labels), None]  # index -1: the answer does not match a label
+    has_probs = not scores.answered and scoring.by != "generation"
+    probs = label_probs(scores.values).round(6).tolist() if has_probs else None
+    shares = vote_share(scores).tolist()
     answered = {}
-    for row, (identifier, vote) in enumerate(zip(data.ids, data.votes, strict=True)):
+    for row, (identifier, vote) in enumerate(zip(scores.ids, scores.votes, strict=True)):
         templates = {}
-        for column, (name, label) in enumerate(zip(names, data.predictions[row].tolist(), strict=True)):
+        for column, (name, label) in enumerate(zip(names, scores.predictions[row].tolist(), strict=True)):
             templates[name] = {"label": labels[label], "probs": probs[row][column] if probs and label >= 0 else None}
         answered[identifier] = {
             "id": identifier,
@@ -76,7 +76,7 @@ def predict(
             "consensus": 2 * shares[row] > 1,
             "templates": templates,
         }
-    if data.answered:
+    if scores.answered:
         for instance in scored.instances:
             _add_texts(answered[instance.id], instance)
     if scoring.too_long == "refuse":

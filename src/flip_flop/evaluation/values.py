@@ -103,8 +103,8 @@ class AuditValues:
     @property
     def constant_templates(self) -> dict[str, str]:
         """The label of each template that predicts it for every instance."""
-        labels = dict(zip(self.template_names, map(self.label_name, self.predictions[0].tolist()), strict=True))
-        return {name: labels[name] for name in self.metrics["constant_templates"]}
+        first = dict(zip(self.template_names, self.predictions[0].tolist(), strict=True))
+        return {name: self.label_name(first[name]) for name in self.metrics["constant_templates"]}
 
     @property
     def method(self) -> str | None:

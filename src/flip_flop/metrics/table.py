@@ -67,7 +67,6 @@ class Metric:
         higher_is_better: None: neither is better. Gates take only metrics of which more is better.
         needs_gold: Only instances with a gold label count. Without gold labels, the metric has no value.
         in_percent: The number is a fraction. Tables print it in percent.
-        decimals: The number of decimals in tables of studies.
         needs_labels: The metric depends on labels that all instances share. It has no value for open answers.
         needs_probabilities: The metric depends on scores, and not only on predictions. It has no value for generated
             answers.
@@ -84,7 +83,6 @@ class Metric:
     higher_is_better: bool | None = True
     needs_gold: bool = False
     in_percent: bool = True
-    decimals: int = 2
     has_interval: bool = True
     needs_probabilities: bool = False
     needs_labels: bool = False

@@ -62,7 +62,7 @@ INTERVAL_NOTE = "95% CI: paired bootstrap over instances; it says nothing about 
 PAPER_NOTE = "in grey or in brackets: the paper's own, of Qwen2.5-3B-Instruct on its full test splits."
 _CHANGES = ["mean", "std_over_seeds", "change", "change_low", "change_high"]
 _PAIRED = ["better", "worse", "paper_better", "paper_worse"]
-DECIMALS = METRICS["mean_f1"].decimals
+DECIMALS = 2
 # A function that writes a line of a frame, which is a metric of averaged seeds, into a cell.
 Write = Callable[[Any], TableCell]
 Parts = dict[str, Write]  # the columns under each of the paper's metrics, by heading
