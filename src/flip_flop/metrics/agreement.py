@@ -29,6 +29,12 @@ def predicted(scores: LabelScores) -> Predictions:
     return np.where(scores.max(axis=2) == -np.inf, -1, scores.argmax(axis=2))
 
 
+def require_labels(kind: str, values: np.ndarray, num_labels: int) -> None:
+    """Refuse values that are neither label indices nor -1."""
+    if values.size and not -1 <= values.min() <= values.max() < num_labels:
+        raise ValueError(f"{kind} must be label indices, 0 to {num_labels - 1}, or -1 for none.")
+
+
 def vote_counts(predictions: Predictions, num_labels: int) -> Int[np.ndarray, "instances labels"]:
     r"""Count the templates that predict each label of each instance. -1 does not count.
 
@@ -42,8 +48,7 @@ def vote_counts(predictions: Predictions, num_labels: int) -> Int[np.ndarray, "i
         array([[1, 0, 2],
                [0, 3, 0]])
     """
-    if predictions.size and not -1 <= predictions.min() <= predictions.max() < num_labels:
-        raise ValueError(f"Predictions must be label indices, 0 to {num_labels - 1}, or -1 for none.")
+    require_labels("Predictions", predictions, num_labels)
     return row_counts(predictions + 1, num_labels + 1)[:, 1:]
 
 

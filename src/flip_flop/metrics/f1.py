@@ -7,6 +7,7 @@ from jaxtyping import Float
 
 from flip_flop.arrays import Extremes, InstanceLabels, PerTemplate, Predictions
 from flip_flop.errors import InputError
+from flip_flop.metrics.agreement import require_labels
 from flip_flop.metrics.bootstrap import SumStatistic, mean_statistic, ratio
 
 Average = Literal["auto", "binary", "macro"]
@@ -76,10 +77,8 @@ def _counts(
     average: Average,
 ) -> Float[np.ndarray, "instances templates averaged_labels 3"]:
     # What F1 counts, for each label that it is averaged over: hit, predicted, gold; all 0 without a gold label.
-    if predictions.size and not -1 <= predictions.min() <= predictions.max() < num_labels:
-        raise ValueError(f"Predictions must be label indices, 0 to {num_labels - 1}, or -1 for none.")
-    if gold.size and not -1 <= gold.min() <= gold.max() < num_labels:
-        raise ValueError(f"Gold labels must be label indices, 0 to {num_labels - 1}, or -1 for none.")
+    require_labels("Predictions", predictions, num_labels)
+    require_labels("Gold labels", gold, num_labels)
     labels = np.array([1]) if resolve_average(average, num_labels) == "binary" else np.arange(num_labels)
     is_gold = np.broadcast_to(gold[:, None, None] == labels, (*predictions.shape, len(labels)))
     is_predicted = (predictions[:, :, None] == labels) & (gold >= 0)[:, None, None]
