@@ -43,7 +43,7 @@ _F1 = "metrics.f1.f1_per_template"
 METRIC_DEFINITIONS = {
     "observed_agreement": ["metrics.agreement.observed_agreement", "metrics.agreement.instance_agreement"],
     "mean_f1": [_F1],
-    "f1_std": ["metrics.table._spread", _F1],
+    "f1_std": ["metrics.table._over_templates", _F1],
     "macro_f1": [_F1],
     "accuracy": ["metrics.f1.accuracy_per_template"],
     "vote_f1": ["metrics.agreement.majority_vote", _F1],
@@ -51,7 +51,7 @@ METRIC_DEFINITIONS = {
     "no_consensus_share": ["metrics.agreement.lacks_consensus"],
     "fleiss_kappa": ["metrics.agreement._kappa", "metrics.agreement.instance_agreement"],
     "posix": ["metrics.agreement.instance_posix"],
-    "f1_spread": ["metrics.table._spread", _F1],
+    "f1_spread": ["metrics.table._over_templates", _F1],
     "ensemble_f1": ["metrics.agreement.label_probs", _F1],
     "ece": ["metrics.certainty.calibration_error_per_template", "metrics.certainty.reliability"],
     "wording_flips": ["metrics.agreement.factor_flips", "metrics.agreement.count_flips"],
