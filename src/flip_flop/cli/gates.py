@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from flip_flop.console import count, markdown_cell, on_one_line, percent, visible
+from flip_flop.console import count, markdown_cell, on_one_line, percent
 from flip_flop.errors import InputError, look_up
 from flip_flop.evaluation.result import Audit
 from flip_flop.evaluation.run_directory import load_run
