@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import shutil
 import stat
 import sys
@@ -28,6 +29,17 @@ WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP)
 MAX_JSON = 2**24  # bytes of a JSON file or a server's reply; metrics of 100 templates and 100 labels need 0.2 MB
 MAX_ARRAYS = 2**28  # bytes of all arrays in a file; a large file may hold up to 100 times its size
+# The kinds of nodes in a file system, and those that are written in place.
+NODES = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFREG: "a file",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a disk",
+    stat.S_IFSOCK: "a socket",
+}
+IN_PLACE = ("a pipe", "a device", "a stream")
+STREAMS = {"/dev/stdout": "/dev/fd/1", "/dev/stderr": "/dev/fd/2"}
 
 
 def inputs_of_command() -> set[Path]:
@@ -43,18 +55,15 @@ def inputs_of_command() -> set[Path]:
 def check_output(path: Path, *, is_folder: bool = False) -> None:
     """Refuse the path of an output that cannot be written, before anything is computed.
 
-    A folder may replace a folder, and a file a file.
+    A folder may replace a folder. A file may replace a file, or be written into a pipe, a device such as a terminal, or
+    a stream of this process such as ``/dev/stdout``.
 
     Raises:
         InputError: ``E-OUT-PATH``.
     """
-    kind = "folder" if is_folder else "file"
-    is_kind = stat.S_ISDIR if is_folder else stat.S_ISREG
     try:
-        with contextlib.suppress(FileNotFoundError):
-            if not is_kind(path.stat().st_mode):
-                raise InputError("E-OUT-PATH", f"{path} is not a {kind}.", f"Give the name of a {kind}.")
-        if not path.is_dir():
+        node = _node(path)
+        if node in (None, "a file"):
             temporary = temporary_name(path.resolve(), "tmp")
             with contextlib.suppress(FileNotFoundError):
                 temporary.stat()  # its name is longer
@@ -62,8 +71,24 @@ def check_output(path: Path, *, is_folder: bool = False) -> None:
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:
         raise InputError("E-OUT-PATH", f"Cannot write to {path}: {error.strerror}.") from error
+    if node not in ((None, "a folder") if is_folder else (None, "a file", *IN_PLACE)):
+        raise InputError("E-OUT-PATH", f"{path} is {node}.", "Give a folder." if is_folder else "Give a file's name.")
     if path.resolve() in inputs_of_command():
         raise InputError("E-OUT-PATH", f"{path} is a file that this command reads.", "Give the output another name.")
+
+
+def _node(path: Path) -> str | None:
+    """Return the kind of node that a path names or links to, or ``None`` if it does not exist."""
+    with contextlib.suppress(FileNotFoundError):
+        kind = stat.S_IFMT(path.stat().st_mode)
+        return "a stream" if _stream(path) is not None else NODES.get(kind, "a special file")
+    return None
+
+
+def _stream(path: Path) -> int | None:
+    """Return the descriptor of a stream."""
+    descriptor = re.fullmatch("/(?:dev|proc/self)/fd/([0-9]+)", STREAMS.get(str(path), str(path)))
+    return int(descriptor[1]) if descriptor else None
 
 
 def temporary_name(path: Path, suffix: str) -> Path:
@@ -240,13 +265,16 @@ def flush(folder: Path) -> None:
 def write_bytes(path: Path, content: bytes | Iterable[bytes]) -> None:
     """Write a file, in one or several parts, under a temporary name, flush it, and rename it.
 
-    A link stays a link.
+    A pipe, a device or a stream is written in place. A link stays a link.
 
     Raises:
         InputError: As :func:`check_output`.
     """
     check_output(path)
     parts = [content] if isinstance(content, bytes) else content
+    if _node(path) in IN_PLACE:
+        _write_in_place(path, parts)
+        return
     path = path.resolve()
     temporary = temporary_name(path, "tmp")
     with _named(path, temporary):
@@ -265,6 +293,20 @@ def write_bytes(path: Path, content: bytes | Iterable[bytes]) -> None:
         finally:
             temporary.unlink(missing_ok=True)
         fsync_folder(path.parent)
+
+
+def _write_in_place(path: Path, parts: Iterable[bytes]) -> None:
+    """Write to a pipe, a device or a stream (``E-OUT-PATH``, also for a pipe that no process reads)."""
+    number = _stream(path)
+    try:  # opening a pipe that no process reads would wait for ever
+        descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK) if number is None else os.dup(number)
+    except OSError as error:
+        raise InputError(
+            "E-OUT-PATH", f"Cannot write to {path}: {error.strerror}.", "A pipe needs a process that reads it."
+        ) from error
+    os.set_blocking(descriptor, True)
+    with open(descriptor, "wb") as file:
+        file.writelines(parts)
 
 
 def utf8(text: str) -> bytes:
@@ -328,10 +370,9 @@ def read_limited(path: Path, limit: int = MAX_JSON) -> bytes:
         OSError: The file cannot be opened.
         ValueError: It has more than ``limit`` bytes, or is a pipe or a device, which may have no end.
     """
-    state = path.stat()
-    if not stat.S_ISREG(state.st_mode):
-        raise ValueError(f"{path} is not a file")
-    if state.st_size > limit:
+    if (node := _node(path)) not in (None, "a file"):
+        raise ValueError(f"{path} is {node}")
+    if path.stat().st_size > limit:
         raise ValueError(f"{path} has more than {limit:,} bytes")
     return path.read_bytes()
 

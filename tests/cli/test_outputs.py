@@ -1,8 +1,11 @@
 """Outputs are refused before anything is computed, and nothing but a regular file is ever replaced."""
 
+import contextlib
 import os
 import socket
 import stat
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -82,11 +85,12 @@ PLACES = {
     "long name": None,
 }
 OUTS = {"below a file": "test.csv/below", "long name": "x" * 300}
-# One place for each option, and all places for one option of either kind.
+# One place for each option. A folder never replaces a special file, and a file never replaces a socket, a disk or a
+# folder: all places for one option of either kind.
 REFUSED = [
     *((name, "socket") for name in FOLDERS | FILES),
     *(("audit", place) for place in PLACES if place not in ("socket", "folder")),
-    *(("predict", place) for place in ("pipe", "device", "folder", "loop", *OUTS)),
+    *(("predict", place) for place in ("block device", "folder", "loop", *OUTS)),
 ]
 
 
@@ -98,6 +102,32 @@ def test_an_output_that_cannot_be_written_is_refused_before_anything_is_computed
     before, contents = nodes(project), files(project)
     one_line(run((FOLDERS | FILES)[name], out), "E-OUT-PATH", out)
     assert (nodes(project), files(project)) == (before, contents)
+
+
+@contextlib.contextmanager
+def reader(path):
+    """Read a pipe to its end, as `cat` does."""
+    texts = []
+    thread = threading.Thread(target=lambda: texts.append(path.read_text()), daemon=True)
+    thread.start()
+    yield texts
+    thread.join(SECONDS)
+    assert texts, "the pipe has no end"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["init", "vary"])  # they need no model
+def test_a_file_is_written_into_a_pipe_and_a_device(run, project, name):
+    assert run(FILES[name], "plain.yaml").code == 0
+    os.mkfifo(project / "pipe.yaml")
+    with reader(project / "pipe.yaml") as texts:
+        assert run(FILES[name], "pipe.yaml").code == 0
+    assert len(texts[0]) == len((project / "plain.yaml").read_text())
+    assert (project / "pipe.yaml").is_fifo()
+    make_device(project / "null.yaml")
+    (project / "link.yaml").symlink_to("null.yaml")
+    assert run(FILES[name], "link.yaml").code == 0
+    assert (project / "null.yaml").is_char_device()
 
 
 def test_a_link_to_a_file_stays_a_link(run, project):
@@ -123,3 +153,30 @@ def test_names_that_are_not_utf_8_are_read_and_written(flip_flop, project, model
     assert flip_flop("audit", *words).code == 0
     assert flip_flop("report", f"{name}/run", "--out", f"{name}/report.html").code == 0
     assert "caf" in (project / name / "report.html").read_text(encoding="utf-8")
+
+
+WRITE = """
+import sys
+from pathlib import Path
+from flip_flop.files import write_text
+print("before", flush=True)
+write_text(Path(sys.argv[1]), "written\\n")
+print("after", flush=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("out", "is_file"), [("/dev/stdout", False), ("/dev/fd/1", True), ("/dev/stderr", True)])
+def test_standard_output_is_written_in_order_and_not_replaced(tmp_path, out, is_file):
+    with (tmp_path / "shown").open("w+") as shown:
+        target = shown if is_file else subprocess.PIPE
+        words = [sys.executable, "-c", WRITE, out]
+        done = subprocess.run(words, stdout=target, stderr=subprocess.STDOUT, text=True, timeout=300, check=True)
+    assert ((tmp_path / "shown").read_text() or done.stdout) == "before\nwritten\nafter\n"
+    assert os.listdir(tmp_path) == ["shown"]
+
+
+def test_a_pipe_without_a_reader_is_one_line(run, project):
+    os.mkfifo(project / "pipe.yaml")
+    one_line(run(FILES["init"], "pipe.yaml"), "E-OUT-PATH", "a process that reads it")
+    assert (project / "pipe.yaml").is_fifo()
