@@ -18,7 +18,7 @@ from flip_flop.drafting.draft import NUM_TEMPLATES, Draft, draft_task, split_lab
 from flip_flop.drafting.library import TaskKind
 from flip_flop.errors import InputError
 from flip_flop.files import lock_output, write_text
-from flip_flop.tasks import DELIMITERS, FileSource, Task, load_file, lost_header
+from flip_flop.tasks import DELIMITERS, SEPARATED, FileSource, Task, load_file, lost_header
 
 if TYPE_CHECKING:
     from flip_flop.drafting.vary import VariedTemplate
@@ -61,7 +61,9 @@ def data_command(init: InitOptions, data: Path) -> None:
     """
     _hold(init.out, init.overwrite)
     if init.delimiter is None:
-        rows = load_file(data, DELIMITERS, [init.encoding])
+        rows = load_file(
+            data, [each for each in DELIMITERS if each != SEPARATED.get(data.suffix.lower())], [init.encoding]
+        )
     else:
         rows = FileSource(data, init.encoding, init.delimiter).load()
     question = "Does the first row name the columns? One of them has the name of one of its values."

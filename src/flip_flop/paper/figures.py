@@ -112,12 +112,10 @@ def draw_boxes(f1: pd.DataFrame) -> Plot:
 
     The base without methods has the paper's layout: tasks from top to bottom in one column.
     """
-    methods, tasks, titles, colours = (
-        methods_of(f1),
-        tasks_of(f1),
-        by_method(f1, "method_title"),
-        by_method(f1, "method_colour"),
-    )
+    methods = methods_of(f1)
+    tasks = tasks_of(f1)
+    titles = by_method(f1, "method_title")
+    colours = by_method(f1, "method_colour")
     names, step = [axis_name(task) for task in tasks], 0.84 / len(methods)
     is_base = methods == [BASE.name]
     width, height = (COLUMN, 0.55 + 0.21 * len(tasks)) if is_base else (max(COLUMN, 0.7 + 0.62 * len(tasks)), 2.3)
