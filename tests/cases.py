@@ -1,4 +1,4 @@
-"""Tables of cases, in YAML files beside the tests that read them."""
+"""Tables of cases, in YAML files next to their tests."""
 
 from pathlib import Path
 

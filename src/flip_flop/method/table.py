@@ -140,7 +140,7 @@ _METHODS = (
     Method("paft", "PAFT (labels)", "#661100", _lazy("others", "paft_terms"), needs_consensus=False, uses_labels=True),
     Method("ppcl", "PPCL (labels)", "#44aa99", _lazy("others", "ppcl_terms"), needs_consensus=False, uses_labels=True),
 )
-# Their protocol trains them in place of the paper's methods.
+# The protocol release trains these instead of the paper's methods.
 _RELEASE_METHODS = (
     Method(
         "swarm_release",

@@ -30,7 +30,7 @@ def predicted(scores: LabelScores) -> Predictions:
 
 
 def require_labels(kind: str, values: np.ndarray, num_labels: int) -> None:
-    """Refuse values that are neither label indices nor -1."""
+    """Refuse values other than label indices and -1."""
     if values.size and not -1 <= values.min() <= values.max() < num_labels:
         raise ValueError(f"{kind} must be label indices, 0 to {num_labels - 1}, or -1 for none.")
 

@@ -27,7 +27,7 @@ def read_only(array: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Design:
-    """What a task says about its scores.
+    """The design of the scores of a task.
 
     Attributes:
         average: The F1 by which the task is measured.
@@ -53,7 +53,7 @@ class Scores:
         gold: Label indices, -1 without a gold label.
         token_counts: The number of tokens of each answer, 0 for generated answers.
         ids: The ids of the instances.
-        design: What the task says about them.
+        design: The F1 of the task, and the factors of its templates.
         answered: Of open answers, ``[instances, templates]``: the ``key`` as a number, -1 for an answer that cannot be
             read; ``exact`` and ``token_f1`` against the references; and the ``length`` in characters. The labels of an
             instance are then its different keys, in the order of the templates.

@@ -1,6 +1,6 @@
 """The losses of the authors' release, as methods: ``swarm_release``, ``cce_release`` and ``f2c_release``.
 
-``--protocol release`` trains them in place of the paper's. docs/release.md compares both.
+``--protocol release`` trains them instead of the methods of the paper. docs/release.md compares both.
 
 An answer has one distribution per position. Position j of an answer is compared with position j of the other
 templates' answers, of those that have one. A cell is a pair of a template and a position.

@@ -1,4 +1,4 @@
-"""The templates of texts that are beside this file."""
+"""The templates of texts, in files of this folder."""
 
 from pathlib import Path
 from typing import Any

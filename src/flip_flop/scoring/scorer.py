@@ -1,4 +1,4 @@
-"""The base class of all sources of scores, also of your own."""
+"""The base class of all sources of scores, and of custom ones."""
 
 import abc
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ MAX_SCORE = 0.05
 
 @dataclass(frozen=True, eq=False)
 class Scored:
-    """What a scorer returns: scores, and how they were made.
+    """The result of a scorer: scores, and how they were computed.
 
     Attributes:
         scores: The scores of the instances that fit the model's context.

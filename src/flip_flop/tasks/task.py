@@ -355,7 +355,7 @@ class RenderedSplit:
 
     @functools.cached_property
     def distinct(self) -> "RenderedSplit":
-        """The split with one instance of those that render alike, because copies are no further evidence."""
+        """The split with one of several instances that render alike. Copies would narrow the intervals."""
         instances, dropped = deduplicate(self.instances)
         if not dropped:
             return self
