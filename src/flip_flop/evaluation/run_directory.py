@@ -26,6 +26,7 @@ ARRAYS = ("scores", "token_counts", "gold", "instance_ids", "template_names")
 ANSWERED = {"key": "i", "exact": "b", "token_f1": "f", "length": "i"}  # of open answers, with kinds of numbers
 PREDICTION_SUFFIXES = (".jsonl", ".csv", ".xlsx")
 MAX_LINE = 2**26  # bytes of an instance, and of the list of skipped rows
+MAX_NAMES = 2**18  # characters of the names of a run, its labels and templates, which a report repeats
 
 
 def load_run(path: str | os.PathLike[str]) -> Audit:
@@ -45,6 +46,9 @@ def load_run(path: str | os.PathLike[str]) -> Audit:
     num_labels = data.num_labels
     if len(record.task.label_names or record.task.labels) != num_labels:
         raise broken(path / RUN_FILE, f"has other labels than {SCORES_FILE}, which has {num_labels}")
+    all_names = (record.name or "", record.model.name, *record.task.label_names, *map(str, record.task.labels), *names)
+    if sum(map(len, all_names)) > MAX_NAMES:
+        raise broken(path / RUN_FILE, f"has names of more than {MAX_NAMES:,} characters")
     with reading(path / RUN_FILE, "of an F1 that these labels have"):
         resolve_average(record.task.f1, num_labels)
     _check_metrics(metrics, names, num_labels, path / METRICS_FILE)
