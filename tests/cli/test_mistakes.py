@@ -100,7 +100,7 @@ def test_training_without_any_consensus_is_refused(run, project):
 @pytest.mark.parametrize("command", [AUDIT, TRAIN])
 def test_what_is_in_the_place_of_the_output_is_refused_and_kept(run, project, command):
     (project / "out").write_text("precious")
-    one_line(run(command), "E-OUT-PATH", "is not a folder")
+    one_line(run(command), "E-OUT-PATH", "is a file")
     assert (project / "out").read_text() == "precious"
     (project / "out").unlink()
     (project / "out").mkdir()
@@ -160,7 +160,7 @@ def test_a_full_disk_is_one_line_with_path_and_space_and_leaves_what_was_there(r
     ("command", "shown"),
     [
         (("audit", "-m", "./\x1b[31mred", "-t", "tickets.yaml", "-o", "out"), r"./\x1b[31mred"),
-        ((*AUDIT[:-1], "\u202etuo"), r"\u202etuo is not a folder"),
+        ((*AUDIT[:-1], "\u202etuo"), r"\u202etuo is a file"),
         ((*AUDIT, "--templates", "\x9b31m\u2066"), r"\x9b31m\u2066"),
         (("\x1b]0;title\x07",), r"\x1b]0;title\x07"),
         ((*TRAIN, "--\x1b[2J", "1"), r"\x1b[2J"),

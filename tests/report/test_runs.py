@@ -131,6 +131,7 @@ def test_instances_in_another_order_or_form_are_broken(assert_broken, changes):
         ("instances.jsonl.gz", lambda path: path.write_bytes(gzip.compress(b"\n" * 2**23))),
         ("scores.npz", lambda path: change_arrays(more=np.zeros(70 * 2**20, np.float32))(path)),
         ("run.json", change(command="x" * 2**24)),
+        ("run.json", change(name="x" * 2**18)),
         ("metrics.json", change(other="x" * 2**24)),
         ("MANIFEST.json", lambda path: path.symlink_to("/dev/zero")),
         ("MANIFEST.json", os.mkfifo),
