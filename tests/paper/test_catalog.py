@@ -82,7 +82,7 @@ def test_the_check_of_all_rows_is_cached(made, monkeypatch, tmp_path):
         patch.setattr("flip_flop.paper.data.catalog.filter_templates", lambda *_, **__: pytest.fail("again"))
         assert load_data(made, "copa") == first
     (file,) = (tmp_path / "cache").rglob("copa-*.json")
-    for damaged in ("", "[]", '{"kept": ['):
+    for damaged in ("", "[]", '{"kept": ["gone"], "dropped": [], "duplicates": {}}', '{"kept": ['):
         file.write_text(damaged)
         assert load_data(made, "copa") == first
 

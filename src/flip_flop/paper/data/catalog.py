@@ -1,5 +1,6 @@
 """The paper's datasets: one data file per dataset in ``datasets/``, the task made of it, and the published sizes."""
 
+import contextlib
 import importlib.metadata
 import os
 from collections.abc import Mapping, Sequence
@@ -22,7 +23,7 @@ from flip_flop.paper.data.promptsource import (
     templates_folder,
 )
 from flip_flop.paper.data.splits import Duplicates, SplitPolicy, divide, find_duplicates, name_rows
-from flip_flop.prompts import TemplateSet
+from flip_flop.prompts import Template, TemplateSet
 from flip_flop.strict_yaml import StrictModel, read_yaml
 from flip_flop.tasks import FileSource, HubSource, Label, Rows, Source, Task, TaskRequest
 
@@ -201,23 +202,28 @@ def check_rows(
     label_field, num_labels = entry.label_field, len(entry.labels)
     key = _key(candidates, train, test, label_field, num_labels, value_limit)
     path = cache_folder().parent / "screenings" / f"{entry.name}-{key}.json"
-    content = read_object(path)
-    if content is None:
-        total = len(train) + len(test)
-        fields = (row.fields for row in (*train.rows, *test.rows))
-        with track(f"{entry.name}: templates that render", total, "rows") as advance:
-            found = filter_templates(
-                candidates, fields, label_field=label_field, num_labels=num_labels, advance=advance
-            )
-        kept = replace(found.kept, value_limit=value_limit)
-        with track(f"{entry.name}: duplicate rows", total * len(kept), "renderings") as advance:
-            duplicates = find_duplicates(train, test, kept, label_field, advance=advance)
-        content = {"kept": kept.names, "dropped": found.dropped, "duplicates": asdict(duplicates)}
-        try:
-            write_json(path, content)
-        except OSError as error:
-            log.info("%s: the check of all rows is not cached: %s", entry.name, error.strerror)
-    by_name: dict[str, Any] = {candidate.name: candidate.template for candidate in candidates}
+    with contextlib.suppress(KeyError, TypeError, AttributeError, ValueError):  # a missing or damaged file
+        return _result(read_object(path) or {}, candidates, value_limit)
+    total = len(train) + len(test)
+    fields = (row.fields for row in (*train.rows, *test.rows))
+    with track(f"{entry.name}: templates that render", total, "rows") as advance:
+        found = filter_templates(candidates, fields, label_field=label_field, num_labels=num_labels, advance=advance)
+    kept = replace(found.kept, value_limit=value_limit)
+    with track(f"{entry.name}: duplicate rows", total * len(kept), "renderings") as advance:
+        duplicates = find_duplicates(train, test, kept, label_field, advance=advance)
+    content = {"kept": kept.names, "dropped": found.dropped, "duplicates": asdict(duplicates)}
+    try:
+        write_json(path, content)
+    except OSError as error:
+        log.info("%s: the check of all rows is not cached: %s", entry.name, error.strerror)
+    return _result(content, candidates, value_limit)
+
+
+def _result(
+    content: Mapping[str, Any], candidates: Sequence[SourceTemplate], value_limit: int | None
+) -> tuple[TemplateFilter, Duplicates]:
+    """Return the result of a check from the content of its file."""
+    by_name = {source.name: source.template for source in candidates if isinstance(source.template, Template)}
     kept = TemplateSet(tuple(by_name[name] for name in content["kept"]), value_limit)
     dropped = tuple((name, reason) for name, reason in content["dropped"])
     indices_of = {kind: tuple(indices) for kind, indices in content["duplicates"].items()}
