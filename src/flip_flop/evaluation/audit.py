@@ -315,9 +315,11 @@ def estimate(scorer: Scorer, split: RenderedSplit, options: ScoringOptions) -> s
     if isinstance(scorer, CausalLMScorer):
         encoded, too_long, _ = scorer.loaded.encoder(options.chat_template).encode_all(instances)
         sizes = {instance.id: len(instance.trie) for instance in encoded}
+        answers = [answer for instance in encoded for group in instance.answers for answer in group]
+        naive = sum(len(answer.context) + len(answer.tokens) for answer in answers)
         total = sum(sizes.values())
         factor = total / sum(sizes[instance] for instance in scored.scores.ids)
-        lines.append(f"tokens: {total:,}; {len(too_long):,} prompts too long")
+        lines.append(f"tokens: {naive:,} naive, {total:,} packed; {len(too_long):,} prompts too long")
     else:
         settings, factor = scored.settings, _length(instances) / _length(sample)
         asked = settings["num_asked"] * len(instances) // len(sample)

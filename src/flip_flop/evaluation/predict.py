@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import math
+import numbers
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -51,7 +52,7 @@ def predict(
         is the shortest text with the most frequent key. If rows that are too long are skipped, each row also has a
         ``note``. In a skipped row ``vote``, ``confidence`` and ``consensus`` are None, and ``templates`` is empty.
     """
-    if not isinstance(abstain_below, int | float) or not 0 <= abstain_below <= 1:
+    if not isinstance(abstain_below, numbers.Real) or not 0 <= abstain_below <= 1:
         raise InputError("E-CONFIG", f"abstain_below is {abstain_below!r}.", "Use a share from 0 to 1, such as 0.8.")
     scorer, split = resolve(model, data, need_labels=False)
     split = log_findings(split)
