@@ -70,4 +70,4 @@ _MODULES = {
     "training.run": ("TrainingRun", "train"),
     "training.trainer": ("F2CTrainer",),
 }
-_, __getattr__, __dir__ = exports(__name__, _MODULES)
+__getattr__, __dir__ = exports(__name__, _MODULES)

@@ -7,8 +7,8 @@ from typing import Any
 
 def exports(
     package: str, modules: Mapping[str, tuple[str, ...]]
-) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
-    """Return ``__all__``, ``__getattr__`` and ``__dir__`` of a package whose names are imported on first use."""
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return ``__getattr__`` and ``__dir__`` of a package whose names are imported on first use."""
     module_of = {name: module for module, names in modules.items() for name in names}
 
     def get(name: str) -> Any:
@@ -16,4 +16,4 @@ def exports(
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         return getattr(importlib.import_module(f"{package}.{module_of[name]}"), name)
 
-    return list(module_of), get, lambda: list(module_of)
+    return get, lambda: list(module_of)
