@@ -93,7 +93,7 @@ def _lazy(module: str, name: str, *, package: str = "method") -> Callable[..., A
 # What every method is compared with: the model before training. Okabe and Ito's colours, which differ for every kind of
 # colour vision, then Tol's; the base has none.
 BASE = Method("base", "Base", "#8c8c8c")
-_METHODS = (
+_PAPER = (
     Method(
         "swarm",
         "Swarm",
@@ -109,11 +109,16 @@ _METHODS = (
         _lazy("losses", "f2c_terms"),
         mixes_answer_vocabularies=_lazy("losses", "mixes_answer_vocabularies"),
     ),
+)
+# Methods of other papers without labels.
+_OTHERS = (
     Method("bct", "BCT", "#0072b2", _lazy("others", "bct_terms"), needs_consensus=False, needs_frozen_votes=True),
     Method("opct", "OPCT", "#d55e00", _lazy("others", "opct_terms"), needs_consensus=False, needs_frozen_votes=True),
     Method("ssd", "SSD", "#117733", _lazy("others", "ssd_terms"), needs_consensus=False, needs_frozen_votes=True),
     Method("ttrl", "TTRL", "#882255", _lazy("others", "ttrl_terms")),
     Method("cpc_grpo", "CPC-GRPO", "#aa4499", _lazy("others", "cpc_grpo_terms"), needs_consensus=False),
+)
+_SWARMS = (
     Method("swarm_l2", "Swarm L2", "#332288", _lazy("others", "swarm_l2_terms"), needs_consensus=False),
     Method(
         "swarm_l1_l2",
@@ -129,6 +134,8 @@ _METHODS = (
         _lazy("others", "marginal_entropy_terms"),
         needs_consensus=False,
     ),
+)
+_WITH_LABELS = (
     Method(
         "supervised",
         "Supervised (labels)",
@@ -141,7 +148,7 @@ _METHODS = (
     Method("ppcl", "PPCL (labels)", "#44aa99", _lazy("others", "ppcl_terms"), needs_consensus=False, uses_labels=True),
 )
 # The protocol release trains these instead of the paper's methods.
-_RELEASE_METHODS = (
+_RELEASE = (
     Method(
         "swarm_release",
         "Swarm (release)",
@@ -159,7 +166,8 @@ _RELEASE_METHODS = (
         mixes_answer_vocabularies=_lazy("losses", "mixes_answer_vocabularies"),
     ),
 )
-METHODS = PluginTable("flip_flop.methods", {method.name: method for method in (*_METHODS, *_RELEASE_METHODS)})
+_BUILT_IN = (*_PAPER, *_OTHERS, *_SWARMS, *_WITH_LABELS, *_RELEASE)
+METHODS = PluginTable("flip_flop.methods", {method.name: method for method in _BUILT_IN})
 
 
 def find_method(method: object) -> Method:

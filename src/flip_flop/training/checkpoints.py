@@ -144,12 +144,12 @@ def check_plan(out: Path, plan: dict[str, Any], *, resume: bool) -> list[str]:
     # A run keeps the date of its start.
     plan["settings"]["prompt_date"] = plan["settings"]["prompt_date"] or before["settings"].get("prompt_date")
     defaults = {item.name: _as_json(item.default) for item in fields(F2CConfig)}  # of settings that are newer
-    changed = [
-        f"{section}.{name} ({old!r}, now {plan[section][name]!r})"
-        for section in ("settings", "model")
-        for name in sorted(plan[section])
-        if (old := before[section].get(name, defaults.get(name))) != plan[section][name]
-    ]
+    changed = []
+    for section in ("settings", "model"):
+        for name, value in sorted(plan[section].items()):
+            old = before[section].get(name, defaults.get(name))
+            if old != value:
+                changed.append(f"{section}.{name} ({old!r}, now {value!r})")
     if changed:
         raise InputError(
             "E-RESUME-CHANGED",

@@ -4,7 +4,7 @@ import contextlib
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -129,7 +129,10 @@ class F2CTrainer(Trainer):
         task: TrainingData | Task | str | os.PathLike[str] | None = None,
     ):
         is_default = args is None
-        args = F2CConfig() if args is None else args if isinstance(args, F2CConfig) else F2CConfig.of(args)
+        if args is None:
+            args = F2CConfig()
+        elif not isinstance(args, F2CConfig):
+            args = F2CConfig.of(args)
         args.check_metric(has_metrics=compute_metrics is not None)
         if task is not None:
             data, eval_dataset = self._read_task(task, args, train_dataset, eval_dataset)
@@ -654,18 +657,19 @@ class F2CTrainer(Trainer):
     def describe(self, change: dict[str, Any] | None, survey: Any = None) -> RunRecord:
         """Return the record of the training, which may have rows without a task."""
         validation = self.eval_instances
+        scoring = {
+            "delimiter": self.train_instances.delimiter,
+            "chat_template": self.encoder.uses_chat_template,
+            "prompts_digest": self.train_instances.digest,
+            "validation_prompts_digest": None if validation is None else validation.digest,
+            "backend": self.backend,
+        }
         return RunRecord(
             kind="train",
             name=self.method.name,
             task=self.task_record,
             model=self.loaded.record,
-            scoring={
-                "delimiter": self.train_instances.delimiter,
-                "chat_template": self.encoder.uses_chat_template,
-                "prompts_digest": self.train_instances.digest,
-                "validation_prompts_digest": None if validation is None else validation.digest,
-                "backend": self.backend,
-            },
+            scoring=scoring,
             training=self._training_record(change, survey),
             seed=self.args.seed,
             versions=versions(),
@@ -673,33 +677,49 @@ class F2CTrainer(Trainer):
 
     def _training_record(self, change: dict[str, Any] | None, survey: Any = None) -> dict[str, Any]:
         """Return the ``training`` of ``run.json``: settings, steps, selection, first votes, and ``validation``."""
-        best, metric = self.state.best_model_checkpoint, self.args.metric_for_best_model
-        criterion = self.criterion.by if self.args.load_best_model_at_end else "last"
-        evaluation = selected_evaluation(self.state) if metric in SELECTED else {}
-        states = self.optimizer.state.values() if self.optimizer is not None else ()
-        return recorded_settings(self.args) | {
+        world_size, votes_digest = distributed.world_size(), None
+        if self.is_frozen:
+            votes_digest = self.model_scores.first_votes.digest
+        trained = (value for value in self.adapted.parameters() if value.requires_grad)
+        facts = {
             "uses_labels": self.args.uses_labels,
-            "num_processes": distributed.world_size(),
-            "dropout_depends_on_processes": distributed.world_size() > 1 and has_dropout(self.adapted),
+            "num_processes": world_size,
+            "dropout_depends_on_processes": world_size > 1 and has_dropout(self.adapted),
             "steps": self.state.global_step,
             "collapsed_at_step": self.stop_on_collapse.step(self.state),
             "stopped_early": self.state.global_step < self.state.max_steps,
-            "adapter_dtype": _dtypes(value for value in self.adapted.parameters() if value.requires_grad),
-            "optimizer_dtype": _dtypes(
-                value
-                for state in states
-                for value in state.values()
-                if isinstance(value, Tensor) and value.dim() > 0  # without step counts
-            ),
-            "selected_by": criterion if metric in SELECTED else metric,
-            "selected_checkpoint": None if best is None else Path(best).name,
-            "selected_value": evaluation.get("eval_selection", self.state.best_metric),
-            "base_value": evaluation.get("eval_base_selection"),
+            "adapter_dtype": _dtypes(trained),
+            "optimizer_dtype": _dtypes(self._optimizer_tensors()),
+        }
+        results = {
             "survey": survey,
-            "votes_digest": self.model_scores.first_votes.digest if self.is_frozen else None,
+            "votes_digest": votes_digest,
             "validation": change,
             "evaluation_seconds": round(self.evaluation_seconds, 2),  # part of the run's seconds
         }
+        return recorded_settings(self.args) | facts | self._selection_record() | results
+
+    def _selection_record(self) -> dict[str, Any]:
+        """Return which checkpoint was selected, and its value and the base's by the criterion."""
+        best, selected_by = self.state.best_model_checkpoint, self.args.metric_for_best_model
+        evaluation: Mapping[str, Any] = {}
+        if selected_by in SELECTED:
+            evaluation = selected_evaluation(self.state)
+            selected_by = self.criterion.by if self.args.load_best_model_at_end else "last"
+        return {
+            "selected_by": selected_by,
+            "selected_checkpoint": None if best is None else Path(best).name,
+            "selected_value": evaluation.get("eval_selection", self.state.best_metric),
+            "base_value": evaluation.get("eval_base_selection"),
+        }
+
+    def _optimizer_tensors(self) -> Iterator[Tensor]:
+        """Yield the optimizer's states of weights, without step counts."""
+        if self.optimizer is not None:
+            for state in self.optimizer.state.values():
+                for value in state.values():
+                    if isinstance(value, Tensor) and value.dim() > 0:
+                        yield value
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Save the adapter with the model card. A checkpoint keeps PEFT's card."""
