@@ -43,7 +43,7 @@ STRICT = pydantic.ConfigDict(extra="forbid")
 OPTIONAL = {
     *("system", "assistant_prefix", "chat_template_kwargs", "num_validation", "num_dropped", "eval_limit"),
     *("num_too_long", "endpoint", "quantization", "chat_template", "chat", "flip_flop_version", "uses_labels"),
-    *("wording", "order", "scale", "answer", "extract"),
+    *("levels", "scale", "answer", "extract"),
 }
 
 
@@ -58,14 +58,13 @@ class Section:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class TemplateRecord(Section):
-    """The texts of a template."""
+    """The texts of a template, and its level on each axis."""
 
     name: str
     jinja: str = ""
     answer_choices: str | None = None
     digest: str = ""
-    wording: str | None = None
-    order: str | None = None
+    levels: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -101,10 +100,9 @@ class TaskRecord(Section):
 
     def design(self, names: Sequence[str]) -> dict[str, Any]:
         """Return the values of :class:`flip_flop.metrics.Design` for templates."""
-        wordings = {template.name: template.wording for template in self.templates}
-        orders = {template.name: template.order for template in self.templates}
-        factors = {"wording": tuple(map(wordings.get, names)), "order": tuple(map(orders.get, names))}
-        return {"average": self.f1, "factors": factors, "is_scale": bool(self.scale)}
+        by_name = {template.name: template.levels or {} for template in self.templates}
+        levels = tuple(by_name.get(name, {}) for name in names)
+        return {"average": self.f1, "levels": levels, "is_scale": bool(self.scale)}
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

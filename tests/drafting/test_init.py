@@ -305,8 +305,8 @@ def test_a_judge_gets_wordings_and_for_pairs_both_orders(case, flip_flop, folder
     assert {key: written[key] for key in ("scale", "label_names") if key in written} == case.get("keys", {})
     assert [template["answer_choices"] for template in written["templates"][:2]] == case["answers"]
     task = load_task("task.yaml")
-    wordings = [template.wording for template in task.templates]
-    orders = [template.order for template in task.templates]
+    wordings = [template.levels["wording"] for template in task.templates]
+    orders = [template.levels.get("order") for template in task.templates]
     assert orders == (["given", "swapped"] * 3 if is_pair else [None] * 4)
     assert len(set(wordings)) == (3 if is_pair else 4)
     assert all(name.startswith(wording) for name, wording in zip(task.templates.names, wordings, strict=True))
@@ -357,7 +357,7 @@ def test_new_formats_are_no_flips_by_order_or_wording(name, flip_flop, folder):
     assert flip_flop("templates", "vary", "task.yaml", "--number", "12", "--out", "more.yaml").code == 0
     task, more = load_task("task.yaml"), load_task("more.yaml")
     assert len(more.templates) > 6
-    assert [(one.wording, one.order) for one in more.templates[6:]] == [(None, None)] * (len(more.templates) - 6)
+    assert [one.levels for one in more.templates[6:]] == [{}] * (len(more.templates) - 6)
     before, after = (audit(Judge(), each, quiet=True) for each in (task, more))
     for each in (before, after):
         assert (each.value("wording_flips"), each.value("order_flips")) == (0.0, 1.0)  # A is another answer

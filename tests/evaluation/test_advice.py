@@ -201,7 +201,7 @@ def test_collapse_is_reported_without_labels(tmp_path):
     assert "has collapsed" not in base.decision.text
 
 
-BOTH_ORDERS = {"wording": ("a", "a", "b", "b"), "order": ("given", "swapped", "given", "swapped")}
+BOTH_ORDERS = [{"wording": wording, "order": order} for wording in "ab" for order in ("given", "swapped")]
 # A verdict is content plus the preference for the first option, which is label 0 in the given order.
 PREFERENCE = np.array([1, -1, 1, -1])
 
@@ -211,7 +211,7 @@ def judge(folder, content, preference, gold, **options):
     margins = content[:, None] + preference * PREFERENCE
     scores = np.stack([margins, np.zeros_like(margins)], axis=2)
     scores = scores - np.log(np.exp(scores).sum(axis=2, keepdims=True))
-    return make_audit(folder, scores.astype(np.float32), gold, TEMPLATES[:4], factors=BOTH_ORDERS, **options)
+    return make_audit(folder, scores.astype(np.float32), gold, TEMPLATES[:4], levels=BOTH_ORDERS, **options)
 
 
 def with_batch_calibration(run):

@@ -95,7 +95,7 @@ def test_answers_by_position_need_pairs_that_were_read(num_read, is_by_position)
     predictions = np.full((60, 4), -1)
     predictions[:num_read] = [0, 1, 0, 1]  # always A
     scores = np.where(predictions[..., None] == np.arange(2), 0.0, -np.inf)
-    factors = {"wording": ("a", "a", "b", "b"), "order": ("given", "swapped", "given", "swapped")}
-    data = Scores(scores, np.full(60, -1), design=Design(factors=factors))
+    levels = [{"wording": wording, "order": order} for wording in "ab" for order in ("given", "swapped")]
+    data = Scores(scores, np.full(60, -1), design=Design(levels=levels))
     assert METRICS["order_flips"].value(data) == (1.0 if num_read else None)
     assert answers_by_position(data) is is_by_position

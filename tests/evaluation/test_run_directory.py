@@ -56,17 +56,14 @@ def test_instances_are_stored_in_chat_template(audited, folder, tmp_path):
 
 
 def test_flip_rates_of_a_stored_run_are_computed_again_from_its_scores(loaded, tmp_path):
-    wordings, orders = ("plain", "plain", "long", "long"), ("first", "swapped", "first", "swapped")
-    templates = [
-        replace(template, wording=wording, order=order)
-        for template, wording, order in zip(TEMPLATES, wordings, orders, strict=True)
-    ]
+    levels = [{"wording": wording, "order": order} for wording in ("plain", "long") for order in ("first", "swapped")]
+    templates = [replace(template, levels=each) for template, each in zip(TEMPLATES, levels, strict=True)]
     run = load_run(audit(loaded, make_task(templates=templates, scale=True), quiet=True).write(tmp_path / "run"))
     flips = {"wording": [(0, 2), (1, 3)], "order": [(0, 1), (2, 3)]}
-    for factor, pairs in flips.items():
+    for axis, pairs in flips.items():
         differ = [run.predictions[:, u] != run.predictions[:, v] for u, v in pairs]
-        assert run.value(f"{factor}_flips") == pytest.approx(np.mean(differ))
-        assert METRICS[f"{factor}_flips"].value(run.data) == run.value(f"{factor}_flips")
+        assert run.value(f"{axis}_flips") == pytest.approx(np.mean(differ))
+        assert METRICS[f"{axis}_flips"].value(run.data) == run.value(f"{axis}_flips")
     assert METRICS["cohen_kappa"].value(run.data) == run.value("cohen_kappa")
     assert run.data.design.is_scale
 

@@ -51,17 +51,17 @@ def fleiss_kappa(predictions):
     return (observed_agreement(predictions) - by_chance) / (1 - by_chance)
 
 
-def factor_flips(predictions, factors, factor):
-    """The share of pairs of templates that name a factor, differ in it only, and give different labels; and the pairs.
+def axis_flips(predictions, levels, axis):
+    """The share of pairs of templates that differ only on an axis and give different labels; and the pairs.
 
     A pair with an answer that could not be read does not count.
     """
     num_flips = num_pairs = 0
     for row in predictions:
         for u, v in itertools.combinations(range(len(row)), 2):
-            is_named = factors[factor][u] is not None and factors[factor][v] is not None
-            differ_in = [name for name in factors if factors[name][u] != factors[name][v]]
-            if is_named and differ_in == [factor] and row[u] != -1 and row[v] != -1:
+            has_levels = axis in levels[u] and axis in levels[v]
+            differ_in = [name for name in {*levels[u], *levels[v]} if levels[u].get(name) != levels[v].get(name)]
+            if has_levels and differ_in == [axis] and row[u] != -1 and row[v] != -1:
                 num_pairs += 1
                 num_flips += row[u] != row[v]
     return (num_flips / num_pairs if num_pairs else None), num_pairs

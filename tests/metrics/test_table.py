@@ -89,29 +89,28 @@ def test_cohens_kappa_is_zero_for_a_constant_answer_and_has_no_value_for_a_singl
     assert value("cohen_kappa", [[0, 1], [1, 0]], [0, 1]) == 0  # mean of 1 and -1
 
 
-WORDINGS = ("plain", "plain", "short", "short", "long", None, "plain", "long")
-ORDERS = ("first", "swapped", "first", "swapped", "first", None, None, None)
+CROSSED = tuple({"wording": name, "order": order} for name in ("plain", "short") for order in ("first", "swapped"))
+LEVELS = (*CROSSED, {"order": "first", "wording": "long"}, {}, {"wording": "plain"}, {"wording": "long"})
 
 
 def answers_with(predictions, num_labels=3):
-    """The scores of generated answers, -1 for those that could not be read, from templates with wordings and orders."""
+    """The scores of generated answers, -1 for those that could not be read, from templates with and without levels."""
     scores = np.where(np.asarray(predictions)[..., None] == np.arange(num_labels), 0.0, -np.inf)
     gold = np.full(len(predictions), -1)
-    return Scores(scores, gold, design=Design(factors={"wording": WORDINGS, "order": ORDERS}))
+    return Scores(scores, gold, design=Design(levels=LEVELS))
 
 
 @pytest.mark.parametrize("share_read", [1.0, 0.7, 0.2, 0.0])
-@pytest.mark.parametrize("factor", ["wording", "order"])
-def test_flip_rates_by_factor_equal_the_loop_over_pairs_that_were_read(factor, share_read):
+@pytest.mark.parametrize("axis", ["wording", "order"])
+def test_flip_rates_along_an_axis_equal_the_loop_over_pairs_that_were_read(axis, share_read):
     random = generator(0, "tests/metrics/flips")
     predictions = random.integers(3, size=(30, 8))
     predictions[random.random((30, 8)) >= share_read] = -1
     data = answers_with(predictions)
-    slow, num_pairs = oracle.factor_flips(predictions.tolist(), data.design.factors, factor)
-    metric = METRICS[f"{factor}_flips"]
+    slow, num_pairs = oracle.axis_flips(predictions.tolist(), LEVELS, axis)
+    metric = METRICS[f"{axis}_flips"]
     assert metric.value(data) == (None if slow is None else pytest.approx(slow, abs=1e-12))
-    names = [f"{wording} {order} {place}" for place, (wording, order) in enumerate(zip(WORDINGS, ORDERS, strict=True))]
-    found = summarise(data.values, data.gold, names, factors=data.design.factors)
+    found = summarise(data.values, data.gold, list("abcdefgh"), levels=LEVELS)
     assert found["flip_pairs"][metric.name] == num_pairs
     assert (found[metric.name] is None) == (num_pairs == 0)
     assert (num_pairs == 0) == (share_read == 0)
@@ -121,7 +120,7 @@ def test_flip_rates_by_factor_equal_the_loop_over_pairs_that_were_read(factor, s
         low, high = metric.interval(data)
         assert low <= slow <= high
         assert low < high
-    assert metric.value(data_of(np.abs(predictions))) is None  # no factors
+    assert metric.value(data_of(np.abs(predictions))) is None  # no levels
 
 
 def test_interval_of_a_flip_rate_is_that_of_a_share_of_the_pairs_that_were_read():
@@ -134,10 +133,17 @@ def test_interval_of_a_flip_rate_is_that_of_a_share_of_the_pairs_that_were_read(
     assert change[0] < 0 < change[1]
 
 
+def test_templates_that_differ_on_a_third_axis_are_no_pair():
+    levels = [*(each | {"format": "plain"} for each in CROSSED[:3]), CROSSED[3] | {"format": "bold"}]
+    data = replace(data_of(np.array([[0, 1, 0, 1]] * 20)), design=Design(levels=levels))
+    assert data.flips_along("order")[0].tolist() == [1, 1, 1]
+    assert data.flips_along("wording")[0].tolist() == [0, 1, 1]
+    assert data.flips_along("format")[0].tolist() == [0, 0, 0]
+
+
 def test_templates_without_a_wording_are_no_pair_with_one():
     predictions = np.array([[0, 1, 1]] * 20)
-    factors = {"wording": ("ask", None, None), "order": (None, None, None)}
-    data = replace(data_of(predictions), design=Design(factors=factors))
+    data = replace(data_of(predictions), design=Design(levels=({"wording": "ask"}, {}, {})))
     assert METRICS["wording_flips"].value(data) is METRICS["order_flips"].value(data) is None
 
 
@@ -218,8 +224,7 @@ def test_every_number_equals_the_loop(num_labels):
 
 
 def test_the_keys_are_those_of_metrics_json_and_the_values_are_plain_json():
-    factors = {"wording": ("plain", "plain", "formal", "formal"), "order": ("AB", "BA", "AB", "BA")}
-    found = summarise(*run(), NAMES, factors=factors)
+    found = summarise(*run(), NAMES, levels=CROSSED)
     assert set(found) == KEYS
     assert json.loads(json.dumps(found, allow_nan=False)) == found
     assert all(found[name] is None for name in OF_GENERATED)
@@ -230,8 +235,7 @@ def test_the_keys_are_those_of_metrics_json_and_the_values_are_plain_json():
 
 def test_intervals_hold_every_metric_but_the_spread_and_contain_it():
     scores, gold = run(50)
-    factors = {"wording": ("plain", "plain", "formal", "formal"), "order": ("AB", "BA", "AB", "BA")}
-    found = summarise(scores, gold, NAMES, factors=factors)
+    found = summarise(scores, gold, NAMES, levels=CROSSED)
     assert set(found["intervals"]) == {
         "observed_agreement", "no_consensus_share",
         "mean_f1", "macro_f1", "accuracy", "vote_f1", "vote_accuracy", "fleiss_kappa", "posix", "ensemble_f1",
@@ -242,7 +246,7 @@ def test_intervals_hold_every_metric_but_the_spread_and_contain_it():
     hits = (scores.argmax(axis=2) == gold[:, None]).mean(axis=1)
     mean = mean_statistic(lambda values: values, bounds=(0.0, 1.0))
     assert found["intervals"]["accuracy"] == pytest.approx(bootstrap_interval(mean, hits, seed=0), abs=1e-12)
-    assert summarise(scores, gold, NAMES, seed=1, factors=factors)["intervals"] != found["intervals"]
+    assert summarise(scores, gold, NAMES, seed=1, levels=CROSSED)["intervals"] != found["intervals"]
     assert summarise(scores, gold, NAMES, intervals=False)["intervals"] == {}
 
 

@@ -115,8 +115,8 @@ def test_a_short_text_is_not_blank(text):
     ],
 )
 def test_answers_that_name_positions_are_exchanged_with_the_order(choices, swapped, is_noted):
-    in_order = Template("ab", "A: {{ x }} B: a film", choices, "plain", "a_b")
-    in_other = Template("ba", "A: a film B: {{ x }}", swapped, "plain", "b_a")
+    in_order = Template("ab", "A: {{ x }} B: a film", choices, {"wording": "plain", "order": "a_b"})
+    in_other = Template("ba", "A: a film B: {{ x }}", swapped, {"wording": "plain", "order": "b_a"})
     assert found(in_order, in_other) == [("W-TPL-LABEL-ORDER", "ba", "", 1)] * is_noted
 
 

@@ -39,14 +39,15 @@ def make_scores(seed, num_instances, num_templates, num_labels, pull, shift=0.0)
 
 def write_run(folder, name, scores, gold, templates, *, labels, method=None, **extra):
     names = tuple(template[0] for template in templates)
-    factors = extra.get("factors", {})
+    levels = extra.get("levels", ())
     ids = tuple(f"test-{i:04d}" for i in range(len(scores)))
     adapter = {"path": f"demo/train-{method}/adapter", "digest": "9e" * 32, "method": method} if method else None
     command = f"flip-flop audit --model demo/model --task demo --out demo/{name}"
     written = []
     for index, (template, jinja, choices) in enumerate(templates):
-        levels = {factor: each[index] for factor, each in factors.items()}
-        written.append({"name": template, "jinja": jinja, "answer_choices": choices, "digest": "ab" * 32} | levels)
+        written.append({"name": template, "jinja": jinja, "answer_choices": choices, "digest": "ab" * 32})
+        if levels:
+            written[-1]["levels"] = levels[index]
     task = {
         "name": extra.get("task", "demo_reviews"),
         "labels": list(labels),
@@ -90,7 +91,7 @@ def write_run(folder, name, scores, gold, templates, *, labels, method=None, **e
         instances.append(RenderedInstance(instance, tuple(prompts), choices, label=None))
     found = Audit(
         record=RunRecord(**record),
-        metrics=summarise(scores, gold, names, factors=factors),
+        metrics=summarise(scores, gold, names, levels=levels),
         data=Scores(scores, gold, token_counts=np.ones(scores.shape, dtype=np.int64), ids=ids),
         instances=instances,
         template_names=names,

@@ -403,19 +403,20 @@ def test_read_task_file(tmp_path):
     assert read_task_file(write(tmp_path, GOOD.replace("name: support_tickets\n", ""), "mine.yaml")).name == "mine"
 
 
-def test_wording_order_and_scale_are_in_the_record_and_not_in_the_digests(tmp_path):
+def test_levels_and_scale_are_in_the_record_and_not_in_the_digests(tmp_path):
     (tmp_path / "labelled.csv").write_text("text,urgent\nfire,1\n")
-    keys = GOOD.replace('"No ||| Yes"}', '"No ||| Yes", wording: plain, order: first}') + "scale: true\n"
+    keys = GOOD.replace('"No ||| Yes"}', '"No ||| Yes", levels: {wording: plain, order: first}}') + "scale: true\n"
     plain, marked = (read_task_file(write(tmp_path, text)).render("test") for text in (GOOD, keys))
-    assert (marked.task.templates[0].wording, marked.task.templates[0].order) == ("plain", "first")
+    levels = {"wording": "plain", "order": "first"}
+    assert marked.task.templates[0].levels == levels
     assert marked.task.digest() == plain.task.digest()
     first, second, _ = TaskRecord(**marked.record).to_json()["templates"]
-    assert (first.pop("wording"), first.pop("order"), marked.record["scale"]) == ("plain", "first", True)
+    assert (first.pop("levels"), marked.record["scale"]) == (levels, True)
     assert [first, second] == TaskRecord(**plain.record).to_json()["templates"][:2]
     assert "scale" not in TaskRecord(**plain.record).to_json()
     assert TaskRecord(**marked.record).design(["terse", "plain"]) == {
         "average": "binary",
-        "factors": {"wording": (None, "plain"), "order": (None, "first")},
+        "levels": ({}, levels),
         "is_scale": True,
     }
 

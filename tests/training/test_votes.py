@@ -196,7 +196,7 @@ def test_prior_with_another_number_of_labels_is_refused(out):
     )
 
 
-ORDERS = {"factors": {"wording": ("a", "a", "b", "b"), "order": ("given", "swapped", "given", "swapped")}}
+ORDERS = {"levels": [{"wording": wording, "order": order} for wording in "ab" for order in ("given", "swapped")]}
 
 
 @pytest.mark.parametrize(

@@ -209,7 +209,7 @@ def draw_format(
 def apply_format(template: Template, change: Mapping[str, Any], name: str) -> Template:
     r"""Return the template in another format and with another name. Code, target and answers stay.
 
-    It has neither wording nor order: a format is no flip by the order of the options.
+    It has no levels: a format is no flip by the order of the options.
 
     If the answers are the marks of options, they become the new marks of the same options.
 
@@ -233,8 +233,7 @@ def apply_format(template: Template, change: Mapping[str, Any], name: str) -> Te
     if change.get("typos"):
         out = _with_typos(out, parts.answers, change["typos"], generator(change["typo_seed"], "typos"))
     text = parts.source(out.strip()) + parts.target
-    new = replace(template, name=name, jinja=text, answer_choices=answers or template.answer_choices)
-    return replace(new, wording=None, order=None)
+    return replace(template, name=name, jinja=text, answer_choices=answers or template.answer_choices, levels={})
 
 
 def _with_options(parts: TemplateParts, change: Mapping[str, Any]) -> tuple[str, str]:

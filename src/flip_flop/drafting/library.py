@@ -220,13 +220,13 @@ def make_templates(
         if isinstance(chosen, str):
             chosen = answers[chosen]
         jinja = string.Template(entry["jinja"])
-        wording = name if phrasings.kind == "judge" else None
-        template = Template(name, jinja.substitute(values), f" {SEPARATOR} ".join(chosen) or None, wording)
+        levels = {"wording": name} if phrasings.kind == "judge" else {}
+        template = Template(name, jinja.substitute(values), f" {SEPARATOR} ".join(chosen) or None, levels)
         if second:
             reverse = f" {SEPARATOR} ".join([chosen[1], chosen[0], *chosen[2:]])
             exchanged = jinja.substitute(values, other=second, second=other)
-            swapped = Template(f"{name} swapped", exchanged, reverse, wording, "swapped")
-            templates += [replace(template, order="given"), swapped]
+            swapped = Template(f"{name} swapped", exchanged, reverse, levels | {"order": "swapped"})
+            templates += [replace(template, levels=levels | {"order": "given"}), swapped]
         else:
             templates.append(template)
     return templates

@@ -224,7 +224,7 @@ def read_paraphrase(template: Template, text: str, name: str) -> tuple[Template,
         InputError: An ``E-TPL`` code for an invalid template.
     """
     parts = TemplateParts(template)
-    found = replace(template, name=name, jinja=text + parts.target, wording=None, order=None)
+    found = replace(template, name=name, jinja=text + parts.target, levels={})
     other = TemplateParts(found)
     own, new = Counter(parts.holds(parts.text)), Counter(other.holds(other.text))
     lost = [

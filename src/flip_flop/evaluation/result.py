@@ -21,6 +21,7 @@ from flip_flop.evaluation.decision import LOW_MASS, Decision, calibrate_options,
 from flip_flop.evaluation.values import AuditValues
 from flip_flop.files import check_output, compress, new_folder, write_arrays, write_bytes, write_json
 from flip_flop.metrics import (
+    AXES,
     METRICS,
     MIN_LABELLED,
     Scores,
@@ -28,7 +29,6 @@ from flip_flop.metrics import (
     answers_by_position,
     bootstrap_interval,
     calibration_error_per_template,
-    factor_flips,
     label_probs,
     risk_coverage,
     vote_margin,
@@ -307,13 +307,12 @@ def instance_rows(run: Audit) -> dict[str, Any]:
 
 
 def changed_by(data: Scores) -> list[str | None]:
-    """Return the factors that change each instance's answer; empty for a stable one. None without a pair of answers."""
-    factors = data.design.factors
-    flips = {factor: factor_flips(data.predictions, factors, factor) for factor in factors}
+    """Return the axes that change each instance's answer; empty for a stable one. None without a pair of answers."""
+    flips = {axis: data.flips_along(axis) for axis in AXES}
     found = list[str | None]()
     for row in range(len(data)):
         is_known = any(counts[row, 1] for counts in flips.values())
-        changing = ", ".join(factor for factor, counts in flips.items() if counts[row, 0])
+        changing = ", ".join(axis for axis, counts in flips.items() if counts[row, 0])
         found.append(changing if is_known else None)
     return found
 

@@ -126,22 +126,22 @@ def count_flips(left: Int[np.ndarray, "instances pairs"], right: Int[np.ndarray,
     return np.stack([is_flip.sum(axis=1), is_read.sum(axis=1), num_pairs], axis=1)
 
 
-def factor_flips(predictions: Predictions, factors: Mapping[str, Sequence[str | None]], factor: str) -> FlipCounts:
-    r"""Count flips by a factor of the templates, such as the wording or the order of the options.
+def axis_flips(predictions: Predictions, levels: Sequence[Mapping[str, str]], axis: str) -> FlipCounts:
+    r"""Count flips along an axis of the templates, such as the wording or the order of the options.
 
-    The counts are those of :func:`count_flips`, over pairs of templates that name this factor and differ in nothing
-    else.
+    The counts are those of :func:`count_flips`, over pairs of templates that have different levels on this axis and
+    the same level, or none, on all others. ``levels`` has the level of each template on each axis.
 
     Example:
-        >>> factors = {"wording": ("plain", "plain", "short", "short"), "order": ("AB", "BA", "AB", "BA")}
+        >>> levels = [{"wording": name, "order": order} for name in ("plain", "short") for order in ("AB", "BA")]
         >>> predictions = np.array([[0, 1, 0, 1], [1, 1, 0, -1]])
-        >>> factor_flips(predictions, factors, "order").tolist(), factor_flips(predictions, factors, "wording").tolist()
+        >>> axis_flips(predictions, levels, "order").tolist(), axis_flips(predictions, levels, "wording").tolist()
         ([[2, 2, 2], [0, 1, 2]], [[0, 2, 2], [1, 1, 2]])
     """
     left, right = [], []
-    for u, v in combinations(range(predictions.shape[1]), 2):
-        differing = [name for name, levels in factors.items() if levels[u] != levels[v]]
-        if differing == [factor] and None not in (factors[factor][u], factors[factor][v]):
+    for (u, one), (v, other) in combinations(enumerate(levels), 2):
+        differing = [name for name, _ in one.items() ^ other.items()]  # twice if both have a level
+        if differing == [axis, axis]:
             left.append(u)
             right.append(v)
     return count_flips(predictions[:, np.array(left, int)], predictions[:, np.array(right, int)])

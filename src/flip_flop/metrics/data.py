@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int, Int64
 
-from flip_flop.arrays import CellFlags, CellValues, InstanceLabels, LabelScores, Predictions
+from flip_flop.arrays import CellFlags, CellValues, FlipCounts, InstanceLabels, LabelScores, Predictions
 from flip_flop.errors import InputError
-from flip_flop.metrics.agreement import label_probs, majority_vote, predicted, vote_weights
+from flip_flop.metrics.agreement import axis_flips, label_probs, majority_vote, predicted, vote_weights
 from flip_flop.metrics.f1 import Average, resolve_average
+
+AXES = ("wording", "order")  # with a flip rate in the table of metrics
 
 
 def gold_of(rows: Iterable[Any]) -> Int64[np.ndarray, " instances"]:
@@ -31,12 +33,12 @@ class Design:
 
     Attributes:
         average: The F1 by which the task is measured.
-        factors: The ``wording`` and the ``order`` of each template, for flip rates.
+        levels: The level of each template on each of :data:`AXES`, for flip rates; empty if no template has one.
         is_scale: Whether the labels are grades in order.
     """
 
     average: Average = "auto"
-    factors: Mapping[str, Sequence[str | None]] = field(default_factory=dict)
+    levels: Sequence[Mapping[str, str]] = ()
     is_scale: bool = False
 
 
@@ -53,7 +55,7 @@ class Scores:
         gold: Label indices, -1 without a gold label.
         token_counts: The number of tokens of each answer, 0 for generated answers.
         ids: The ids of the instances.
-        design: The F1 of the task, and the factors of its templates.
+        design: The F1 of the task, and the levels of its templates.
         answered: Of open answers, ``[instances, templates]``: the ``key`` as a number, -1 for an answer that cannot be
             read; ``exact`` and ``token_f1`` against the references; and the ``length`` in characters. The labels of an
             instance are then its different keys, in the order of the templates.
@@ -190,8 +192,12 @@ class Scores:
     def _one_template(
         self, scores: Float[np.ndarray, "instances 1 labels"], answered: Mapping[str, np.ndarray]
     ) -> "Scores":
-        design = replace(self.design, factors={})  # of several templates
+        design = replace(self.design, levels=())  # of several templates
         return Scores(scores, self.gold, design=design, answered=answered)
+
+    def flips_along(self, axis: str) -> FlipCounts:
+        """The counts of :func:`~flip_flop.metrics.agreement.axis_flips` of these templates."""
+        return axis_flips(self.predictions, self.design.levels, axis)
 
     def by_f1(self, average: Average) -> "Scores":
         """The same scores, measured by another F1."""

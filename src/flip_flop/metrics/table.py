@@ -19,7 +19,6 @@ from flip_flop.metrics.agreement import (
     FLEISS_KAPPA,
     FLIP_RATE,
     constant_templates,
-    factor_flips,
     instance_posix,
     is_collapsed,
     label_shares,
@@ -35,7 +34,7 @@ from flip_flop.metrics.bootstrap import (
     paired_bootstrap_interval,
 )
 from flip_flop.metrics.certainty import calibration_error_per_template
-from flip_flop.metrics.data import Design, Scores, read_only
+from flip_flop.metrics.data import AXES, Design, Scores, read_only
 from flip_flop.metrics.f1 import ACCURACY, COHEN_KAPPA, MEAN_F1, accuracy_per_template, f1_per_template
 from flip_flop.plugins import PluginTable, import_object
 
@@ -170,9 +169,9 @@ def _over_templates(spread: Callable[[np.ndarray], np.floating]) -> Statistic:
     return statistic
 
 
-def _flips_by(factor: str) -> SumStatistic:
-    """Return the flip rate of templates that differ only in this factor."""
-    return FLIP_RATE.of(lambda data: factor_flips(data.predictions, data.design.factors, factor))
+def _flips_along(axis: str) -> SumStatistic:
+    """Return the flip rate of templates that differ only on this axis."""
+    return FLIP_RATE.of(lambda data: data.flips_along(axis))
 
 
 def _without_majority(data: Scores) -> PerInstance | None:
@@ -228,8 +227,8 @@ _STATISTICS |= {
     "no_consensus_share": mean_statistic(_without_majority, bounds=(0.0, 1.0)),
     "posix": mean_statistic(_posix),
     "ensemble_f1": MEAN_F1.of(attrgetter("ensembled")),
-    "wording_flips": _flips_by("wording"),
-    "order_flips": _flips_by("order"),
+    "wording_flips": _flips_along("wording"),
+    "order_flips": _flips_along("order"),
     "vote_kappa": COHEN_KAPPA.of(_voted),
     "token_f1": ANSWERED["token_f1"],
     "unmapped_share": mean_statistic(_unread_share, bounds=(0.0, 1.0)),
@@ -256,7 +255,7 @@ def answers_by_position(data: Scores, calibrated: Scores | None = None) -> bool:
     flips = METRICS["order_flips"]
     interval = flips.interval(data)
     after = flips.interval(calibrated) if calibrated else None
-    _, num_read, num_pairs = factor_flips(data.predictions, data.design.factors, "order").sum(axis=0)
+    _, num_read, num_pairs = data.flips_along("order").sum(axis=0)
     is_stable_after = after is not None and after[1] < 0.5
     return interval is not None and bool(interval[0] * num_read > num_pairs / 2) and not is_stable_after
 
@@ -359,10 +358,10 @@ def summarise(
 def _num_pairs(data: Scores) -> dict[str, int]:
     """Return the number of pairs that were read, of each flip rate that has pairs."""
     result = {}
-    for factor in data.design.factors:
-        _, num_read, num_pairs = factor_flips(data.predictions, data.design.factors, factor).sum(axis=0)
+    for axis in AXES:
+        _, num_read, num_pairs = data.flips_along(axis).sum(axis=0)
         if num_pairs:
-            result[f"{factor}_flips"] = int(num_read)
+            result[f"{axis}_flips"] = int(num_read)
     return result
 
 

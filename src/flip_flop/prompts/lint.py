@@ -291,7 +291,8 @@ class _Lint:
 
         Answers that name positions, such as A and B, must differ between two orders of one wording.
         """
-        by_name = {template.name: template for template in self.templates}
+        wordings = {template.name: template.levels.get("wording") for template in self.templates}
+        orders = {template.name: template.levels.get("order") for template in self.templates}
         confirmed = {name for name, targets in self.targets.items() if len(targets) == self.num_labels}
         answers = {}
         for name, renderings in self.renderings.items():
@@ -299,12 +300,11 @@ class _Lint:
             if len(seen) == 1:
                 answers[name] = seen.pop()
         for name, other in _reversed_words(answers):
-            if by_name[name].order == by_name[other].order and not {name, other} <= confirmed:
+            if orders[name] == orders[other] and not {name, other} <= confirmed:
                 what = f"its answers {answers[name]} are in the reverse order of {other!r}, {answers[other]}."
                 self.add("W-TPL-LABEL-ORDER", name, "", what)
         for other, name in combinations(answers, 2):
-            template, second = by_name[name], by_name[other]
-            is_swapped = template.wording == second.wording and template.order != second.order
+            is_swapped = wordings[name] == wordings[other] and orders[name] != orders[other]
             names_positions = all(_POSITIONS & {*choice.casefold().split()} for choice in answers[name])
             if is_swapped and names_positions and answers[name] == answers[other]:
                 what = f"its answers {answers[name]} are also those of {other!r}, which has another order."

@@ -25,7 +25,7 @@ class Template:
         jinja: The text of the prompt. A text after ``|||`` is the target, which a prompt does not render.
         answer_choices: A Jinja text with ``|||`` between the answers, in the order of the task's labels. None for
             open answers.
-        wording, order: Names of the wording and of the order of the options, for flip rates by each
+        levels: The template's level on each axis, such as ``{"wording": "ask", "order": "swapped"}``, for flip rates
             (docs/how-to/judges.md). They do not change the prompt.
 
     Raises:
@@ -40,13 +40,12 @@ class Template:
     name: str
     jinja: str
     answer_choices: str | None = None
-    wording: str | None = None
-    order: str | None = None
+    levels: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         if not self.name.strip() or "\0" in self.name:
             raise InputError("E-TPL-SYNTAX", f"a template has the name {self.name!r}.", "Name it, without NUL.")
-        if self.order and not self.wording:
+        if "order" in self.levels and "wording" not in self.levels:
             raise InputError(
                 "E-TASK-KEY",
                 f"{self._where} has an order but no wording.",
@@ -80,9 +79,9 @@ class Template:
         return sha256_json({key: getattr(self, key) for key in ("name", "jinja", "answer_choices")})
 
     @property
-    def entry(self) -> dict[str, str]:
+    def entry(self) -> dict[str, Any]:
         """The keys of the template in a task file."""
-        return {key: value for key, value in asdict(self).items() if value is not None}
+        return {key: value for key, value in asdict(self).items() if value not in (None, {})}
 
     def require_choices(self) -> None:
         """Refuse a template without answer choices (``E-TPL-LABELS``)."""

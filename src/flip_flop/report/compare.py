@@ -404,7 +404,7 @@ def _same_data(left: Audit, right: Audit) -> dict[str, bool]:
         "task": one.digest == other.digest,
         "split": one.split == other.split,
         "templates": left.template_names == right.template_names,
-        "scale, wordings or orders": one.design(left.template_names) == other.design(left.template_names),
+        "scale or template levels": one.design(left.template_names) == other.design(left.template_names),
     }
     same_digest = _may_be_same(one.instances_digest, other.instances_digest)
     same["instances"] = left.instance_ids == right.instance_ids and same_digest

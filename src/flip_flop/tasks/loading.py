@@ -102,8 +102,7 @@ class TemplateEntry(StrictModel):
     name: str
     jinja: str
     answer_choices: Annotated[str | None, BeforeValidator(_join_choices)] = None
-    wording: str | None = None
-    order: str | None = None
+    levels: dict[str, str] = Field(default={}, examples=["{wording: ask, order: swapped}"])
     id: Any = None
     metadata: Any = None
     reference: Any = None
@@ -201,7 +200,7 @@ def read_task_file(path: Path, hub_mirror: Path | None = None) -> Task:
     for number, content in enumerate(templates, 1):
         entry = validate(TemplateEntry, content, f"{where}, template {number}{_name_of(content)}", code="E-TASK-KEY")
         with _placed(f"{where}, template {number}"):
-            members.append(Template(entry.name, entry.jinja, entry.answer_choices, entry.wording, entry.order))
+            members.append(Template(entry.name, entry.jinja, entry.answer_choices, entry.levels))
             if file.answer is None:
                 members[-1].require_choices()
     with _placed(where):

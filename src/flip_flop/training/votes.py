@@ -260,8 +260,8 @@ def initial_vote_stats(
     """Compute and log shares of the first votes: of a consensus, of each case, and of each label.
 
     Without labels, a label bias that all templates share cannot be distinguished from class imbalance, so the user sees
-    the label frequencies. For calibrated votes, the effect of the calibration is included. ``design`` has the wordings
-    and orders of the templates.
+    the label frequencies. For calibrated votes, the effect of the calibration is included. ``design`` has the levels of
+    the templates.
 
     Raises:
         InputError: ``E-POSITION`` if the answers depend on the order of the options, and labels do not train;
