@@ -120,6 +120,13 @@ def test_answers_that_name_positions_are_exchanged_with_the_order(choices, swapp
     assert found(in_order, in_other) == [("W-TPL-LABEL-ORDER", "ba", "", 1)] * is_noted
 
 
+def test_open_answers_have_no_order_of_answers():
+    in_order = Template("given", "{{ x }} or a film?", levels={"wording": "ask", "order": "given"})
+    in_other = Template("swapped", "A film or {{ x }}?", levels={"wording": "ask", "order": "swapped"})
+    templates = TemplateSet((in_order, in_other), has_choices=False)
+    assert lint_templates(templates, rows(), label_field="y", num_labels=None) == []
+
+
 def test_a_reversed_question_is_valid_if_targets_confirm_it():
     reversed_question = Template("odd", "Is {{ x }} bad? ||| {{ answer_choices[y] }}", "Yes ||| No")
     assert found(PLAIN, reversed_question) == []

@@ -297,7 +297,7 @@ class _Lint:
         answers = {}
         for name, renderings in self.renderings.items():
             seen = {rendering[1] for rendering in renderings if rendering}
-            if len(seen) == 1:
+            if len(seen) == 1 and () not in seen:  # open answers have no choices
                 answers[name] = seen.pop()
         for name, other in _reversed_words(answers):
             if orders[name] == orders[other] and not {name, other} <= confirmed:
