@@ -159,5 +159,5 @@ def test_the_examples_of_open_answers_are_read(name, source, task, prompt, refer
     assert len({row.id for part in rows.values() for row in part}) == 220
     for row in rows["test"]:
         assert row.prompts[0].endswith(prompt.format(row.id))
-        assert row.references == (reference.format(row.id if name == "capitals" else int(row.id) / 2),)
-    assert not any(row.references for row in rows["train"])
+        assert row.open.references == (reference.format(row.id if name == "capitals" else int(row.id) / 2),)
+    assert not any(row.open.references for row in rows["train"])

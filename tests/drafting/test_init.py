@@ -386,7 +386,7 @@ def test_open_answers_get_wordings_without_choices(case, flip_flop, folder):
         assert len(set(instance.prompts)) == 4
         shown = "\n".join(row[name] for name in case["texts"])
         assert all(shown in prompt for prompt in instance.prompts)
-        assert bool(instance.references) == (label is not None)
+        assert bool(instance.open.references) == (label is not None)
     assert flip_flop("templates", "lint", "task.yaml").out.splitlines()[0].endswith("0 errors, 0 warnings")
 
 
@@ -398,7 +398,7 @@ def test_the_answer_at_the_end_of_a_reasoning_is_the_right_one(case, flip_flop, 
     assert (result.code, result.err) == (0, "")
     assert f"answer: open answers of the kind {case['kind']}" in result.out
     task = load_task("task.yaml")
-    assert [instance.references for instance in task.instances("test")] == [(key,) for key in case["keys"]]
+    assert [instance.open.references for instance in task.instances("test")] == [(key,) for key in case["keys"]]
     assert {task.answer.key(text) for text in case["texts"]} == {case["keys"][0]}
     assert (task.answer.stop == ("\n",)) == (case["kind"] == "text" and task.answer.extract is None)
 

@@ -14,7 +14,7 @@ from flip_flop.errors import InputError
 from flip_flop.evaluation.predict import write_predictions
 from flip_flop.files import generator
 from flip_flop.metrics import METRICS, summarise
-from flip_flop.prompts import RenderedInstance, Template
+from flip_flop.prompts import OpenAnswers, RenderedInstance, Template
 from flip_flop.reading import AnswerFormat
 from flip_flop.scoring.open_answers import group_answers
 from flip_flop.tasks import Task, labelled_file, prior_from
@@ -40,10 +40,12 @@ def open_task(**changes):
 def grouped(texts, references=(), form=NUMBER, ends=()):
     instances = [
         RenderedInstance(f"{row}", ("x",) * len(written), (("",) * (len(written) + 1),) * len(written), None,
-                         answer=form, references=tuple(references))
+                         open=OpenAnswers(form, references=tuple(references)))
         for row, written in enumerate(texts)
     ]  # fmt: skip
-    return group_answers(instances, texts, {}, ends or [[""] * len(written) for written in texts])
+    ends = ends or [[""] * len(written) for written in texts]
+    answers = zip(itertools.chain(*texts), itertools.chain(*ends), strict=True)
+    return group_answers(instances, answers, {})
 
 
 @pytest.fixture

@@ -174,8 +174,8 @@ def test_lists_and_generators_are_the_same_as_tuples():
     assert TemplateSet(each for each in members) == TemplateSet([*members]) == TemplateSet(members)
     made = instance({"text": "Tea."}, *members)
     prompts, choices = (text for text in made.prompts), (list(group) for group in made.choices)
-    again = RenderedInstance(made.id, prompts, choices, None, references=["a"])
-    assert again == RenderedInstance(made.id, [*made.prompts], [*made.choices], None, references=("a",))
+    again = RenderedInstance(made.id, prompts, choices, None)
+    assert again == RenderedInstance(made.id, [*made.prompts], [*made.choices], None)
     assert {again.texts, hash(again.prompts), hash(again.choices)} == {
         made.texts,
         hash(made.prompts),

@@ -4,7 +4,7 @@ import numpy as np
 
 from flip_flop.evaluation.result import Audit
 from flip_flop.metrics import Scores, summarise
-from flip_flop.prompts import RenderedInstance
+from flip_flop.prompts import OpenAnswers, RenderedInstance
 from flip_flop.reading import AnswerFormat
 from flip_flop.record import RunRecord
 from flip_flop.scoring.open_answers import group_answers
@@ -147,10 +147,11 @@ def open_run(folder, texts, references, name="base", sha="ab" * 32, **record):
     """Write the audit of these generated texts."""
     instances = [
         RenderedInstance(f"row-{row:03d}", tuple(f"{template}: question {row}" for template in NAMES),
-                         (("",) * (1 + len(NAMES)),) * len(NAMES), None, answer=FORM, references=tuple(right))
+                         (("",) * (1 + len(NAMES)),) * len(NAMES), None,
+                         open=OpenAnswers(FORM, references=tuple(right)))
         for row, right in enumerate(references)
     ]  # fmt: skip
-    scored = group_answers(instances, texts, {}, [[""] * len(NAMES)] * len(texts))
+    scored = group_answers(instances, ((text, "") for written in texts for text in written), {})
     data = scored.scores
     task = {"name": "sums", "split": "test", "digest": "4d" * 32, "answer": {"kind": "number"}, "f1": "macro"}
     task |= {"labels": list(range(5)), "data": {"source": "rows.jsonl", "sha256": sha}}

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from flip_flop import compare, load_run, write_report
+from flip_flop.prompts import OpenAnswers
 from flip_flop.report.compare import comparison_blocks, group_runs, require_comparable, what_differs
 from flip_flop.report.sections import caveats
 from tests.refused import refused
@@ -237,7 +238,7 @@ def with_texts(run, start, answer):
     """Write the run again, with other prompts, and with a generated answer to each of them."""
     stored, written = load_run(run), tuple(f"{answer} {index}" for index in range(8))
     instances = [
-        replace(instance, prompts=tuple(start + prompt for prompt in instance.prompts), written=written)
+        replace(instance, prompts=tuple(start + prompt for prompt in instance.prompts), open=OpenAnswers(texts=written))
         for instance in stored.instances
     ]
     replace(stored, instances=instances).write(run)

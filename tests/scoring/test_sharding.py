@@ -18,7 +18,7 @@ from transformers.models.llama.modeling_llama import LlamaMLP
 from flip_flop import load_model, score
 from flip_flop.cli import main
 from flip_flop.errors import InputError
-from flip_flop.prompts import RenderedInstance
+from flip_flop.prompts import OpenAnswers, RenderedInstance
 from flip_flop.reading import AnswerFormat
 from flip_flop.scoring import models
 from flip_flop.scoring.causal_lm import unwrap
@@ -225,7 +225,7 @@ def fail(folder, how, answer):
         act = {"memory": Mock(side_effect=failure), "kill": lambda *_: os.kill(os.getpid(), signal.SIGKILL)}[how]
         loaded.model.model.layers[1].mlp.register_forward_pre_hook(act)
     with pytest.raises(InputError) as failed:
-        CausalLMScorer(loaded, shared=True).scores([replace(row, answer=answer) for row in ROWS])
+        CausalLMScorer(loaded, shared=True).scores([replace(row, open=answer and OpenAnswers(answer)) for row in ROWS])
     print(failed.value, flush=True)
 
 

@@ -94,7 +94,7 @@ def test_words_for_missing_values_are_right_answers_of_texts_but_not_of_numbers(
     for kind in ("text", "number"):
         numbers = rows if kind == "text" else [rows[0], rows[2], rows[3]]
         task = Task("quiz", templates, {"test": numbers}, label_field="answer", answer=AnswerFormat(kind))
-        found[kind] = [instance.references for instance in task.instances("test")]
+        found[kind] = [instance.open.references for instance in task.instances("test")]
     assert found == {"text": [("na",), ("none",), ("7",), ()], "number": [(), ("7",), ()]}
     assert "'N/A', 'None' in 'answer': right answers" in caplog.text
 

@@ -312,7 +312,7 @@ def test_equal_open_instances_have_the_references_of_all():
     templates = TemplateSet((Template("plain", "What is {{ text }}?"),))
     halves = Task("halves", templates, {"test": rows}, label_field="urgent", answer=AnswerFormat("number"))
     kept, _ = deduplicate(halves.instances("test"))
-    assert [instance.references for instance in kept] == [("3", "4")]
+    assert [instance.open.references for instance in kept] == [("3", "4")]
 
 
 def test_the_columns_of_a_table_can_be_numbers():

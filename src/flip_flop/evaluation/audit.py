@@ -114,7 +114,7 @@ def audit(
     if scoring.by == "generation" or scores.answered:
         metrics["unparsed_per_template"] = frequent_unparsed(instances, scores, names)
     if scoring.by == "generation" and not scores.answered:
-        metrics["label_inside_share"] = label_inside_share(instances)
+        metrics["label_inside_share"] = label_inside_share(instances, split.task.extract)
     result = Audit(record, metrics, scores, names, instances=instances, too_long=scored.too_long)
     if result.low_mass:
         has_chat_template = scorer.is_instruct or bool(scored.settings.get("chat_template"))
@@ -246,10 +246,10 @@ def frequent_unparsed(
     return {name: counter.most_common(NUM_TEXTS) for name, counter in texts.items()}
 
 
-def label_inside_share(instances: Sequence[RenderedInstance]) -> float:
+def label_inside_share(instances: Sequence[RenderedInstance], extract: str | None) -> float:
     """Return the share of generated answers whose label is inside the text, not at its beginning."""
     is_inside = [
-        Reader("label", row.extract, choices).read(text).how == "inside"
+        Reader("label", extract, choices).read(text).how == "inside"
         for row in instances
         for text, choices in zip(row.written, row.choices, strict=True)
     ]

@@ -22,6 +22,7 @@ from flip_flop.evaluation.run_directory import check_target
 from flip_flop.files import utf8, write_bytes
 from flip_flop.metrics import CalibrationChoice, calibrated, label_probs, vote_share
 from flip_flop.prompts import RenderedInstance
+from flip_flop.reading import AnswerFormat
 from flip_flop.scoring import DEFAULT_SCORING, ScoringOptions, words
 from flip_flop.scoring.models import ModelGiven
 from flip_flop.scoring.scorer import Scorer
@@ -77,9 +78,9 @@ def predict(
             "consensus": 2 * shares[row] > 1,
             "templates": templates,
         }
-    if scores.answered:
+    if (form := split.task.answer) is not None:
         for instance in scored.instances:
-            _add_texts(answered[instance.id], instance)
+            _add_texts(answered[instance.id], instance, form)
     if scoring.too_long == "refuse":
         return [*answered.values()]
     notes: dict[str, str] = {}
@@ -92,10 +93,9 @@ def predict(
     ]
 
 
-def _add_texts(row: dict[str, Any], instance: RenderedInstance) -> None:
+def _add_texts(row: dict[str, Any], instance: RenderedInstance, form: AnswerFormat) -> None:
     """Add the texts of open answers, and name answers by their keys and the vote by a text."""
-    keys, form = [*instance.choices[0], None], instance.answer
-    assert form is not None
+    keys = [*instance.choices[0], None]
     answers = row["templates"].values()
     for answer, written, prompt in zip(answers, instance.written, instance.prompts, strict=True):
         answer |= {"label": keys[-1 if answer["label"] is None else answer["label"]]}

@@ -16,7 +16,7 @@ from flip_flop.errors import InputError, require_package
 from flip_flop.evaluation.result import INSTANCES_FILE, METRICS_FILE, SCORES_FILE, Audit
 from flip_flop.files import check_output, read_arrays, read_json, read_limited
 from flip_flop.metrics import METRICS, Design, Scores, resolve_average
-from flip_flop.prompts import RenderedInstance
+from flip_flop.prompts import OpenAnswers, RenderedInstance
 from flip_flop.record import READABLE_JSON, RUN_FILE, RunRecord, broken, reading, validated
 from flip_flop.scoring.too_long import TOO_LONG_FILE
 
@@ -113,7 +113,8 @@ class StoredInstances:
             name, self.shape[0], self.shape[0], {self.shape[1]},
         ) or len(written) not in (0, self.shape[0]):  # fmt: skip
             raise ValueError(name)
-        return RenderedInstance(name, prompts, choices, label=None, written=written)
+        answers = OpenAnswers(texts=written) if written else None
+        return RenderedInstance(name, prompts, choices, label=None, open=answers)
 
 
 def check_target(out: Path) -> None:

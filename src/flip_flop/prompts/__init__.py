@@ -7,6 +7,7 @@ from flip_flop.prompts.template import (
     MIN_VALUE_LIMIT,
     RESERVED_FIELD,
     Chat,
+    OpenAnswers,
     RenderedInstance,
     Template,
     TemplateSet,

@@ -273,21 +273,36 @@ class Chat:
 
 
 @dataclass(frozen=True)
+class OpenAnswers:
+    """Answers of one instance that a model writes.
+
+    Attributes:
+        format: How answers without answer choices are read. None: each answer is one of the choices.
+        extract: Where a text has its answer choice, as in :class:`~flip_flop.reading.AnswerFormat`.
+        references: The keys of right answers.
+        texts: The generated answer under each template. Empty before the model has written them.
+        endings: What ended each answer, with the white space before it. None: it is cut at ``max_tokens``.
+    """
+
+    format: AnswerFormat | None = None
+    extract: str | None = None
+    references: tuple[str, ...] = ()
+    texts: tuple[str, ...] = ()
+    endings: tuple[str | None, ...] = ()
+
+
+@dataclass(frozen=True)
 class RenderedInstance:
     """One instance under V templates.
 
     Attributes:
         id: Unique within a split.
         prompts: One per template.
-        choices: One answer per label, per template. Answers are compared by index.
+        choices: One answer per label, per template. Answers are compared by index. Instances without answer choices
+            have V + 1, which are empty until the answers are generated.
         label: The gold label's index, or None.
         chat: Additions to the chat template.
-        written: The generated answer under each template, if the model wrote answers.
-        endings: What ended each open answer, with the white space before it. None: it is cut at ``max_tokens``.
-        answer: The format of open answers, or None for answer choices. Open answers have V + 1 ``choices``, which are
-            empty until the answers are generated.
-        references: The keys of right open answers.
-        extract: Where a generated text has its answer choice, as in :class:`~flip_flop.reading.AnswerFormat`.
+        open: The answers that a model writes. None: the answer choices are scored.
         fields: The row, if known.
     """
 
@@ -296,17 +311,22 @@ class RenderedInstance:
     choices: tuple[tuple[str, ...], ...]
     label: int | None
     chat: Chat = field(default=Chat(), repr=False)
-    written: tuple[str, ...] = field(default=(), repr=False)
-    endings: tuple[str | None, ...] = field(default=(), repr=False)
-    answer: AnswerFormat | None = None
-    references: tuple[str, ...] = ()
-    extract: str | None = None
+    open: OpenAnswers | None = None
     fields: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "prompts", tuple(self.prompts))
         object.__setattr__(self, "choices", tuple(map(tuple, self.choices)))
-        for name in ("prompts", "written", "endings", "references"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the instance has no answer choices."""
+        return self.open is not None and self.open.format is not None
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """The generated answer under each template, or ()."""
+        return self.open.texts if self.open else ()
 
     @property
     def texts(self) -> str:

@@ -200,7 +200,7 @@ class PromptEncoder:
         too_long: list[TooLong] = []
         fitting: list[RenderedInstance] = []
         with track(label, len(instances), "instances", quiet=quiet) as advance:
-            if any(instance.answer for instance in instances):
+            if any(instance.is_open for instance in instances):
                 raise unsupported("Scoring answer choices")
             self.warn_of_special_tokens(instances)
             for start in range(0, len(instances), CHUNK):

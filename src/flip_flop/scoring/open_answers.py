@@ -23,7 +23,7 @@ from flip_flop.console import track, warn_once
 from flip_flop.errors import InputError, log
 from flip_flop.files import generator, read_answers, sha256_json, utf8, write_answer
 from flip_flop.metrics import Scores
-from flip_flop.prompts import RenderedInstance
+from flip_flop.prompts import OpenAnswers, RenderedInstance
 from flip_flop.reading import AnswerFormat, begins_reasoning, token_f1
 from flip_flop.scoring import distributed
 from flip_flop.scoring.causal_lm import TESTED, evaluation_mode, one_at_a_time, unwrap
@@ -59,8 +59,11 @@ def generate(
     Raises:
         InputError: As :func:`~flip_flop.scoring.score`.
     """
-    encoder, form = loaded.encoder(options.chat_template, options.prompt_date or ""), instances[0].answer
-    assert form is not None
+    encoder = loaded.encoder(options.chat_template, options.prompt_date or "")
+    asked = instances[0].open
+    assert asked is not None
+    assert asked.format is not None
+    form = asked.format
     too_long, read, prompts = list[TooLong](), list[RenderedInstance](), list[list[int]]()
     (num_samples, seed), random_keys = sampling, list[RandomKey | None]()
     encoder.warn_of_special_tokens(instances)
@@ -93,10 +96,8 @@ def generate(
         "by": "generation",
         "batch_tokens": options.batch_tokens,
     }
-    in_order = [answers[place] for place in range(len(prompts))]
-    texts, ends = np.array(in_order, dtype=object).reshape(len(read), -1, 2).transpose(2, 0, 1).tolist()
-    lengths = np.array([len(tokens) for tokens in prompts]).reshape(len(read), -1)
-    grouped = group_answers(read, texts, settings, ends)
+    lengths = np.array(list(map(len, prompts))).reshape(len(read), -1)
+    grouped = group_answers(read, map(answers.__getitem__, range(len(prompts))), settings)
     return replace(grouped, prompt_tokens=lengths, too_long=tuple(too_long))
 
 
@@ -279,58 +280,59 @@ def _write_alone(
 
 
 def group_answers(
-    read: Sequence[RenderedInstance],
-    texts: Sequence[Sequence[str]],
-    settings: Mapping[str, Any],
-    ends: Sequence[Sequence[str | None]],
+    read: Sequence[RenderedInstance], answers: Iterable[tuple[str, str | None]], settings: Mapping[str, Any]
 ) -> Scored:
     """Return generated texts as predictions: an instance's different keys are its labels.
 
-    The labels have the order of the templates and not of the references, so that ties of a vote do not depend on the
-    references. An answer that cannot be read has no label. ``ends`` are the texts of the end tokens, and None where a
-    text ends at ``max_tokens`` ``[instances, templates]``; those without a stop text are counted (``W-ANSWER-CUT``).
+    ``answers`` are the texts of all prompts in order, each with the text of its end token, or None if it ends at
+    ``max_tokens``. Those without a stop text are counted (``W-ANSWER-CUT``). The labels have the order of the templates
+    and not of the references, so that ties of a vote do not depend on the references. An answer that cannot be read has
+    no label.
     """
     rows = []
-    labels = []
-    answered = []
+    labels: list[int] = []
+    columns: dict[str, list[float]] = {"key": [], "exact": [], "token_f1": [], "length": []}
     num_cut = 0
-    for instance, generated, end_tokens in zip(read, texts, ends, strict=True):
-        form = instance.answer
-        references = instance.references
-        assert form is not None
-        ended = [form.before_stop(*answer) for answer in zip(generated, instance.prompts, strict=True)]
-        endings = [_ending(form, *answer) for answer in zip(generated, ended, end_tokens, strict=True)]
+    remaining = iter(answers)
+    for instance in read:
+        asked = instance.open
+        assert asked is not None
+        assert asked.format is not None
+        texts = []
+        endings = []
+        label_of: dict[str, int] = {}
+        for prompt in instance.prompts:
+            generated, end_token = next(remaining)
+            ended = asked.format.before_stop(generated, prompt)
+            text = ended.strip()
+            key = asked.format.key(text, prompt)
+            texts.append(text)
+            endings.append(_ending(asked.format, generated, ended, end_token))
+            labels.append(-1 if key is None else label_of.setdefault(key, len(label_of)))
+            columns["key"].append(_number(key))
+            columns["exact"].append(key in asked.references)
+            columns["token_f1"].append(max((token_f1(key, right) for right in asked.references), default=0.0))
+            columns["length"].append(len(text))
         num_cut += endings.count(None)
-        written = [text.strip() for text in ended]
-        keys = [form.key(text, prompt) for text, prompt in zip(written, instance.prompts, strict=True)]
-        distinct = list(dict.fromkeys(key for key in keys if key is not None))
-        matches = [place for place, key in enumerate(distinct) if key in references]
-        gold = (matches or [len(written)])[0] if references else None
-        missing = len(written) + 1 - len(distinct)
-        words = (*distinct, *[""] * (missing - 1), references[0] if references and not matches else "")
-        choices = (words,) * len(written)
-        rows.append(replace(instance, choices=choices, label=gold, written=tuple(written), endings=tuple(endings)))
-        labels.append([-1 if key is None else distinct.index(key) for key in keys])
-        f1 = [_nearest_f1(key, references) for key in keys]
-        exact = [key in references for key in keys]
-        answered.append((list(map(_number, keys)), exact, f1, list(map(len, written))))
+        words = [*label_of, *[""] * (len(texts) + 1 - len(label_of))]
+        gold = None
+        if asked.references:
+            gold = next((label for key, label in label_of.items() if key in asked.references), len(texts))
+            words[gold] = words[gold] or asked.references[0]
+        written = replace(asked, texts=tuple(texts), endings=tuple(endings))
+        rows.append(replace(instance, choices=(tuple(words),) * len(texts), label=gold, open=written))
     if num_cut:
         log.warning(
             "W-ANSWER-CUT: %d of %d answers end at max_tokens. Raise max_tokens of the answer, or add stop texts.",
             num_cut,
-            sum(map(len, texts)),
+            len(labels),
         )
-    settings = {**settings, "num_cut": num_cut}
-    arrays = dict(zip(("key", "exact", "token_f1", "length"), map(np.array, zip(*answered, strict=True)), strict=True))
-    is_given = np.array(labels)[:, :, None] == np.arange(len(texts[0]) + 1)
+    arrays = {name: np.array(values).reshape(len(rows), -1) for name, values in columns.items()}
+    is_given = np.array(labels).reshape(len(rows), -1, 1) == np.arange(len(rows[0].choices[0]))
     scores = np.where(is_given, 0.0, -np.inf).astype(np.float32)
     counts = np.zeros(is_given.shape, dtype=np.int64)
-    return Scored(Scores.of(rows, scores, counts, answered=arrays), instances=rows, settings=settings)
-
-
-def _nearest_f1(key: str | None, references: Iterable[str]) -> float:
-    """Return the F1 of the words of an answer and of the nearest reference."""
-    return max((token_f1(key, reference) for reference in references), default=0.0)
+    table = Scores.of(rows, scores, counts, answered=arrays)
+    return Scored(table, instances=rows, settings={**settings, "num_cut": num_cut})
 
 
 def _ending(form: AnswerFormat, generated: str, ended: str, end_token: str | None) -> str | None:
@@ -345,7 +347,7 @@ def as_choices(answered: Scored, seed: int, num_samples: int = 0) -> list[Render
 
     A choice includes what ended the text, a stop text or the end token. So the model also learns where answers end.
     An instance has one choice more than answers, in a random order. Those without a text are empty: no template can
-    answer with them. ``written`` is the choice of each template: its answer, or its most frequent one (a tie goes to
+    answer with them. ``open.texts`` is the choice of each template: its answer, or its most frequent one (a tie goes to
     the first), and empty if none can be read. The gold label is the shortest choice with a reference's key, otherwise
     an empty one. It skips instances without a readable answer.
 
@@ -354,24 +356,30 @@ def as_choices(answered: Scored, seed: int, num_samples: int = 0) -> list[Render
     """
     rows = []
     for instance, labels in zip(answered.instances, answered.scores.predictions.tolist(), strict=True):
-        keys = [instance.choices[0][label] if label >= 0 else None for label in labels]
-        shortest: dict[str, str] = {}
-        texts = zip(keys, instance.written, instance.endings, strict=True)
-        for key, text, ending in sorted(texts, key=lambda answer: len(answer[1])):
-            if key is not None:
-                shortest.setdefault(key, text + (ending or ""))
-        places = generator(seed, "choices", instance.id).permutation(len(instance.written) + 1).tolist()
+        answers = instance.open
+        assert answers is not None
+        shortest: dict[int, str] = {}
+        by_length = sorted(zip(labels, answers.texts, answers.endings, strict=True), key=lambda answer: len(answer[1]))
+        for label, text, ending in by_length:
+            shortest.setdefault(label, text + (ending or ""))
+        shortest.pop(-1, None)  # answers that cannot be read
+        if not shortest:
+            continue
+        places = generator(seed, "choices", instance.id).permutation(len(labels) + 1).tolist()
         choices = [""] * len(places)
-        for place, text in zip(places, shortest.values(), strict=False):
+        right = []
+        for place, (label, text) in zip(places, shortest.items(), strict=False):
             choices[place] = text
-        right = [place for place, key in zip(places, shortest, strict=False) if key in instance.references]
-        label = [*right, places[-1]][0] if instance.references else None
-        prompts = instance.prompts[: len(keys) // (1 + num_samples)]
+            if instance.choices[0][label] in answers.references:
+                right.append(place)
+        gold = [*right, places[-1]][0] if answers.references else None
+        prompts = instance.prompts[: len(labels) // (1 + num_samples)]
+        votes = []
+        for place in range(len(prompts)):
+            readable = Counter(label for label in labels[place :: len(prompts)] if label >= 0)
+            votes.append(shortest[readable.most_common(1)[0][0]] if readable else "")
         same = (tuple(choices),) * len(prompts)
-        if shortest:
-            votes = [Counter(filter(None, keys[place :: len(prompts)])).most_common(1) for place in range(len(prompts))]
-            written = tuple(shortest[vote[0][0]] if vote else "" for vote in votes)
-            rows.append(replace(instance, prompts=prompts, choices=same, label=label, written=written, answer=None))
+        rows.append(replace(instance, prompts=prompts, choices=same, label=gold, open=OpenAnswers(texts=tuple(votes))))
     if not rows:
         raise InputError(
             "E-DATA-ROWS", "No generated answer can be read.", "Change `answer` in the task, or its prompts."

@@ -388,7 +388,7 @@ class CausalLMScorer(Scorer):
         quiet: bool = True,
     ) -> Scored:
         """:func:`~flip_flop.score`, or open answers by :func:`~flip_flop.scoring.open_answers.generate`."""
-        if instances[0].answer is not None:
+        if instances[0].is_open:
             return generate(self.loaded, instances, options, names=names, label=label, quiet=quiet, shared=self.shared)
         if options.by == "generation":
             raise InputError(

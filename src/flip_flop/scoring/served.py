@@ -21,7 +21,7 @@ from flip_flop.console import count, echo, today, track
 from flip_flop.errors import InputError
 from flip_flop.files import read_answers, sha256_json, user_cache, utf8, write_answer
 from flip_flop.metrics import Scores
-from flip_flop.prompts import RenderedInstance
+from flip_flop.prompts import OpenAnswers, RenderedInstance
 from flip_flop.reading import Reader, has_spaces
 from flip_flop.record import ModelRecord
 from flip_flop.scoring.encode import PromptEncoder, refuse_without_template
@@ -114,8 +114,8 @@ class EndpointScorer(Scorer):
         if options.too_long == "skip":
             raise InputError("E-ENDPOINT", "--too-long skip applies only to local models.", "Remove the option.")
         options = replace(options, prompt_date=options.prompt_date or today())  # of all prompts
-        encoder, is_open = self._encoder(options), instances[0].answer is not None
-        if is_open:
+        encoder = self._encoder(options)
+        if instances[0].is_open:
             options = replace(options, by="generation")
         elif options.by == "generation":
             require_different(instances)
@@ -276,11 +276,14 @@ def _scores_of(
     """Return the scores of instances from the answers to their questions."""
     shape = (len(read), len(read[0].choices), len(read[0].choices[0]))
     if settings["by"] == "generation":
+        if read[0].is_open:
+            ended = ((answer["text"], None if answer.get("cut") else "") for answer in answers)
+            return group_answers(read, ended, settings)
         texts = np.array([answer["text"] for answer in answers], dtype=object).reshape(shape[:2]).tolist()
-        if read[0].answer is not None:
-            ends = np.array([None if answer.get("cut") else "" for answer in answers], dtype=object).reshape(shape[:2])
-            return group_answers(read, texts, settings, ends.tolist())
-        read = [replace(instance, written=tuple(written)) for instance, written in zip(read, texts, strict=True)]
+        read = [
+            replace(instance, open=replace(instance.open or OpenAnswers(), texts=tuple(written)))
+            for instance, written in zip(read, texts, strict=True)
+        ]
     meanings = [_meaning(question, answer) for question, answer in zip(questions, answers, strict=True)]
     if settings["by"] == "generation":
         is_given = np.array(meanings, dtype=object)[:, None] == np.arange(shape[2])
@@ -306,11 +309,13 @@ def _questions(
         prompt, place = text.removeprefix(str(bos)), _place(instance, template, names)
         if api not in EXACT:
             max_tokens = 16 + max(map(len, choices)) if api == "generation" else 1
-            if instance.extract is not None:
+            how = instance.open or OpenAnswers()
+            if how.extract is not None:
                 max_tokens = EXTRACTED_TOKENS
-            if instance.answer is not None:
-                max_tokens, choices = instance.answer.max_tokens, ()
-            yield Question(prompt, "", max_tokens, in_chat, api, choices, place, instance.extract)
+            if how.format is not None:
+                max_tokens = how.format.max_tokens
+                choices = ()
+            yield Question(prompt, "", max_tokens, in_chat, api, choices, place, how.extract)
             continue
         start = prompt if in_chat else prompt.rstrip(" ")
         delimiter = "" if in_chat else _delimiter(instance, encoder, prompt)

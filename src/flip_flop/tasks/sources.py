@@ -486,13 +486,16 @@ def deduplicate(
 
 def _merged(equal: Sequence[RenderedInstance]) -> RenderedInstance:
     """Return one instance for several that render alike."""
-    known = [instance for instance in equal if instance.label is not None or instance.references]
+    known = [instance for instance in equal if instance.label is not None]
     if not known:
         return equal[0]
     labels = Counter(instance.label for instance in known).most_common(2)
     is_tie = len(labels) == 2 and labels[0][1] == labels[1][1]
-    references = dict.fromkeys(key for instance in known for key in instance.references)
-    return replace(known[0], label=None if is_tie else labels[0][0], references=tuple(references))
+    merged = replace(known[0], label=None if is_tie else labels[0][0])
+    if merged.open is None:
+        return merged
+    references = dict.fromkeys(key for instance in known if instance.open for key in instance.open.references)
+    return replace(merged, open=replace(merged.open, references=tuple(references)))
 
 
 def _warn_of_conflicts(copies: Iterable[Sequence[RenderedInstance]]) -> None:

@@ -18,7 +18,7 @@ from jaxtyping import Int64
 from flip_flop.errors import InputError, first_repeated, log, look_up, nearest, require_whole
 from flip_flop.files import sha256_json
 from flip_flop.metrics import AXES, gold_of, resolve_average
-from flip_flop.prompts import Chat, RenderedInstance, TemplateSet, render_instance
+from flip_flop.prompts import Chat, OpenAnswers, RenderedInstance, TemplateSet, render_instance
 from flip_flop.reading import AnswerFormat, Reader, check_extract
 from flip_flop.tasks.readers import MISSING, cell_text, label_text, label_words
 from flip_flop.tasks.sources import FileSource, Rows, Source, as_source, deduplicate, load_file, sample_ids
@@ -241,8 +241,9 @@ class Task:
                 row=rows.location(rows.rows[index]),
             )
             num_labels = num_labels or len(instance.choices[0])
-            instance = replace(instance, references=references[index], answer=self.answer, extract=self.extract)
-            instances.append(replace(instance, chat=self.chat))
+            is_written = self.answer is not None or self.extract is not None
+            answers = OpenAnswers(self.answer, self.extract, references[index]) if is_written else None
+            instances.append(replace(instance, chat=self.chat, open=answers))
         return RenderedSplit(self, split, replace(rows, ids=ids), instances)
 
     def instances(
@@ -467,7 +468,7 @@ def instances_digest(instances: Iterable[RenderedInstance]) -> str:
     rows = []
     for instance in instances:
         chat = [instance.chat.given] if instance.chat.given else []
-        rows.append([instance.id, instance.prompts, () if instance.answer else instance.choices, *chat])
+        rows.append([instance.id, instance.prompts, () if instance.is_open else instance.choices, *chat])
     return sha256_json(rows)
 
 

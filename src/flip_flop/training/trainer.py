@@ -227,7 +227,7 @@ class F2CTrainer(Trainer):
             InputError: ``E-OPEN-ANSWER`` if votes are online, ``E-CONFIG`` for samples without open answers.
         """
         first = next(iter(rows), None) if isinstance(rows, Sequence) else None
-        if not isinstance(first, RenderedInstance) or first.answer is None:
+        if not isinstance(first, RenderedInstance) or not first.is_open:
             if args.num_samples and split == "train":
                 raise InputError(
                     "E-CONFIG",
