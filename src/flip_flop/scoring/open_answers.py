@@ -30,7 +30,6 @@ from flip_flop.scoring.causal_lm import TESTED, evaluation_mode, one_at_a_time, 
 from flip_flop.scoring.encode import special_tokens
 from flip_flop.scoring.models import LoadedModel
 from flip_flop.scoring.options import ScoringOptions
-from flip_flop.scoring.packed import groups
 from flip_flop.scoring.scorer import Scored
 from flip_flop.scoring.too_long import TooLong, refuse_or_skip
 
@@ -159,14 +158,15 @@ class _Stops(StoppingCriteria):
 
 def batches_of(prompts: Sequence[Sequence[int]], max_tokens: int, batch_tokens: int) -> list[list[int]]:
     """Return the places of prompts of similar lengths, with little padding; the longest first."""
-    longest_first = sorted(range(len(prompts)), key=lambda place: len(prompts[place]))[::-1]
-
-    def add(batch: tuple[int, int], place: int) -> tuple[int, int]:
-        size, width = batch
-        return size + 1, width or len(prompts[place]) + max_tokens
-
-    batches = groups(longest_first, (0, 0), add, lambda batch: batch[0] * batch[1] <= batch_tokens)
-    return [batch[::-1] for batch in batches]
+    batches: list[list[int]] = []
+    room = 0
+    for place in sorted(range(len(prompts)), key=lambda place: len(prompts[place]))[::-1]:
+        if room < 1:
+            batches.append([])
+            room = batch_tokens // (len(prompts[place]) + max_tokens)
+        batches[-1].insert(0, place)
+        room -= 1
+    return batches
 
 
 @one_at_a_time()
@@ -188,7 +188,8 @@ def write_all(
         max_new_tokens=form.max_tokens,
     )
     decoder = AnswerDecoder(tokenizer, form)
-    kind, in_batches = model.config.get_text_config().model_type, is_generated_in_batches(model)
+    kind = model.config.get_text_config().model_type  # it may be a part of a larger model
+    in_batches = kind in TESTED["batched"]
     if not in_batches:
         warn_once(f"W-PADDED: {kind!r} is not tested with batches of open answers; they are written one at a time.")
         batches = [[place] for batch in batches for place in batch]
@@ -220,11 +221,6 @@ def write_all(
                 answers[place] = text.rstrip("\ufffd") if end_token is None else text, end_token
             advance(len(batch))
     return answers
-
-
-def is_generated_in_batches(model: PreTrainedModel) -> bool:
-    """Whether answers of this architecture are the same in padded batches. It may be a part of a larger model."""
-    return model.config.get_text_config().model_type in TESTED["batched"]
 
 
 @torch.no_grad()
