@@ -10,8 +10,8 @@ import pytest
 import flip_flop
 
 SOURCE = Path(flip_flop.__file__).parents[1]
-# Packages that no other imports. Commands and tasks name them by strings, and load them on first use.
-WINGS = ("paper", "drafting")
+# Packages that the core does not import. It names them by strings, and loads them on first use.
+WINGS = ("served", "paper", "drafting")
 
 # Lowest first. A module imports from its package and from lower floors only.
 FLOORS = [

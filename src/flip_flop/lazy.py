@@ -1,6 +1,6 @@
-"""Packages whose names are imported on first use."""
+"""Names that are imported on first use: those of packages, and those of wings, which the core does not import."""
 
-import importlib
+import pkgutil
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,6 +14,14 @@ def exports(
     def get(name: str) -> Any:
         if name not in module_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(f"{package}.{module_of[name]}"), name)
+        return pkgutil.resolve_name(f"{package}.{module_of[name]}:{name}")
 
     return get, lambda: list(module_of)
+
+
+WINGS = {"EndpointScorer": "flip_flop.served.scorer"}
+
+
+def from_wing(name: str) -> Any:
+    """Return an object of a wing."""
+    return pkgutil.resolve_name(f"{WINGS[name]}:{name}")

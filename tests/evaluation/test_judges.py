@@ -10,7 +10,7 @@ from flip_flop import audit, load_run, load_task, write_report
 from flip_flop.evaluation.audit import ask_again
 from flip_flop.metrics import METRICS, Design, Scores, answers_by_position
 from flip_flop.scoring import ScoringOptions
-from flip_flop.scoring.served import EndpointScorer
+from flip_flop.served.scorer import EndpointScorer
 from tests.report.pages import Page
 
 pytest.importorskip("openai", reason="the package openai is not installed")

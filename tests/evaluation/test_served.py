@@ -19,7 +19,7 @@ from flip_flop.evaluation.audit import ask_again
 from flip_flop.metrics import Scores
 from flip_flop.scoring.scorer import Scored, Scorer
 from flip_flop.scoring.scores import CausalLMScorer
-from flip_flop.scoring.served import EndpointScorer
+from flip_flop.served.scorer import EndpointScorer
 from tests.evaluation.conftest import make_rows, make_task
 from tests.refused import refused
 from tests.served import serving

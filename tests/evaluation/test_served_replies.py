@@ -18,7 +18,7 @@ from flip_flop import ScoringOptions, audit
 from flip_flop.errors import InputError
 from flip_flop.files import compress
 from flip_flop.prompts import Template
-from flip_flop.scoring.served import EndpointScorer, first_token_scores
+from flip_flop.served.scorer import EndpointScorer, first_token_scores
 from tests.cases import read_cases
 from tests.evaluation.conftest import TEMPLATES, make_rows, make_task
 from tests.refused import refused

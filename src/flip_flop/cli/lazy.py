@@ -1,6 +1,6 @@
 """A group of commands that are imported when they are used."""
 
-import importlib
+import pkgutil
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,8 +28,8 @@ class LazyGroup(click.Group):
         """Return a command; import it if it is lazy."""
         if cmd_name not in self.lazy:
             return super().get_command(ctx, cmd_name)
-        module, _, name = self.lazy[cmd_name][0].partition(":")
-        return getattr(importlib.import_module(module), name)
+        command: click.Command = pkgutil.resolve_name(self.lazy[cmd_name][0])
+        return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -13,6 +13,7 @@ from flip_flop.console import echo, is_first_process
 from flip_flop.errors import InputError
 from flip_flop.files import check_output
 from flip_flop.hub import DEMO, check_model_name, check_shard, endpoint_of, is_cached, is_endpoint, is_local_name
+from flip_flop.lazy import from_wing
 from flip_flop.method.settings import Protocol
 from flip_flop.metrics import CalibrationChoice, check_calibration
 from flip_flop.scoring.options import DEFAULT_SCORING, DeviceMap, LoadIn, ScoringOptions, Shard
@@ -191,9 +192,8 @@ class ModelOptions(BaseModelOptions):
         if is_endpoint(self.model):
             if not quiet and is_first_process():
                 echo(f"asking {self.model}", err=True)  # before seconds of imports
-            from flip_flop.scoring.served import EndpointScorer
-
-            return EndpointScorer(self.model, self.tokenizer)
+            served: Scorer = from_wing("EndpointScorer")(self.model, self.tokenizer)
+            return served
         self.announce(quiet=quiet or not is_first_process())
         from flip_flop.scoring.distributed import join_processes
         from flip_flop.scoring.scores import CausalLMScorer

@@ -39,7 +39,6 @@ from flip_flop.scoring.adapters import stored_calibration
 from flip_flop.scoring.models import ModelGiven
 from flip_flop.scoring.scorer import Scored, Scorer
 from flip_flop.scoring.scores import CausalLMScorer, as_scorer
-from flip_flop.scoring.served import EndpointScorer
 from flip_flop.tasks import Data, RenderedSplit, as_split, instances_digest, log_findings, log_label_counts
 
 NUM_TIMED = {True: 16, False: 4}  # instances of a local or served model that an estimate scores
@@ -156,7 +155,7 @@ def ask_again(
     scorer: Scorer, split: RenderedSplit, run: Audit, scoring: ScoringOptions, *, quiet: bool = False
 ) -> Audit:
     """Ask a served model the same questions again. ``repeat_flips`` in the metrics is the flip rate of its answers."""
-    asked: Any = copy.copy(scorer)
+    asked = copy.copy(scorer)
     with tempfile.TemporaryDirectory() as folder:
         asked.store = Path(folder) / "answers"  # instead of the stored answers
         instances, names = split.distinct.instances, run.template_names
@@ -306,8 +305,7 @@ def estimate(scorer: Scorer, split: RenderedSplit, options: ScoringOptions) -> s
     with tempfile.TemporaryDirectory() as folder:
         # The first instance finds the API of a server or warms up a local model.
         for name, timed in (("first", sample[:1]), ("timed", sample)):
-            if isinstance(scorer, EndpointScorer):
-                scorer.store = Path(folder) / name
+            scorer.store = Path(folder) / name
             started = time.perf_counter()
             scored = scorer.checked_scores(timed, options, names=names)
             seconds = time.perf_counter() - started

@@ -3,6 +3,7 @@
 import abc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,7 @@ class Scorer(abc.ABC):
     """A model as a source of scores. A subclass defines ``record`` and ``scores``. The rest has defaults.
 
     Attributes:
+        store: The file of the stored answers of a served model.
         record: The model in ``run.json``.
         adapter: The adapter in ``run.json``.
         allowed_changes: ``("weights",)`` if the adapter was trained on other weights.
@@ -57,6 +59,7 @@ class Scorer(abc.ABC):
     adapter: AdapterRecord | None = None
     allowed_changes: tuple[str, ...] = ()
     is_instruct = False
+    store: Path | None = None
 
     @abc.abstractmethod
     def scores(

@@ -19,6 +19,7 @@ from flip_flop.console import track, warn_once
 from flip_flop.errors import InputError, log
 from flip_flop.files import generator
 from flip_flop.hub import is_endpoint
+from flip_flop.lazy import from_wing
 from flip_flop.metrics import Scores
 from flip_flop.prompts import RenderedInstance
 from flip_flop.record import ModelRecord
@@ -40,7 +41,6 @@ from flip_flop.scoring.packed import (
 )
 from flip_flop.scoring.parts import Parts
 from flip_flop.scoring.scorer import Scored, Scorer
-from flip_flop.scoring.served import EndpointScorer
 from flip_flop.scoring.too_long import refuse_or_skip
 from flip_flop.scoring.trie import shared_beginning
 
@@ -418,6 +418,7 @@ def as_scorer(model: ModelGiven | Scorer, tokenizer: PreTrainedTokenizerBase | N
             )
         return model
     if isinstance(model, str | os.PathLike) and is_endpoint(os.fspath(model)):
-        return EndpointScorer(os.fspath(model), tokenizer)
+        served: Scorer = from_wing("EndpointScorer")(os.fspath(model), tokenizer)
+        return served
     loaded = as_loaded(model, tokenizer)
     return CausalLMScorer(loaded.keep_answers() if isinstance(model, str | os.PathLike) else loaded)

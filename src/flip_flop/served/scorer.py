@@ -1,6 +1,6 @@
 """Served models with an OpenAI-compatible completions endpoint, such as vLLM, SGLang or llama.cpp.
 
-The first question shows which API the server has. :mod:`flip_flop.scoring.served_apis` has one function for each.
+The first question shows which API the server has. :mod:`flip_flop.served.apis` has one function for each.
 """
 
 import contextlib
@@ -12,6 +12,7 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from multiprocessing.pool import ThreadPool
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ from flip_flop.scoring.models import load_tokenizer
 from flip_flop.scoring.open_answers import group_answers
 from flip_flop.scoring.options import DEFAULT_SCORING, ScoringOptions
 from flip_flop.scoring.scorer import Scored, Scorer
-from flip_flop.scoring.served_apis import (
+from flip_flop.served.apis import (
     EXACT,
     RETRIES,
     SECONDS,
@@ -79,7 +80,7 @@ class EndpointScorer(Scorer):
         self.record = ModelRecord(name=endpoint.model, endpoint=endpoint.url)
         has_template = self.tokenizer is not None and bool(self.tokenizer.chat_template)
         self.is_instruct = has_template or bool(INSTRUCT.search(endpoint.model))
-        self.store = user_cache() / "answers" / f"{sha256_json(endpoint)[:16]}.jsonl"
+        self.store: Path = user_cache() / "answers" / f"{sha256_json(endpoint)[:16]}.jsonl"
         self._apis: dict[tuple[str, ...], list[tuple[str, bool]]] = {}  # by options; once found, an API stays the same
 
     def as_read(self, instance: RenderedInstance, options: ScoringOptions) -> RenderedInstance:
