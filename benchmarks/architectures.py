@@ -23,11 +23,11 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from flip_flop import F2CConfig, LoadedModel
 from flip_flop.errors import InputError
 from flip_flop.files import write_json, write_text
+from flip_flop.open_answers.generation import write_tokens
 from flip_flop.reading import AnswerFormat
 from flip_flop.record import ModelRecord
 from flip_flop.scoring import causal_lm
 from flip_flop.scoring.encode import EncodedAnswer, EncodedInstance, num_common
-from flip_flop.scoring.open_answers import write_tokens
 from flip_flop.scoring.options import Backend
 from flip_flop.scoring.packed import answer_states
 from flip_flop.scoring.scores import score_instances

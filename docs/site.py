@@ -61,7 +61,7 @@ METRIC_DEFINITIONS = {
     "token_f1": ["reading.texts.token_f1", "reading.texts.text_key"],
     "unmapped_share": ["reading.numbers.numbers"],
     "distinct_answers": ["reading.texts.text_key", "reading.numbers.numbers"],
-    "answer_length": ["scoring.open_answers.group_answers"],
+    "answer_length": ["open_answers.generation.group_answers"],
 }
 METHOD_DEFINITIONS = {
     "swarm": ["method.others.swarm_loss", "method.others.swarm_teachers"],

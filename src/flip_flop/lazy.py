@@ -19,7 +19,11 @@ def exports(
     return get, lambda: list(module_of)
 
 
-WINGS = {"EndpointScorer": "flip_flop.served.scorer"}
+WINGS = {
+    "EndpointScorer": "flip_flop.served.scorer",
+    "as_choices": "flip_flop.open_answers.generation",
+    "generate": "flip_flop.open_answers.generation",
+}
 
 
 def from_wing(name: str) -> Any:

@@ -14,9 +14,9 @@ from flip_flop.errors import InputError
 from flip_flop.evaluation.predict import write_predictions
 from flip_flop.files import generator
 from flip_flop.metrics import METRICS, summarise
+from flip_flop.open_answers.generation import group_answers
 from flip_flop.prompts import OpenAnswers, RenderedInstance, Template
 from flip_flop.reading import AnswerFormat
-from flip_flop.scoring.open_answers import group_answers
 from flip_flop.tasks import Task, labelled_file, prior_from
 
 TEMPLATES = tuple(Template(name, f"{name}: {{{{ question }}}}", None) for name in ("one", "two", "three"))

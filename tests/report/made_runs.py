@@ -4,10 +4,10 @@ import numpy as np
 
 from flip_flop.evaluation.result import Audit
 from flip_flop.metrics import Scores, summarise
+from flip_flop.open_answers.generation import group_answers
 from flip_flop.prompts import OpenAnswers, RenderedInstance
 from flip_flop.reading import AnswerFormat
 from flip_flop.record import RunRecord
-from flip_flop.scoring.open_answers import group_answers
 
 TEMPLATES = (
     ("plain", "Review: {{ text }}\nIs this review positive?", "No ||| Yes"),

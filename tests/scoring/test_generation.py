@@ -17,11 +17,11 @@ from transformers import (
 )
 
 from flip_flop import audit
+from flip_flop.open_answers.generation import as_choices
 from flip_flop.prompts import Template
 from flip_flop.reading import AnswerFormat
 from flip_flop.scoring import Scored
 from flip_flop.scoring.models import as_loaded
-from flip_flop.scoring.open_answers import as_choices
 from flip_flop.tasks import Task
 from tests.tiny import CONTEXT, GROUPED, byte_bpe, random_model, tiny_model
 

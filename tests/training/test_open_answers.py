@@ -12,9 +12,9 @@ from transformers import GenerationMixin
 
 from flip_flop import F2CTrainer, LoadedModel, audit, load_model, train
 from flip_flop.files import generator
+from flip_flop.open_answers.generation import TEMPERATURE, GumbelNoise, as_choices, generate
 from flip_flop.prompts import Template
 from flip_flop.reading import AnswerFormat
-from flip_flop.scoring.open_answers import TEMPERATURE, GumbelNoise, as_choices, generate
 from flip_flop.scoring.options import ScoringOptions
 from flip_flop.tasks import RowsSource, Task
 from flip_flop.training.config import make_config

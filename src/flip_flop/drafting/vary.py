@@ -15,11 +15,11 @@ from flip_flop.console import track
 from flip_flop.drafting.formats import TemplateParts, apply_format, draw_format
 from flip_flop.errors import InputError
 from flip_flop.files import generator
+from flip_flop.open_answers.generation import RandomKey, batches_of, write_all
 from flip_flop.prompts import SEPARATOR, LintRow, RenderedInstance, Template, lint_templates
 from flip_flop.reading import AnswerFormat
 from flip_flop.scoring import DEFAULT_SCORING
 from flip_flop.scoring.models import LoadedModel
-from flip_flop.scoring.open_answers import RandomKey, batches_of, write_all
 from flip_flop.strict_yaml import read_yaml
 from flip_flop.tasks import Task
 

@@ -27,7 +27,6 @@ from flip_flop.scoring import distributed
 from flip_flop.scoring.causal_lm import TESTED, evaluation_mode, one_at_a_time, require_finite, unwrap
 from flip_flop.scoring.encode import EncodedInstance
 from flip_flop.scoring.models import LoadedModel, ModelGiven, as_loaded
-from flip_flop.scoring.open_answers import generate
 from flip_flop.scoring.options import DEFAULT_SCORING, Backend, ScoringOptions
 from flip_flop.scoring.packed import (
     AnswerStates,
@@ -387,16 +386,17 @@ class CausalLMScorer(Scorer):
         label: str = "scoring",
         quiet: bool = True,
     ) -> Scored:
-        """:func:`~flip_flop.score`, or open answers by :func:`~flip_flop.scoring.open_answers.generate`."""
+        """:func:`~flip_flop.score`, or open answers by :func:`~flip_flop.open_answers.generation.generate`."""
+        compute: Callable[..., Scored] = score
         if instances[0].is_open:
-            return generate(self.loaded, instances, options, names=names, label=label, quiet=quiet, shared=self.shared)
-        if options.by == "generation":
+            compute = from_wing("generate")
+        elif options.by == "generation":
             raise InputError(
                 "E-ENDPOINT",
                 f"{self.record.name} is loaded here, and has probabilities.",
                 "Remove it: it is for a served model without log-probabilities.",
             )
-        return score(self.loaded, instances, options, names=names, label=label, quiet=quiet, shared=self.shared)
+        return compute(self.loaded, instances, options, names=names, label=label, quiet=quiet, shared=self.shared)
 
     def as_read(self, instance: RenderedInstance, options: ScoringOptions) -> RenderedInstance:
         """Return the instance in the tokenizer's chat template, if it is used."""

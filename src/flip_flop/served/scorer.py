@@ -22,12 +22,12 @@ from flip_flop.console import count, echo, today, track
 from flip_flop.errors import InputError
 from flip_flop.files import read_answers, sha256_json, user_cache, utf8, write_answer
 from flip_flop.metrics import Scores
+from flip_flop.open_answers.generation import group_answers
 from flip_flop.prompts import OpenAnswers, RenderedInstance
 from flip_flop.reading import Reader, has_spaces
 from flip_flop.record import ModelRecord
 from flip_flop.scoring.encode import PromptEncoder, refuse_without_template
 from flip_flop.scoring.models import load_tokenizer
-from flip_flop.scoring.open_answers import group_answers
 from flip_flop.scoring.options import DEFAULT_SCORING, ScoringOptions
 from flip_flop.scoring.scorer import Scored, Scorer
 from flip_flop.served.apis import (

@@ -23,6 +23,7 @@ from flip_flop.console import versions
 from flip_flop.errors import InputError, log, look_up, unsupported
 from flip_flop.files import write_text
 from flip_flop.hub import why_unreachable
+from flip_flop.lazy import from_wing
 from flip_flop.method import find_method
 from flip_flop.method.algorithm import find_consensus, split_templates
 from flip_flop.method.others import few_label_terms
@@ -34,7 +35,6 @@ from flip_flop.scoring.adapters import chat_of_training
 from flip_flop.scoring.causal_lm import evaluation_mode, one_at_a_time, require_finite, unwrap
 from flip_flop.scoring.encode import EncodedInstance, PromptEncoder
 from flip_flop.scoring.models import LoadedModel, ModelGiven
-from flip_flop.scoring.open_answers import as_choices, generate
 from flip_flop.scoring.options import ScoringOptions
 from flip_flop.scoring.packed import AnswerStates, answer_states, packed_attention, pass_sizes, training_row_tokens
 from flip_flop.scoring.scorer import Scored
@@ -245,7 +245,7 @@ class F2CTrainer(Trainer):
 
         def answer() -> tuple[tuple[TooLong, ...], list[RenderedInstance]]:
             answered = self._generate(self.loaded, args, rows, f"answers, {split}", args.num_samples)
-            return answered.too_long, as_choices(answered, args.seed, args.num_samples)
+            return answered.too_long, from_wing("as_choices")(answered, args.seed, args.num_samples)
 
         # An answer may take longer to read than its time limit in some of the processes only.
         too_long, answers = distributed.all_results(answer)[0]
@@ -260,7 +260,7 @@ class F2CTrainer(Trainer):
         label: str,
         num_samples: int = 0,
     ) -> Scored:
-        return generate(
+        answered: Scored = from_wing("generate")(
             loaded,
             rows,
             ScoringOptions(
@@ -275,6 +275,7 @@ class F2CTrainer(Trainer):
             sampling=(num_samples, args.seed),
             shared=True,
         )
+        return answered
 
     def validation_answers(self, args: F2CConfig, name: str) -> Scored:
         """Return the model's open answers to a few validation rows."""
