@@ -303,7 +303,9 @@ def group_answers(
             text = ended.strip()
             key = asked.format.key(text, prompt)
             texts.append(text)
-            endings.append(_ending(asked.format, generated, ended, end_token))
+            rest = generated[len(ended) :]
+            stop = next((stop for stop in asked.format.stop if rest.startswith(stop)), end_token)
+            endings.append(None if stop is None else ended[len(ended.rstrip()) :] + stop)
             labels.append(-1 if key is None else label_of.setdefault(key, len(label_of)))
             columns["key"].append(_number(key))
             columns["exact"].append(key in asked.references)
@@ -329,13 +331,6 @@ def group_answers(
     counts = np.zeros(is_given.shape, dtype=np.int64)
     table = Scores.of(rows, scores, counts, answered=arrays)
     return Scored(table, instances=rows, settings={**settings, "num_cut": num_cut})
-
-
-def _ending(form: AnswerFormat, generated: str, ended: str, end_token: str | None) -> str | None:
-    """Return what follows the letters of an answer: white space, and a stop text or the end token. None: it is cut."""
-    space, rest = ended[len(ended.rstrip()) :], generated[len(ended) :]
-    stop = next((stop for stop in form.stop if rest.startswith(stop)), end_token)
-    return None if stop is None else space + stop
 
 
 def as_choices(answered: Scored, seed: int, num_samples: int = 0) -> list[RenderedInstance]:

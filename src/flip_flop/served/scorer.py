@@ -44,6 +44,11 @@ from flip_flop.served.apis import (
     piece_of,
 )
 
+# In order, each with whether the server applies its chat template.
+POSSIBLE_APIS = {
+    "generation": (("generation", False), ("generation", True)),
+    "probability": (("echo", False), ("prompt_logprobs", True), ("top_logprobs", True)),
+}
 MAX_MASS = 1.05  # of all answers of a template together; half precision may round up
 CHECKED = 10  # stored answers to ask again
 EXTRACTED_TOKENS = 1024  # of a text in which ``extract`` finds the label
@@ -161,20 +166,20 @@ class EndpointScorer(Scorer):
 
     def _possible_apis(self, options: ScoringOptions, encoder: PromptEncoder | None) -> list[tuple[str, bool]]:
         """Return the APIs to try in order, each with whether the server applies its chat template."""
-        plain = encoder is not None or options.chat_template != "on"
-        chat = encoder is None and options.chat_template != "off"
-        if options.by == "generation":
-            return [("generation", in_chat) for in_chat, is_possible in ((False, plain), (True, chat)) if is_possible]
-        apis = [("echo", False)] if plain else []
-        apis += [(name, True) for name in ("prompt_logprobs", "top_logprobs") if chat]
-        if options.api != "auto":
-            apis = [pair for pair in apis if pair[0] == options.api]
-            if not apis:
-                raise InputError(
-                    "E-CHAT-TEMPLATE",
-                    f"--api {options.api} does not fit --chat-template {options.chat_template} and --tokenizer.",
-                    "Remove one of them, or see docs/how-to/models.md.",
-                )
+        is_usable = {
+            False: encoder is not None or options.chat_template != "on",
+            True: encoder is None and options.chat_template != "off",
+        }
+        apis = []
+        for name, in_chat in POSSIBLE_APIS[options.by]:
+            if is_usable[in_chat] and options.api in ("auto", name):
+                apis.append((name, in_chat))
+        if not apis:
+            raise InputError(
+                "E-CHAT-TEMPLATE",
+                f"--api {options.api} does not fit --chat-template {options.chat_template} and --tokenizer.",
+                "Remove one of them, or see docs/how-to/models.md.",
+            )
         return apis
 
     def _check_mass(self, read: Sequence[RenderedInstance], scores: Scores, names: Sequence[str]) -> None:
@@ -256,14 +261,18 @@ class EndpointScorer(Scorer):
 
 
 def _meaning(question: Question, answer: Answer) -> Any:
-    """Return scores in nats, or a label index, or None if the text does not match a label."""
+    """Return scores in nats, or the beginning of an open answer. A label that was written has the score 0."""
     if "top" in answer:
         return first_token_scores(answer["top"], question.choices, question.place)
     if "score" in answer:
         return [answer["score"]]
     if not question.choices:  # long texts may end in another way
         return answer["text"][:SAME_LETTERS]
-    return Reader("label", question.extract, question.choices).read(answer["text"], question.prompt).answer
+    scores = [-math.inf] * len(question.choices)
+    label = Reader("label", question.extract, question.choices).read(answer["text"], question.prompt).answer
+    if isinstance(label, int):
+        scores[label] = 0.0
+    return scores
 
 
 def _is_same(question: Question, one: Answer, other: Answer) -> bool:
@@ -276,25 +285,20 @@ def _scores_of(
 ) -> Scored:
     """Return the scores of instances from the answers to their questions."""
     shape = (len(read), len(read[0].choices), len(read[0].choices[0]))
-    if settings["by"] == "generation":
-        if read[0].is_open:
-            ended = ((answer["text"], None if answer.get("cut") else "") for answer in answers)
-            return group_answers(read, ended, settings)
+    is_written = settings["by"] == "generation"
+    if read[0].is_open:
+        ended = ((answer["text"], None if answer.get("cut") else "") for answer in answers)
+        return group_answers(read, ended, settings)
+    if is_written:
         texts = np.array([answer["text"] for answer in answers], dtype=object).reshape(shape[:2]).tolist()
         read = [
             replace(instance, open=replace(instance.open or OpenAnswers(), texts=tuple(written)))
             for instance, written in zip(read, texts, strict=True)
         ]
-    meanings = [_meaning(question, answer) for question, answer in zip(questions, answers, strict=True)]
-    if settings["by"] == "generation":
-        is_given = np.array(meanings, dtype=object)[:, None] == np.arange(shape[2])
-        scores, counts = np.where(is_given, 0.0, -np.inf), np.zeros(shape, dtype=np.int64)
-    else:
-        scores = np.array(meanings)
-        counts = np.array([answer.get("tokens", 1) for answer in answers], dtype=np.int64)
-        counts = np.broadcast_to(counts.reshape(*shape[:2], -1), shape)
-    table = Scores.of(read, scores.astype(np.float32).reshape(shape), counts)
-    return Scored(table, instances=read, settings=settings)
+    scores = np.array(list(map(_meaning, questions, answers)), dtype=np.float32).reshape(shape)
+    counts = np.array([answer.get("tokens", int(not is_written)) for answer in answers], dtype=np.int64)
+    counts = np.broadcast_to(counts.reshape(*shape[:2], -1), shape)
+    return Scored(Scores.of(read, scores, counts), instances=read, settings=settings)
 
 
 def _place(instance: RenderedInstance, template: int, names: Sequence[str]) -> str:

@@ -241,9 +241,8 @@ class Task:
                 row=rows.location(rows.rows[index]),
             )
             num_labels = num_labels or len(instance.choices[0])
-            is_written = self.answer is not None or self.extract is not None
-            answers = OpenAnswers(self.answer, self.extract, references[index]) if is_written else None
-            instances.append(replace(instance, chat=self.chat, open=answers))
+            answers = OpenAnswers(self.answer, self.extract, references[index])
+            instances.append(replace(instance, chat=self.chat, open=answers if self.answer or self.extract else None))
         return RenderedSplit(self, split, replace(rows, ids=ids), instances)
 
     def instances(
