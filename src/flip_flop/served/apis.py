@@ -287,10 +287,6 @@ class Server:
         if self.is_asked and int(request.headers.get("x-stainless-retry-count", 0)) >= 2:
             warn_once(f"{self}: requests fail; retrying for about a minute")
 
-    def too_slow(self, seconds: float, place: str = "") -> UnreachableError:
-        """Return the error of a server that has not answered in time, at this place of the data."""
-        return UnreachableError("E-ENDPOINT-ANSWER", f"{place}{self} sent no reply in {seconds:g} seconds.")
-
     def complete(self, **arguments: Any) -> Completion:
         """Return a completion at temperature 0. Some servers have chat completions at every address."""
         reply = self._request("/completions", arguments)

@@ -257,7 +257,8 @@ class EndpointScorer(Scorer):
             try:
                 yield replies.next(self.server.seconds)
             except multiprocessing.TimeoutError:
-                raise self.server.too_slow(self.server.seconds, f"{question.place}: ") from None
+                message = f"{question.place}: {self.server} sent no reply in {self.server.seconds:g} seconds."
+                raise UnreachableError("E-ENDPOINT-ANSWER", message) from None
 
 
 def _meaning(question: Question, answer: Answer) -> Any:
