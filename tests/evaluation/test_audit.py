@@ -260,6 +260,10 @@ def test_a_table_of_rendered_rows_may_lack_labels(untyped, loaded):
         ([ROW, ROW], "E-DATA-ROWS"),
         ([ROW | {"label": 3}], "E-DATA-ROWS"),
         ([], "E-DATA-ROWS"),
+        (
+            [*(ROW | {"id": number} for number in range(101)), ROW | {"id": "late", "prompts": ["a\ud800"] * 4}],
+            r"E-TPL-SYNTAX: row 'late', line 1, column 2: .* is half of a character",
+        ),
     ],
 )
 def test_unsupported_rows_are_rejected(untyped, loaded, rows, words):

@@ -2,6 +2,7 @@
 
 import contextlib
 import gzip
+import itertools
 import json
 import os
 import shlex
@@ -26,6 +27,7 @@ from flip_flop.prompts import (
     lines_of,
     lint_templates,
 )
+from flip_flop.prompts.sandbox import check_characters
 from flip_flop.reading import AnswerFormat
 from flip_flop.strict_yaml import StrictModel, read_yaml, validate
 from flip_flop.tasks.readers import READABLE, label_text, label_words
@@ -467,12 +469,15 @@ def render_rows(rows: RenderedRows) -> list[RenderedInstance]:
     """Return rows as instances of one shape: V templates with L labels each.
 
     Raises:
-        InputError: ``E-DATA-ROWS``.
+        InputError: ``E-DATA-ROWS``; ``E-TPL-SYNTAX`` for half of a character.
     """
     if not isinstance(rows, Iterable) or isinstance(rows, str):
         raise InputError("E-DATA-ROWS", f"The rows are of type {type(rows).__name__}.", _ROWS)
     source: Any = as_source(rows)  # a table of pandas as dicts
     instances = [_render_row(row, number) for number, row in enumerate(source.fields)]
+    for instance in instances:
+        for text in (*instance.prompts, *itertools.chain(*instance.choices)):
+            check_characters(text, f"row {instance.id!r}")
     shapes = sorted({tuple(map(len, instance.choices)) for instance in instances})
     numbers = {number for shape in shapes for number in shape}
     if len(shapes) > 1 or len(numbers) > 1 or numbers & {0, 1}:
