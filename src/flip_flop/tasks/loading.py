@@ -524,9 +524,6 @@ def _is_list_of(kind: Any, value: Any) -> bool:
     return isinstance(value, _LIST) and len(value) > 0 and all(isinstance(item, kind) for item in value)
 
 
-UNUSED = {"answer": None, "endings": (), "extract": None, "references": (), "written": ()}  # keys of the rows' digest
-
-
 def _split_of_rows(rows: RenderedRows) -> RenderedSplit:
     """Return rendered rows as the test split of a task whose templates are numbered."""
     instances = render_rows(rows)
@@ -536,7 +533,6 @@ def _split_of_rows(rows: RenderedRows) -> RenderedSplit:
     fields = [dict(vars(instance)) for instance in instances]
     for row in fields:
         del row["chat"], row["open"]
-        row |= UNUSED
     source = replace(RowsSource(fields, "rows").load(), ids=ids)
     templates = []
     for number in range(len(instances[0].prompts)):
