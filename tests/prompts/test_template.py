@@ -167,6 +167,10 @@ def test_the_digest_changes_with_every_part_and_with_the_order():
     ]
     assert len({template.digest() for template in [PLAIN, *changed]}) == 4
     assert TemplateSet((PLAIN, TERSE)).digest() != TemplateSet((TERSE, PLAIN)).digest()
+    texts = (PLAIN.name, PLAIN.jinja, PLAIN.answer_choices)
+    asked = Template(*texts, levels={"wording": "ask"})
+    assert asked.digest() == PLAIN.digest()
+    assert len({asked, PLAIN, Template(*texts)}) == 2
 
 
 def test_lists_and_generators_are_the_same_as_tuples():
