@@ -65,7 +65,7 @@ class EncodedInstance:
 
     Attributes:
         answers: ``[templates][labels]``.
-        label: The index of the gold label, if known. Evaluation and logs read it, losses do not.
+        label: The index of the gold label, if known. Evaluation, logs and the losses that use labels read it.
         votes: The label that each template has written, if answers were generated. -1: the answer cannot be read.
     """
 

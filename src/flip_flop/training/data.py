@@ -45,7 +45,7 @@ MANY_PASSES = 25
 
 @dataclass(frozen=True)
 class TrainingData:
-    """The unlabelled training rows, the validation split, and inputs without content for contextual calibration."""
+    """The training rows, the validation split, and inputs without content for contextual calibration."""
 
     train: list[RenderedInstance]
     validation: list[RenderedInstance]

@@ -364,7 +364,7 @@ class F2CTrainer(Trainer):
         return_outputs: bool = False,
         num_items_in_batch: int | Tensor | None = None,
     ) -> Float[Tensor, ""]:
-        """The mean loss over all instances of the optimizer step, skipped ones included (Eq. 7)."""
+        """These instances' share of the mean loss of the optimizer step, which counts skipped instances (Eq. 7)."""
         assert not return_outputs, "evaluation does not call compute_loss"
         encoded: list[EncodedInstance] = inputs["instances"]
         states = answer_states(model, encoded, backend=self.backend, batch_tokens=self.args.batch_tokens)
