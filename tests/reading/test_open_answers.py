@@ -66,12 +66,12 @@ texts = st.one_of(st.text(), st.lists(st.sampled_from(PIECES), max_size=12).map(
 def test_key_is_its_own_key_so_that_equal_keys_are_classes_of_answers(text):
     for form in (TEXT, NUMBER):
         key = form.key(text)
-        assert key is None or (key and form.key(key) == form.reference_key(key) == key)
+        assert key is None or (key and form.key(key) == form.reader.reference(key).answer == key)
 
 
 @given(st.decimals(allow_nan=False, allow_infinity=False, places=3, min_value=-(10**12), max_value=10**12))
 def test_equal_numbers_have_equal_keys(number):
-    assert NUMBER.key(f"so {number}.") == NUMBER.key(f"{number:,}00") == NUMBER.reference_key(str(number))
+    assert NUMBER.key(f"so {number}.") == NUMBER.key(f"{number:,}00") == NUMBER.reader.reference(str(number)).answer
     assert NUMBER.key(str(number + 1)) != NUMBER.key(str(number))
 
 
@@ -195,7 +195,11 @@ def test_a_text_without_an_expression_has_no_key(text):
      ("yes", None), ("1 000", "1000"), ("−5", "-5"), ("[1,2]", "Interval(1, 2)")],
 )  # fmt: skip
 def test_references_and_extracted_answers_are_expressions_without_dollars(text, key):
-    assert LATEX.reference_key(text) == AnswerFormat("latex", "after ANSWER:").key(f"1 or 2. ANSWER: {text}") == key
+    assert (
+        LATEX.reader.reference(text).answer
+        == AnswerFormat("latex", "after ANSWER:").key(f"1 or 2. ANSWER: {text}")
+        == key
+    )
 
 
 @pytest.fixture

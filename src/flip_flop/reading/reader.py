@@ -108,11 +108,8 @@ class AnswerFormat:
 
     def key(self, text: str, prompt: str = "") -> str | None:
         """Return the key of a generated text. Equal keys are equal answers. None: the answer cannot be read."""
-        return _key(self.reader.read(self.before_stop(text, prompt), prompt))
-
-    def reference_key(self, text: str) -> str | None:
-        """Return the key of a right answer, as :meth:`Reader.reference` reads it."""
-        return _key(self.reader.reference(text))
+        answer = self.reader.read(self.before_stop(text, prompt), prompt).answer
+        return None if answer is None else str(answer)
 
 
 @dataclass(frozen=True)
@@ -129,10 +126,6 @@ class Read:
     answer: int | str | None = None
     unread: str | None = None
     how: str | None = None
-
-
-def _key(read: Read) -> str | None:
-    return None if read.answer is None else str(read.answer)
 
 
 @dataclass(frozen=True)

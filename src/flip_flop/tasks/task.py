@@ -321,21 +321,21 @@ class Task:
         references, words = [], set[str]()
         for row in rows.rows:
             values = right_answers(row.fields.get(self.label_field))
-            nested = [item for item in values if isinstance(item, Mapping | list | tuple | set | np.ndarray)]
+            nested = {str(item) for item in values if isinstance(item, Mapping | list | tuple | set | np.ndarray)}
             texts = [label_text(item, label_words((), self.answer)) for item in values]
-            keys = {text: self.answer.reference_key(text) for text in texts if text}
-            words |= keys.keys() & MISSING
-            keys |= dict.fromkeys(map(str, nested))
-            if None in keys.values():
-                unread = next(text for text, key in keys.items() if key is None)
-                why = self.answer.reader.reference(unread).unread
-                raise InputError(
-                    "E-LABEL",
-                    f"{rows.location(row)}: {self.label_field!r} is {unread[-MAX_SHOWN:]!r}, which is not a "
-                    f"{self.answer.kind}: {why}.",
-                    "Correct the row, leave the cell empty, or name the part with the answer in `extract`.",
-                )
-            references.append(tuple(dict.fromkeys(key for key in keys.values() if key is not None)))
+            keys = dict[str, None]()
+            for text in filter(None, dict.fromkeys([*texts, *nested])):
+                read = self.answer.reader.reference(text)
+                if read.answer is None or text in nested:
+                    raise InputError(
+                        "E-LABEL",
+                        f"{rows.location(row)}: {self.label_field!r} is {text[-MAX_SHOWN:]!r}, which is not a "
+                        f"{self.answer.kind}: {read.unread}.",
+                        "Correct the row, leave the cell empty, or name the part with the answer in `extract`.",
+                    )
+                keys[str(read.answer)] = None
+            words |= MISSING.intersection(texts) - {""}
+            references.append(tuple(keys))
         if words:
             shown = ", ".join(map(repr, sorted(words)))
             log.info("%s: %s in %r: right answers. Leave other cells empty", rows.source, shown, self.label_field)
