@@ -1,4 +1,4 @@
-"""Names that are imported on first use: those of packages, and those of wings, which the core does not import."""
+"""Names that are imported on first use. The core imports no wing in another way."""
 
 import pkgutil
 from collections.abc import Callable, Mapping

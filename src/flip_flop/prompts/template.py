@@ -277,8 +277,8 @@ class OpenAnswers:
     """Answers of one instance that a model writes.
 
     Attributes:
-        format: How answers without answer choices are read. None: each answer is one of the choices.
-        extract: Where a text has its answer choice, as in :class:`~flip_flop.reading.AnswerFormat`.
+        format: The format of answers without answer choices. None: each answer is one of the choices.
+        extract: The part of a text that has its answer choice, as in :class:`~flip_flop.reading.AnswerFormat`.
         references: The keys of right answers.
         texts: The generated answer under each template. Empty before the model has written them.
         endings: What ended each answer, with the white space before it. None: it is cut at ``max_tokens``.

@@ -143,18 +143,21 @@ class EndpointScorer(Scorer):
         else:  # the reason that mentions log-probabilities says most
             raise next((error for error in failures if error.code == "E-ENDPOINT-LOGPROBS"), failures[-1])
         self._apis[key] = [(api, in_chat)]
+        first = instances[0]
+        num_merged = sum(answer.get("merged", False) for answer in answers)
         settings = {
-            "delimiter": "" if in_chat else _delimiter(instances[0], encoder, instances[0].prompts[0]),
+            "delimiter": "" if in_chat else _delimiter(first, encoder, first.prompts[0]),
             "chat_template": in_chat or bool(encoder and encoder.uses_chat_template),
             "prompt_date": encoder and encoder.date,
             "backend": "openai",
             "by": options.by,
             "api": api,
             "exact": api in EXACT,
-            "boundary_merged": sum(answer.get("merged", False) for answer in answers),
+            "boundary_merged": num_merged,
             **totals,
-            **({"adapted": self.server.adapted} if self.server.adapted else {}),
         }
+        if self.server.adapted:
+            settings["adapted"] = self.server.adapted
         scored = _scores_of(read, questions, answers, settings)
         if api in EXACT:
             self._check_mass(read, scored.scores, names)
@@ -243,7 +246,8 @@ class EndpointScorer(Scorer):
                 f"{self.server} does not answer as before: its weights have changed.",
                 f"Remove {self.store} to ask all again.",
             )
-        read, written = (sum(answer[name] for answer in asked) for name in ("read", "written"))
+        read = sum(answer["read"] for answer in asked)
+        written = sum(answer["written"] for answer in asked)
         if not quiet:
             tokens = f"{count(read, 'token')} read, {written:,} written"
             echo(f"{count(len(asked), 'answer')} asked, {tokens}; {len(stored):,} kept", err=True)
