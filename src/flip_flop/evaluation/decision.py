@@ -42,11 +42,11 @@ class Decision:
 
     Attributes:
         sentences: The template to use or why there is none, the majority vote, and what to fix first.
-        template: The template to use, or ``None``.
+        template: The template to use, or ``None``: the best, or one that is tied with it.
         is_calibrated: Whether to use its calibrated scores (``predict --calibrate``).
         macro_f1: Of the template, on the labelled instances.
         interval: The 95% interval of ``macro_f1``. It accounts for the choice among all templates.
-        close: The other candidates that are not clearly worse, as (template, is_calibrated), best first.
+        close: The other candidates that are not clearly worse than the best, as (template, is_calibrated), best first.
     """
 
     sentences: tuple[str, ...]
@@ -118,8 +118,9 @@ def _choose(run: AuditValues, forms: Sequence[AuditValues]) -> Decision:
     """Choose from the templates of these forms of a run, raw and calibrated, by macro-F1.
 
     No template is chosen from fewer than 50 labelled instances, no constant template, and none whose macro-F1 is not
-    clearly above that of answers that ignore the input. All intervals hold together, because the instances that
-    compare the candidates also choose among them.
+    clearly above that of answers that ignore the input. Of those that are not clearly worse than the best, the first
+    template is chosen, which may be a prompt of the user, or else a raw form, or else a short prompt. All intervals
+    hold together, because the instances that compare the candidates also choose among them.
     """
     if run.data.answered:
         return _decide_open(run)
@@ -143,36 +144,46 @@ def _choose(run: AuditValues, forms: Sequence[AuditValues]) -> Decision:
     if ranking.faults[best] == "constant":
         which = "every one is constant" if len(templates) > 1 else "it is constant"
         return Decision((f"None of these templates works: {which}.{hint}",))
-    metric, single = METRICS["macro_f1"], candidates.labelled.single(best)
-    value, chance = float(ranking.values[best]), chance_f1(single)
-    interval = bootstrap_interval(metric.statistic, single, confidence=1 - 0.05 / len(names))
-    what = f"95% interval for the best of {len(names)}" if len(names) > 1 else "95% interval"
+    metric, chance = METRICS["macro_f1"], chance_f1(candidates.labelled)
+    ends = {index: difference[2] for index, difference in enumerate(ranking.differences) if difference}
+    tied = [best, *(index for index in others if ranking.faults[index] is None and ends[index] >= 0)]
+    tokens = run.metrics.get("prompt_tokens_per_template") or dict.fromkeys(templates, 0)
+    ranks = [(name != templates[0], is_calibrated, tokens[name]) for name, is_calibrated in names]
+    for used in (min(tied, key=ranks.__getitem__), best):
+        single = candidates.labelled.single(used)
+        interval = bootstrap_interval(metric.statistic, single, confidence=1 - 0.05 / len(names))
+        if interval[0] > chance:
+            break
+    value = float(ranking.values[used])
+    what = f"95% interval for the choice among {len(names)}" if len(names) > 1 else "95% interval"
     numbers = f"macro-F1 {percent(value)} ({what}: {percent_interval(interval)}), chance {percent(chance)}"
     if interval[0] <= chance:
         words = "None of these templates is clearly above chance: the best,"
         return Decision((f"{words} {_form(*names[best])}, has {numbers}.{hint}",))
-    ends = {index: difference[2] for index, difference in enumerate(ranking.differences) if difference}
-    close = tuple(names[index] for index in others if ranking.faults[index] is None and ends[index] >= 0)
+    close = tuple(names[index] for index in tied if index != used)
     how = ""
-    if names[best][1] and run.calibrated:
+    if names[used][1] and run.calibrated:
         options = calibrate_options(run)
         how = f" (predict {options}{'' if '--label-prior' in options else ', which needs no labels'})"
-    sentences = [f"Use {_form(*names[best])}{how}: {numbers}, on {count(number, 'labelled row')}."]
-    mass = (run.metrics.get("own_label_mass_per_template") or {}).get(names[best][0], 1.0)
+    sentences = [f"Use {_form(*names[used])}{how}: {numbers}, on {count(number, 'labelled row')}."]
+    mass = (run.metrics.get("own_label_mass_per_template") or {}).get(names[used][0], 1.0)
     if mass < LOW_MASS:
         said = f"its label words have {percent(mass)} % of the probability"
         sentences.append(f"Score its labels, as predict does, instead of generating text: {said}.")
-    if close:
+    if used != best:
+        worse = f"It is not clearly worse than the best, {_form(*names[best])} ({percent(float(ranking.values[best]))})"
+        sentences.append(f"{worse}. Ties go to the first template, then to raw scores, then to short prompts.")
+    elif close:
         worse = f"{len(close)} of the {len(others)} other forms" if len(close) < len(others) else "any other form"
         sentences.append(f"It is not clearly better than {worse}: {_listed([_form(*name) for name in close])}.")
     if len(templates) > 1:
-        kind = "calibrated vote" if names[best][1] or "offsets" in run.metrics else "vote"
-        voted = (forms[-1] if names[best][1] else run).data.labelled.voted
+        kind = "calibrated vote" if names[used][1] or "offsets" in run.metrics else "vote"
+        voted = (forms[-1] if names[used][1] else run).data.labelled.voted
         vote, gain = metric.value(voted) or 0.0, point_interval(metric.change_interval(single, voted))
         what = f"{percent(vote)} ({points(vote - value)}, 95% interval: {gain})"
         sentences.append(f"The {kind} over {len(templates)} templates, {len(templates)} passes per answer, has {what}.")
-    sentences += _fixes(run, ranking, used=names[best][0], is_raw=is_raw)
-    return Decision(tuple(sentences), *names[best], value, interval, close)
+    sentences += _fixes(run, ranking, used=names[used][0], is_raw=is_raw)
+    return Decision(tuple(sentences), *names[used], value, interval, close)
 
 
 def calibrate_options(run: AuditValues) -> str:
