@@ -93,7 +93,7 @@ def test_a_column_of_any_name_is_printed(name, flip_flop, folder):
     result = flip_flop("init", "a.csv")
     assert (result.code, result.err) == (0, "")
     task = load_task("task.yaml")
-    found = [each for split in ("train", "test") for each in task.instances(split)]
+    found = [each for each in task.instances("test")]
     assert sum(all(text(n) in prompt for prompt in each.prompts) for n in range(40) for each in found) == 40
     assert flip_flop("templates", "lint", "task.yaml").out.startswith("task.yaml: 4 templates, 40 rows, 0 errors, 0 w")
     varied = flip_flop("templates", "vary", "task.yaml", "--number", "8", "--out", "more.yaml")
@@ -195,7 +195,7 @@ def test_a_column_that_names_every_row_is_proposed_as_id_field(name, ids, expect
     assert (note in result.err) == (ids[0] == ids[1])
     task = load_task("task.yaml")
     assert task.id_field == (name if expected else None)
-    found = {each.id for part in ("train", "test") for each in task.instances(part)}
+    found = {each.id for each in task.instances("test")}
     assert (found == {str(each) for each in ids}) == expected
 
 
@@ -237,7 +237,7 @@ def test_label_names_encoding_and_delimiter_are_written_into_the_task_and_hold_f
     assert flip_flop("init", "a.csv", *topics, "--encoding", "cp1252").code == 0
     written = yaml.safe_load((folder / "task.yaml").read_text())
     file = {"path": "a.csv", "delimiter": ";", "encoding": "cp1252"}
-    assert written["data"]["test"] == file | {"part": "test", "by": ["text"]}
+    assert written["data"]["test"] == file
     assert written["label_names"] == ["rooms", "food"]
     predict = ("predict", "--model", "demo", "--task", "task.yaml", "--input", "a.csv", "--out", "b.jsonl")
     assert flip_flop(*predict).code == 0
@@ -471,7 +471,7 @@ def test_a_label_may_have_the_name_of_its_column(flip_flop, folder):
 
 
 def test_a_divided_file_of_questions_has_validation_rows_for_a_comparison(flip_flop, folder):
-    rows = [{"question": f"{number} + 1?", "answer": number + 1} for number in range(40)]
+    rows = [{"question": f"{number} + 1?", "answer": number + 1} for number in range(120)]
     (folder / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert flip_flop("init", "a.jsonl", "--kind", "open").code == 0
     assert "is held out, on which the adapter is compared with the base.\n" in drafted(folder)
@@ -490,18 +490,21 @@ def test_every_entry_of_the_library_is_tried_by_a_file_above():
 
 def test_training_rows_are_not_audited(flip_flop, folder):
     reviews = functools.partial(csv, "review,verdict", "$text,$verdict", verdict=["positive", "negative"])
-    (folder / "a.csv").write_text(reviews(count=60))
+    (folder / "a.csv").write_text(reviews(count=100))
     flip_flop("init", "a.csv")
     task = load_task("task.yaml")
     parts = {part: {each.prompts for each in task.instances(part)} for part in ("train", "test")}
     assert not parts["train"] & parts["test"]
-    assert len(parts["train"] | parts["test"]) == 60
+    assert len(parts["train"] | parts["test"]) == 100
     assert task.rows("test").provenance["part"] == "test"
-    (folder / "a.csv").write_text(reviews(count=80))
+    (folder / "a.csv").write_text(reviews(count=120))
     assert {each.prompts for each in load_task("task.yaml").instances("test")} >= parts["test"]
-    (folder / "a.csv").write_text(reviews(count=8))  # too few to be divided
-    flip_flop("init", "a.csv", "--overwrite")
+    (folder / "a.csv").write_text(reviews(count=99))
+    result = flip_flop("init", "a.csv", "--overwrite")
+    assert "  rows    test: all 99, too few to divide; train needs its own file\n" in result.out
+    assert "# All rows are for testing. To train, name a file of other rows" in drafted(folder)
     assert list(load_task("task.yaml").data) == ["test"]
+    assert len(load_task("task.yaml").instances("test")) == 99
 
 
 @pytest.mark.parametrize("arguments", [("--labels", "shipping,refund,login"), ("--labels", "a,b", "--label", "none")])
@@ -592,16 +595,16 @@ def test_unlabelled_rows_of_a_file_are_for_training(values, labels, flip_flop, f
 
 def test_a_missing_word_is_a_label_if_it_is_named(flip_flop, folder):
     words = ("None", "Mild", "Severe", "NA")
-    (folder / "a.csv").write_text(csv("text,pain", "$text,$pain", count=60, pain=words))
+    (folder / "a.csv").write_text(csv("text,pain", "$text,$pain", count=200, pain=words))
     shown = flip_flop("init", "a.csv").out
     assert "  labels  pain: Mild, Severe (NA, None: unlabelled unless --labels has them)\n" in shown
     shown = flip_flop("init", "a.csv", "--labels", "None,Mild,Severe", "--overwrite").out
     assert "  labels  pain: None, Mild, Severe (NA: unlabelled unless --labels has them)\n" in shown
-    assert "(15 unlabelled)" in shown
+    assert "(50 unlabelled)" in shown
     task = load_task("task.yaml")
     assert task.labels == words[:3]
     gold = [*task.render("train").gold.tolist(), *task.render("test").gold.tolist()]
-    assert [gold.count(label) for label in (0, 1, 2, -1)] == [15] * 4
+    assert [gold.count(label) for label in (0, 1, 2, -1)] == [50] * 4
 
 
 def drafted(folder):

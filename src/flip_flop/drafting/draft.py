@@ -52,6 +52,7 @@ from flip_flop.tasks import (
 NUM_TEMPLATES = 4  # of a drafted task
 LINTED_ROWS = 1000
 MIN_ROWS_TO_DIVIDE = 20
+MIN_LABELLED_TO_DIVIDE = 100  # a decision needs 50 for testing
 _REASONING = r".*(?:####|\\boxed\{|answer(?::| is:?))\s*"  # before a right answer, as in GSM8K and MATH
 _FINAL = re.compile(rf"(?is){_REASONING}(.+)")
 
@@ -64,8 +65,9 @@ class Draft:
         labels: The values of the label column, in the order of the answers. ``words`` has their meanings.
         language: The language of the templates, and whether that of the labels is known. Empty for a prompt.
         form: ``delimiter`` and ``encoding`` of the file, if they are not a comma and UTF-8.
-        parts: The numbers of rows and of rows with a blank label in each part of the file. Empty if the file is too
-            small to be divided.
+        parts: The numbers of rows and of rows with a blank label in each part of the file. Empty if all rows are for
+            testing, because the file is too small to be divided.
+        num_rows: The number of rows.
         findings: The warnings of lint.
         answer: The format of open answers.
     """
@@ -78,6 +80,7 @@ class Draft:
     templates: tuple[Template, ...]
     language: str
     parts: dict[str, tuple[int, int]]
+    num_rows: int
     form: dict[str, str]
     findings: tuple[Finding, ...] = field(repr=False)
     answer: AnswerFormat | None = None
@@ -219,16 +222,29 @@ def draft_task(
     parts = _count_parts(rows, columns, label_words(values, answer))
     form = {key: rows.provenance[key] for key in ("delimiter", "encoding") if key in rows.provenance}
     return Draft(
-        Path(rows.source), kind, columns, values, words, tuple(templates), language, parts, form, findings, answer
+        Path(rows.source),
+        kind,
+        columns,
+        values,
+        words,
+        tuple(templates),
+        language,
+        parts,
+        len(rows),
+        form,
+        findings,
+        answer,
     )
 
 
 def _count_parts(rows: Rows, columns: Columns, labels: Collection[object]) -> dict[str, tuple[int, int]]:
-    """Count the rows and the blank labels of each part, unless the file is too small to be divided."""
+    """Count the rows and the blank labels of each part, unless the labelled rows are too few to be divided."""
     if len(rows) < MIN_ROWS_TO_DIVIDE:
         return {}
     fields = [row.fields for row in rows.rows]
     counts = Counter(parts_of(fields, (*columns.texts, *columns.options), columns.label, labels))
+    if counts["train", False] and counts["train", False] + counts["test", False] < MIN_LABELLED_TO_DIVIDE:
+        return {}
     return {part: (counts[part, False] + counts[part, True], counts[part, True]) for part in PARTS}
 
 
