@@ -93,7 +93,7 @@ def test_a_column_of_any_name_is_printed(name, flip_flop, folder):
     result = flip_flop("init", "a.csv")
     assert (result.code, result.err) == (0, "")
     task = load_task("task.yaml")
-    found = [each for each in task.instances("test")]
+    found = list(task.instances("test"))
     assert sum(all(text(n) in prompt for prompt in each.prompts) for n in range(40) for each in found) == 40
     assert flip_flop("templates", "lint", "task.yaml").out.startswith("task.yaml: 4 templates, 40 rows, 0 errors, 0 w")
     varied = flip_flop("templates", "vary", "task.yaml", "--number", "8", "--out", "more.yaml")
@@ -164,12 +164,24 @@ def test_a_prompt_is_the_first_template_and_the_others_are_its_formats(prompt, e
     assert len(set(task.render("test").instances[0].prompts)) == 4
 
 
+def test_layouts_of_a_prompt_keep_its_punctuation(flip_flop, folder):
+    (folder / "a.csv").write_text(MOODS)
+    prompts = set()
+    for number in range(20):
+        (folder / "mood.txt").write_text(f"Reply with yes or no only.\nMoods: yes, no\nText {number}: {{text}}\nMood:")
+        assert flip_flop("init", "a.csv", "--prompt", "mood.txt", "--overwrite").code == 0
+        prompts |= {template.jinja for template in load_task("task.yaml").templates[1:]}
+    assert len(prompts) == 60
+    assert {re.sub(r"[\w\s{}]", "", prompt) for prompt in prompts} == {".:,::"}
+
+
 def test_a_prompt_without_other_formats_says_so(flip_flop, folder):
     (folder / "a.csv").write_text(MOODS)
     (folder / "mood.txt").write_text("{text}")
     shown = flip_flop("init", "a.csv", "--prompt", "mood.txt").out
     assert "prompt mood.txt, 1 template, 0 warnings of lint\n" in shown
-    assert "\nThe prompt has no more formats. For paraphrases, use `flip-flop templates vary --paraphraser" in shown
+    hint = "The other templates are layouts of the prompt, which has no more. For paraphrases, use `flip-flop templates"
+    assert f"\n{hint} vary --paraphraser MODEL`.\n" in shown
 
 
 NUMBERS = range(24)
@@ -318,6 +330,37 @@ def test_a_judge_gets_wordings_and_for_pairs_both_orders(case, flip_flop, folder
             assert given.index("rain") < given.index("snow")
             assert swapped.index("snow") < swapped.index("rain")
     assert flip_flop("templates", "lint", "task.yaml").out.splitlines()[0].endswith("0 errors, 0 warnings")
+
+
+RUBRICS = read_cases("drafting/rubrics.yaml")
+
+
+@pytest.mark.parametrize("case", RUBRICS.values(), ids=RUBRICS)
+def test_a_rubric_of_a_judge_is_first_and_gets_both_orders_of_a_pair(case, flip_flop, folder):
+    (folder / "a.csv").write_text(content_of(case))
+    (folder / "rubric.txt").write_text(case["prompt"])
+    result = flip_flop("init", "a.csv", "--kind", "judge", "--prompt", "rubric.txt", *options_of(case))
+    assert (result.code, result.err) == (0, "")
+    assert result.out.startswith("task.yaml: judge, 4 templates, 0 warnings of lint\n")
+    task = load_task("task.yaml")
+    assert list(task.labels) == case["labels"]
+    first, second = task.templates[:2]
+    assert first.name == "rubric"
+    assert [first.answer_choices, second.answer_choices] == case["answers"]
+    prompts = task.instances("test")[0].prompts
+    assert list(prompts[: len(case["prompts"])]) == case["prompts"]
+    is_pair = len(case["prompts"]) == 2
+    by_content = audit(Judge(lambda prompt: int(prompt.find("snow") < prompt.find("rain"))), task, quiet=True)
+    assert by_content.value("order_flips") == (1.0 if is_pair else None)
+
+
+@pytest.mark.parametrize("options", ["--text question --text body", "--kind topic", "--question Why?"])
+def test_what_a_prompt_says_is_not_given_twice(options, flip_flop, folder):
+    (folder / "a.csv").write_text(MOODS)
+    (folder / "mood.txt").write_text("{text}")
+    one_line(flip_flop("init", "a.csv", "--prompt", "mood.txt", *shlex.split(options)), "E-INIT", "unless it is judge")
+    judge = flip_flop("init", "a.csv", "--prompt", "mood.txt", "--kind", "judge", "--text", "from")
+    one_line(judge, "E-INIT", "mood.txt does not print 'from'")
 
 
 def init_judge(name, flip_flop, folder):
@@ -501,7 +544,7 @@ def test_training_rows_are_not_audited(flip_flop, folder):
     assert {each.prompts for each in load_task("task.yaml").instances("test")} >= parts["test"]
     (folder / "a.csv").write_text(reviews(count=99))
     result = flip_flop("init", "a.csv", "--overwrite")
-    assert "  rows    test: all 99, too few to divide; train needs its own file\n" in result.out
+    assert "  rows    test: all, too few to divide; train needs its own file\n" in result.out
     assert "# All rows are for testing. To train, name a file of other rows" in drafted(folder)
     assert list(load_task("task.yaml").data) == ["test"]
     assert len(load_task("task.yaml").instances("test")) == 99

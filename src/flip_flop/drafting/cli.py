@@ -41,7 +41,9 @@ class InitOptions:
     kind: TaskKind | None = option(None, help="The kind of task.")
     question: str = option("", help="For yes_no: the question, such as 'Is this urgent?'.")
     prompt: Path | None = option(
-        None, metavar="FILE", help="Start from this prompt, with {column} or Jinja, and vary its format."
+        None,
+        metavar="FILE",
+        help="Start from this prompt, with {column} or Jinja, and vary its layout. A judge of pairs gets both orders.",
     )
     encoding: str = option("utf-8", help="The file's encoding, such as cp1252 for Excel's CSV.")
     delimiter: str | None = option(None, metavar="CHARACTER", help="The character between the cells of a CSV file.")

@@ -94,8 +94,7 @@ def judged_columns(rows: Rows) -> tuple[str, ...]:
         InputError: ``E-INIT`` without them.
     """
     question = _named(rows, rows.columns(), NAMES["question"])
-    matches = [match for match in map(_ANSWER_NAME.fullmatch, rows.columns()) if match]
-    answers = [match.string for match in sorted(matches, key=lambda match: (match[2] or "").lower())]
+    answers = answer_columns(rows.columns())
     if question is None or not 1 <= len(answers) <= 2:
         raise InputError(
             "E-INIT",
@@ -103,6 +102,12 @@ def judged_columns(rows: Rows) -> tuple[str, ...]:
             "Give --text QUESTION --text ANSWER, and for pairs another --text ANSWER.",
         )
     return question, *answers
+
+
+def answer_columns(names: Sequence[str]) -> list[str]:
+    """Return the columns of answers by name, in the order of their numbers or letters."""
+    matches = [match for match in map(_ANSWER_NAME.fullmatch, names) if match]
+    return [match.string for match in sorted(matches, key=lambda match: (match[2] or "").lower())]
 
 
 def verdict_column(rows: Rows, texts: Sequence[str]) -> str | None:

@@ -19,6 +19,7 @@ from flip_flop.drafting.columns import (
     NAMES,
     Ask,
     Columns,
+    answer_columns,
     asked_columns,
     find_columns,
     judged_columns,
@@ -31,9 +32,10 @@ from flip_flop.drafting.library import (
     guess_kind,
     know_sentiment,
     make_templates,
+    prompt_phrasings,
     read_prompt,
 )
-from flip_flop.errors import InputError, log
+from flip_flop.errors import InputError, log, look_up
 from flip_flop.prompts import Finding, LintRow, Template, TemplateSet, lint_templates
 from flip_flop.reading import NUMBER, AnswerFormat
 from flip_flop.tasks import (
@@ -67,7 +69,6 @@ class Draft:
         form: ``delimiter`` and ``encoding`` of the file, if they are not a comma and UTF-8.
         parts: The numbers of rows and of rows with a blank label in each part of the file. Empty if all rows are for
             testing, because the file is too small to be divided.
-        num_rows: The number of rows.
         findings: The warnings of lint.
         answer: The format of open answers.
     """
@@ -80,7 +81,6 @@ class Draft:
     templates: tuple[Template, ...]
     language: str
     parts: dict[str, tuple[int, int]]
-    num_rows: int
     form: dict[str, str]
     findings: tuple[Finding, ...] = field(repr=False)
     answer: AnswerFormat | None = None
@@ -125,30 +125,43 @@ def draft_task(
         kind: One of ``KINDS``; by default guessed.
         question: The question about a text, for ``yes_no``.
         ask: Asks the user for missing arguments. Without it, ambiguity is an error.
-        prompt: A prompt to start from, instead of the texts, kind and question.
+        prompt: A prompt to start from, instead of the question, and of texts and kind unless the kind is ``judge``. Two
+            answers that it compares are exchanged in another template.
 
     Raises:
         InputError: ``E-INIT``, or the first error of lint.
     """
-    if len(texts) > 2 and (kind != "judge" or len(texts) > 3):
+    is_judge = kind == "judge"
+    if len(texts) > 2 and (not is_judge or len(texts) > 3):
         raise InputError(
             "E-INIT",
             f"--text names {len(texts)} columns.",
-            "Give a question and one or two answers." if kind == "judge" else "Give one or two.",
+            "Give a question and one or two answers." if is_judge else "Give one or two.",
         )
-    if prompt and (texts or kind or question):
+    if prompt and (question or (not is_judge and (texts or kind))):
         raise InputError(
-            "E-INIT", "--prompt has the text and the question.", "Leave --text, --kind and --question out."
+            "E-INIT",
+            "--prompt has the text and the question.",
+            "Leave --text, --question, and --kind unless it is judge, out.",
         )
     entries: list[Phrasings] = []
+    is_compared = len(texts) > 2
     if prompt:
-        entries, texts = read_prompt(prompt, rows.columns())
+        text, printed = read_prompt(prompt, rows.columns())
+        for name in texts:
+            look_up(name, dict.fromkeys(printed), "E-INIT", f"{prompt} does not print")
+        if not texts:
+            answers = answer_columns(printed)
+            is_compared = is_judge and len(answers) == 2
+            texts = [name for name in printed if name not in answers] + answers
+        entries = prompt_phrasings(prompt, text, kind, "pair" if is_compared else "")
         kind = entries[0].kind
-    if kind == "judge" and not texts:
+    if is_judge and not texts:
         texts = judged_columns(rows)
-    usual = ("first", "second") if len(texts) > 2 else ("fail", "pass")
+        is_compared = len(texts) > 2
+    usual = ("first", "second") if is_compared else ("fail", "pass")
     is_named = label is not None or bool(labels)
-    if kind == "judge" and not is_named and (label := verdict_column(rows, texts)) is not None:
+    if is_judge and not is_named and (label := verdict_column(rows, texts)) is not None:
         verdicts = {label_text(row.fields.get(label)) for row in rows.rows}
         labels = usual if verdicts <= {"", *usual} else ()
     is_open = kind == "open"
@@ -189,14 +202,14 @@ def draft_task(
         given.add("other")
     if has_options:
         given.add("options")
-    if len(texts) > 2:
+    if is_compared:
         given.add("pair")
-    printed = [str(row.fields.get(name)) for row in rows.rows[:LINTED_ROWS] for name in columns.texts]
-    phrasings, order = choose_phrasings(kind, words, given, by_place=bool(labels), texts=printed, among=entries)
-    is_known = prompt or is_open or phrasings.order(words, by_place=False)
+    cells = [str(row.fields.get(name)) for row in rows.rows[:LINTED_ROWS] for name in columns.texts]
+    phrasings, order = choose_phrasings(kind, words, given, by_place=bool(labels), texts=cells, among=entries)
+    is_known = is_open or (prompt and not is_judge) or phrasings.order(words, by_place=False)
     if kind == "judge" and not is_named and not is_known and columns.label:
         _refuse_no_verdicts(rows, columns)
-    language = phrasings.language + ("" if is_known else " (the language of the labels is unknown)")
+    language = phrasings.language + ("" if is_known or prompt else " (the language of the labels is unknown)")
     if phrasings.question and (word or kind == "judge"):
         question = question or string.Template(phrasings.question).substitute(word=word)
     options = columns.options if kind == "choice" else ()
@@ -213,7 +226,7 @@ def draft_task(
         from flip_flop.drafting.vary import kept_templates, vary_templates  # seconds of import
 
         task = Task(prompt.stem, TemplateSet(tuple(templates)), {}, values, columns.label)
-        templates += kept_templates(vary_templates(task, linted, number=NUM_TEMPLATES))
+        templates += kept_templates(vary_templates(task, linted, number=NUM_TEMPLATES, keep_punctuation=True))
     findings = _lint(linted, templates, columns.label, len(options) or len(words))
     answer = _answer_format(rows, columns.label) if is_open else None
     if answer is not None:
@@ -230,7 +243,6 @@ def draft_task(
         tuple(templates),
         language,
         parts,
-        len(rows),
         form,
         findings,
         answer,
@@ -269,14 +281,14 @@ def _labels(
             raise InputError("E-INIT", f"{rows.source} {why}.", f'{hint} with --labels, such as --labels "no,yes".')
         return given, given
     are_numbers = all(re.fullmatch(r"-?\d+", value) for value in values)
-    is_scale = kind == "judge" and not given and len(columns.texts) == 2 and len(values) > 2
+    is_scale = kind == "judge" and not given and "fail" in usual and len(values) > 2
     grades = [*map(int, values)] if is_scale and all(map(str.isdecimal, values)) else []
     if grades and max(grades) <= 10:
         values = tuple(map(str, range(min(grades), max(grades) + 1)))  # also grades that no row has
     if not given:
         if ask is not None and are_numbers and kind not in ("sentiment", "yes_no"):
             given = split_labels(ask(f"What do {', '.join(values)} mean, in this order?", ",".join(values), ()))
-        elif are_numbers and (kind in ("topic", "entailment") or len(columns.texts) > 2):
+        elif are_numbers and (kind in ("topic", "entailment") or "first" in usual):
             raise InputError(
                 "E-INIT",
                 f"{rows.source}: the labels in {columns.label!r} are numbers: {', '.join(values)}.",

@@ -30,6 +30,7 @@ _WRAPPERS = ("{}.", "{})", "({})", "{} )", "[{}]", "<{}>")
 _LISTS = [*itertools.product(_MARKS, _WRAPPERS), ("", "-"), ("", "*")]
 _CASINGS: dict[str, Callable[[str], str]] = {"title": string.capwords, "upper": str.upper, "lower": str.lower}
 _SEPARATORS = (": ", ":", ":: ", "::", "::: ", " : ", " - ", "- ", " ", "\t", "\n ", "\n\t", " \n\t", "\n    ")
+_PLAIN = {"separator": (": ", ":", " : "), "space": ("\n", " ", "  ", " \n"), "wrapper": ("{}.", "{})", "({})")}
 _SPACES = ("\n", " ", "  ", " \n", "\n ", " \n ", ", ", " , ", ". ", "; \n", " -- ", " || ", " <sep> ")
 
 _FIRST = 0xF0000  # private characters replace pieces of code during a change
@@ -161,11 +162,13 @@ class TemplateParts:
         return out
 
 
-def format_choices(template: Template) -> dict[str, tuple[Any, ...]]:
+def format_choices(template: Template, *, keep_punctuation: bool = False) -> dict[str, tuple[Any, ...]]:
     """Return the variable parts of a template's format with their values. None keeps a part unchanged.
 
     ``separator`` is between a descriptor (``Review:``) and its field, ``space`` between fields. ``casing`` applies to
     descriptors, ``wrapper`` to the marks of options. :func:`draw_order` samples the order of options.
+
+    With ``keep_punctuation``, a colon stays a colon, fields have only space between them, and marks are usual ones.
     """
     parts, found = TemplateParts(template), dict[str, tuple[Any, ...]]()
     fields, options = parts.fields(parts.text), parts.options
@@ -180,6 +183,8 @@ def format_choices(template: Template) -> dict[str, tuple[Any, ...]]:
         rest = "\n".join([*parts.answers, parts.text[: options.start], parts.text[options.end :]])
         if not any(options.wrapper.format(mark) in rest for mark in parts.marks):  # the text refers to "(A)"
             found["wrapper"] = _WRAPPERS
+    if keep_punctuation:
+        found |= {name: values for name, values in _PLAIN.items() if name in found}
     return found
 
 
@@ -193,13 +198,19 @@ def draw_order(template: Template, random: np.random.Generator) -> tuple[int, ..
 
 
 def draw_format(
-    template: Template, random: np.random.Generator, *, order: bool = True, typos: float = 0.0
+    template: Template,
+    random: np.random.Generator,
+    *,
+    order: bool = True,
+    typos: float = 0.0,
+    keep_punctuation: bool = False,
 ) -> dict[str, Any]:
     """Sample a format of the template uniformly. Half of the formats have the options in another ``order``.
 
     ``typos`` is the share of words with a typo.
     """
-    drawn = {name: values[random.integers(len(values))] for name, values in format_choices(template).items()}
+    choices = format_choices(template, keep_punctuation=keep_punctuation)
+    drawn = {name: values[random.integers(len(values))] for name, values in choices.items()}
     if order and random.integers(2):
         drawn["order"] = draw_order(template, random)
     drawn |= {"typos": typos, "typo_seed": int(random.integers(2**31))} if typos else {}

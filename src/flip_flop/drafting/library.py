@@ -1,5 +1,6 @@
 """The library of phrasings, and the templates made from them."""
 
+import ast
 import functools
 import re
 import string
@@ -8,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import jinja2
 import yaml
 
 from flip_flop.errors import InputError, look_up
@@ -150,8 +152,8 @@ def choose_phrasings(
     )
 
 
-def read_prompt(path: Path, columns: Sequence[str]) -> tuple[list[Phrasings], tuple[str, ...]]:
-    """Read a prompt whose answers are the labels: an entry for the roles of each entry, and the columns that it prints.
+def read_prompt(path: Path, columns: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+    """Read a prompt. Returns its Jinja, and the columns that it prints.
 
     In a file without code of Jinja, ``{message}`` prints the column ``message``.
 
@@ -167,10 +169,40 @@ def read_prompt(path: Path, columns: Sequence[str]) -> tuple[list[Phrasings], tu
     printed = tuple(name for name in columns if name in names)
     if not printed:
         raise InputError("E-INIT", f"{path} prints no column.", f"Write one in braces: {', '.join(columns)}.")
-    phrasing = {"name": path.stem, "jinja": text.replace("$", "$$"), "answers": "$names"}
-    return [
-        Phrasings(f"prompt {path.name}", (phrasing,), roles=entry.roles, language="") for entry in library()
-    ], printed
+    return text, printed
+
+
+def prompt_phrasings(path: Path, text: str, kind: str | None, needs: str) -> list[Phrasings]:
+    """Return entries with a prompt, one for the roles of each entry of the library, or of each with ``kind``.
+
+    The answers are the labels, or the answers of the library's entry if the prompt names only these.
+    """
+    entries = []
+    for entry in library():
+        if kind is None or (entry.kind == kind and (entry.needs == "pair") == (needs == "pair")):
+            answers = entry.phrasings[0].get("answers", "$names")
+            phrasing = {"name": path.stem, "jinja": text.replace("$", "$$"), "answers": answers}
+            entries.append(Phrasings(kind or f"prompt {path.name}", (phrasing,), needs, entry.roles, language=""))
+    return entries
+
+
+def _names_all(text: str, words: Iterable[str]) -> bool:
+    """Whether a text has all of these words."""
+    return all(re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text) for word in words)
+
+
+def _exchange(source: str, columns: Sequence[str], first: str, second: str) -> str:
+    """Exchange two columns in the code of a template."""
+    other = {first: second, second: first}
+    exchanged = ""
+    for _, kind, value in jinja2.Environment().lex(source):
+        text = ast.literal_eval(value) if kind == "string" else None
+        if kind == "name" and value in other:
+            value = reference(other[value], columns)
+        elif text in other:
+            value = repr(other[text])
+        exchanged += value
+    return exchanged
 
 
 def make_templates(
@@ -187,7 +219,8 @@ def make_templates(
     Options, and answers to compare, are printed without outer spaces, which often mark the right one.
     """
     count = len(options) or len(words)
-    compared = options or (texts[-2:] if phrasings.needs == "pair" else ())
+    pair = tuple(texts[-2:]) if phrasings.needs == "pair" else ()
+    compared = options or pair
 
     def printed(name: str) -> str:
         return f"{{{{ {reference(name, columns)}{'|trim' if name in compared else ''} }}}}"
@@ -219,13 +252,16 @@ def make_templates(
         chosen = entry.get("answers", ())
         if isinstance(chosen, str):
             chosen = answers[chosen]
-        jinja = string.Template(entry["jinja"])
+        jinja = string.Template(entry["jinja"]).substitute(values)
+        if not phrasings.language and (_names_all(jinja, choices) or not _names_all(jinja, chosen)):
+            chosen = choices
         levels = {"wording": name} if phrasings.kind == "judge" else {}
-        template = Template(name, jinja.substitute(values), f" {SEPARATOR} ".join(chosen) or None, levels)
-        if second:
+        template = Template(name, jinja, f" {SEPARATOR} ".join(chosen) or None, levels)
+        if pair:
             reverse = f" {SEPARATOR} ".join([chosen[1], chosen[0], *chosen[2:]])
-            exchanged = jinja.substitute(values, other=second, second=other)
-            swapped = Template(f"{name} swapped", exchanged, reverse, levels | {"order": "swapped"})
+            swapped = Template(
+                f"{name} swapped", _exchange(jinja, columns, *pair), reverse, levels | {"order": "swapped"}
+            )
             templates += [replace(template, levels=levels | {"order": "given"}), swapped]
         else:
             templates.append(template)

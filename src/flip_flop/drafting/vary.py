@@ -74,10 +74,10 @@ def vary_templates(
     *,
     number: int,
     seed: int = 0,
-    typos: float = 0.0,
     generate: Generate | None = None,
     paraphrases: int = 0,
     by: str = "",
+    **form: Any,
 ) -> list[VariedTemplate]:
     """Make new templates from the training templates, up to ``number`` in all.
 
@@ -89,10 +89,10 @@ def vary_templates(
         rows: Rows for lint.
         number: The number of templates, including the original ones.
         seed: The seed of formats and paraphrases.
-        typos: The share of words with a typo in a format.
         generate: The paraphraser; None for formats only.
         paraphrases: Paraphrases per template.
         by: The name of the paraphraser, for the record.
+        form: ``typos`` and ``keep_punctuation`` of :func:`flip_flop.drafting.formats.draw_format`.
     """
     found, own = list[VariedTemplate](), list(task.training_templates)
     if generate is not None:
@@ -114,7 +114,7 @@ def vary_templates(
     while batch != [] and (missing := number - len(own) - len(kept_templates(found))) > 0:
         batch = []
         for base, index in draws:
-            made = draw_format(base, generator(seed, "format", base.name, index), typos=typos)
+            made = draw_format(base, generator(seed, "format", base.name, index), **form)
             template = apply_format(base, made, f"{base.name} format {index}")
             if _texts(template) not in seen:
                 seen.add(_texts(template))
