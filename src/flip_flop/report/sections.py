@@ -57,7 +57,7 @@ def report_section(group: AuditComparison, number: int, size: int | None) -> dic
         "comparison": group,
         "after": after,
         "shown": shown,
-        "headlines": headlines(group),
+        "headlines": headlines(group if after else shown),
         "metrics": metric_table(group),
         "more": metric_table(group, other_metrics(group)),
         "calibration": [metric_table(pair) for pair in pairs],
@@ -158,8 +158,8 @@ def chart_section(group: AuditComparison) -> dict[str, Any]:
 
 
 def template_order(group: AuditComparison) -> list[int]:
-    """The templates' indices, best first under the baseline; every chart uses this order."""
-    values = template_values(group.base)
+    """The templates' indices, best first under the baseline as its decision advises; every chart uses this order."""
+    values = template_values(group.advised.base)
     return sorted(range(len(values)), key=lambda index: (-(values[index] or 0.0), index))
 
 
