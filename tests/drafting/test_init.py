@@ -274,6 +274,14 @@ def test_a_column_of_the_exact_name_is_preferred_to_one_in_another_case(flip_flo
     assert "  text    text\n  labels  label: 0, 1\n" in shown
 
 
+def test_one_fact_about_all_templates_is_one_warning(flip_flop, folder):
+    (folder / "tickets.csv").write_text(PLAIN + ",1\n")
+    lines = flip_flop("init", "tickets.csv").out.splitlines()
+    assert lines[0].endswith(", 1 warning of lint")
+    (warning,) = [line for line in lines if "W-TPL-BLANK" in line]
+    assert re.search(r"W-TPL-BLANK \w+ and 3 more: every field that it prints is blank in 1 row", warning)
+
+
 def test_a_sentiment_of_other_words_gives_a_warning(flip_flop, folder):
     (folder / "a.csv").write_text(content_of(FILES["topic"]))
     result = flip_flop("init", "a.csv", "--kind", "sentiment")

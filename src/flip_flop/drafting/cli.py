@@ -18,6 +18,7 @@ from flip_flop.drafting.draft import NUM_TEMPLATES, Draft, draft_task, split_lab
 from flip_flop.drafting.library import TaskKind
 from flip_flop.errors import InputError
 from flip_flop.files import lock_output, write_text
+from flip_flop.prompts import lines_of
 from flip_flop.tasks import DELIMITERS, SEPARATED, FileSource, Task, load_file, lost_header
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def data_command(init: InitOptions, data: Path) -> None:
 def _show(draft: Draft, out: Path) -> None:
     text = Path(__file__).with_name("summary.txt.jinja").read_text(encoding="utf-8")
     answers = [[template.name, template.answer_choices or ""] for template in draft.templates]
-    functions = {"count": count, "align_columns": align_columns}
+    functions = {"count": count, "align_columns": align_columns, "warnings": lines_of(draft.findings)}
     names = {"draft": draft, "columns": draft.columns, "out": out, "quoted": shlex.quote(str(out)), "answers": answers}
     echo(jinja2.Template(text, trim_blocks=True).render(functions | names, wanted=NUM_TEMPLATES))
 
