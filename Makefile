@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 OUT ?= out/demo
 
-.PHONY: architectures browser docs model release setup torture demo demo-real demo-seeds smoke slurm slurm-programs test quick check bench bench-full clean
+.PHONY: architectures browser docs model reference release setup torture demo demo-real demo-seeds smoke slurm slurm-programs test quick check bench bench-full clean
 
 setup: $(VENV)/.installed
 
@@ -103,6 +103,9 @@ docs: $(VENV)/.installed            ## the site, from docs/, README.md and the d
 	$(BIN)/pip install --quiet --constraint constraints.txt --group docs
 	$(BIN)/python docs/site.py out/pages
 	$(BIN)/mkdocs build
+
+reference: $(VENV)/.installed       ## docs/reference: the generated text, after a change of an option, a setting or an error
+	$(BIN)/python docs/site.py
 
 # The tools have an environment of their own, and the wheel a new one: nothing of the checkout is in it.
 RELEASE := out/release

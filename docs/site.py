@@ -1,7 +1,8 @@
-"""Write the site's pages for `make docs`: python docs/site.py FOLDER, before mkdocs reads them there.
+"""Write the generated reference, or with a folder the pages of the site: python docs/site.py [FOLDER].
 
-README.md is the front page. Comments such as ``<!-- generated: errors -->`` in a page are replaced by a table from the
-source. Metrics have a page each, and the pages of methods end with the formulas in the docstrings.
+`make reference` replaces the text between ``<!-- generated: errors -->`` and ``<!-- end of generated text -->`` by a
+table from the source. `make docs` writes the pages before mkdocs reads them: README.md is the front page, metrics have
+a page each, and the pages of methods end with the formulas in the docstrings.
 """
 
 import posixpath
@@ -146,6 +147,24 @@ def commands(name: str, command: click.Command) -> Iterator[tuple[str, click.Com
 
 
 GENERATED = {"errors": error_rows, "settings": setting_rows, "commands": command_sections}
+END = "<!-- end of generated text -->"
+REFERENCE = [ROOT / "docs" / "reference" / name for name in ("cli.md", "settings.md", "errors.md")]
+
+
+def with_reference(markdown: str) -> str:
+    """The Markdown of a page with its generated sections as the source has them now."""
+    for name, section in GENERATED.items():
+        start = f"<!-- generated: {name} -->"
+        before, comment, rest = markdown.partition(start)
+        if comment:
+            markdown = f"{before}{start}\n\n{section()}\n\n{END}{rest.partition(END)[2]}"
+    return markdown
+
+
+def write_reference() -> None:
+    """Write the generated sections into the pages of the repository."""
+    for path in REFERENCE:
+        path.write_text(with_reference(path.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 def write_pages(folder: Path) -> None:
@@ -161,11 +180,8 @@ def write_pages(folder: Path) -> None:
 
 
 def complete(markdown: str, path: str, mathml: Any = None) -> str:
-    """The Markdown of a page with generated sections, MathML for formulas, and links of the site."""
+    """The Markdown of a page with MathML for formulas, and links of the site."""
     text = site_links(markdown, path)
-    for name, section in GENERATED.items():
-        if (comment := f"<!-- generated: {name} -->") in text:
-            text = text.replace(comment, section())
     if mathml:
         text = re.sub(r"```math\n(.*?)```", lambda found: mathml(found[1], "block"), text, flags=re.DOTALL)
     defined = METHOD_DEFINITIONS.get(path.removeprefix("docs/methods/").removesuffix(".md"))
@@ -195,4 +211,7 @@ def site_links(markdown: str, path: str) -> str:
 
 
 if __name__ == "__main__":
-    write_pages(Path(sys.argv[1]))
+    if sys.argv[1:]:
+        write_pages(Path(sys.argv[1]))
+    else:
+        write_reference()

@@ -17,6 +17,7 @@ from pathlib import Path
 import click
 import pytest
 import yaml
+from packaging.requirements import Requirement
 
 from flip_flop import _MODULES, F2CConfig
 from flip_flop.cli.main import cli
@@ -286,6 +287,34 @@ def test_every_metric_and_every_method_has_a_page():
 def test_the_navigation_has_every_page_once():
     listed = re.findall(r"[\w/-]+\.md", read("mkdocs.yml").split("\nnav:")[1])
     assert sorted(listed) == sorted([*site.PAGES.values(), *site.written_pages()])
+
+
+@pytest.mark.parametrize("path", site.REFERENCE, ids=lambda path: path.stem)
+def test_the_committed_reference_is_that_of_the_source(path):
+    page = read(path)
+    assert site.with_reference(page) == page, "Run make reference."
+    before, _, after = page.partition(" -->\n")
+    assert site.with_reference(f"{before} -->\nold text\n{site.END}{after.partition(site.END)[2]}") == page
+    last = page.splitlines()[-3]
+    assert site.complete(page, str(path.relative_to(ROOT))).count(last) == page.count(last)
+
+
+REQUIREMENTS = tomllib.loads(read("pyproject.toml"))
+PINS = dict(re.findall(r"^([\w-]+)==(\S+)$", read("constraints.txt"), flags=re.MULTILINE))
+
+
+@pytest.mark.parametrize(
+    "group",
+    [
+        REQUIREMENTS["project"]["dependencies"],
+        *(EXTRAS[extra] for extra in re.search(r"--editable '\.\[(.+)\]'", read("Makefile"))[1].split(",")),
+        *(REQUIREMENTS["dependency-groups"][name] for name in ("dev", "docs")),
+    ],
+    ids=str,
+)
+def test_every_package_that_make_installs_is_pinned_in_the_range_of_the_project(group):
+    for requirement in map(Requirement, group):
+        assert requirement.specifier.contains(PINS[requirement.name]), requirement
 
 
 def test_the_reference_has_every_command_and_setting():
