@@ -9,14 +9,17 @@ import os
 import platform
 import re
 import shlex
+import shutil
 import signal
 import sys
+import textwrap
 import time
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import click
 from markupsafe import Markup
 from tqdm import tqdm
 
@@ -80,9 +83,9 @@ def is_blank(value: object) -> bool:
 
 
 def align_columns(
-    lines: Sequence[Sequence[str]], *, num_left: int | None = None, indent: str = "", rule: bool = False
+    lines: Sequence[Sequence[str]], *, num_left: int | None = None, indent: str = "", rule: int = False
 ) -> str:
-    """Align the columns of lines of cells. The heading is the first line, with dashes below it if ``rule`` is true.
+    """Align the columns of lines of cells. ``rule`` is the number of lines of the heading, with dashes below them.
 
     The first ``num_left`` columns are flush left, by default all.
 
@@ -95,7 +98,7 @@ def align_columns(
     cells = [list(map(on_one_line, line)) for line in lines]
     widths = [max(map(text_width, column)) for column in zip(*cells, strict=True)]
     if rule:
-        cells.insert(1, ["-" * width for width in widths])
+        cells.insert(rule, ["-" * width for width in widths])
     left = len(widths) if num_left is None else num_left
 
     def padded(line: Sequence[str]) -> Iterator[str]:
@@ -104,6 +107,34 @@ def align_columns(
             yield cell + gap if place < left else gap + cell
 
     return "\n".join((indent + "  ".join(padded(line))).rstrip() for line in cells)
+
+
+def fit_columns(lines: Sequence[Sequence[str]], *, num_left: int, rule: int, width: int) -> str:
+    """Align columns as :func:`align_columns` does. Columns that exceed the width follow below, after the first ones.
+
+    Example:
+        >>> print(fit_columns([["run", "F1", "vote"], ["base", "8.1", "9.0"]], num_left=1, rule=1, width=12))
+        run    F1
+        ----  ---
+        base  8.1
+        <BLANKLINE>
+        run   vote
+        ----  ----
+        base   9.0
+    """
+    for size in range(len(lines[0]), num_left, -1):
+        grid = align_columns([line[:size] for line in lines], num_left=num_left, rule=rule)
+        if max(map(text_width, grid.splitlines())) <= width:
+            break
+    rest = [[*line[:num_left], *line[size:]] for line in lines]
+    if len(rest[0]) == num_left:
+        return grid
+    return f"{grid}\n\n{fit_columns(rest, num_left=num_left, rule=rule, width=width)}"
+
+
+def terminal_width() -> int | None:
+    """Return the columns of the terminal to which the command prints; None for a file or a pipe."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def text_width(text: str) -> int:
@@ -233,6 +264,20 @@ def echo(text: object = "", *, err: bool = False) -> None:
     stream = sys.stderr if err else sys.stdout
     encoding = getattr(stream, "encoding", None) or "utf-8"
     print(visible(str(text)).encode(encoding, "backslashreplace").decode(encoding), file=stream, flush=True)
+
+
+def echo_prose(text: str, *, strong: str = "") -> None:
+    """Print a paragraph, and on a terminal wrap it; ``strong`` is its beginning in bold, unless NO_COLOR is set."""
+    paragraph = visible(f"{strong} {text}".strip(), one_line=True)
+    width = terminal_width()
+    if width is None:
+        echo(paragraph)
+        return
+    wrapped = textwrap.fill(paragraph, width, break_long_words=False, break_on_hyphens=False)
+    if os.environ.get("NO_COLOR"):
+        strong = ""
+    size = len(visible(strong, one_line=True))
+    print((click.style(wrapped[:size], bold=True) if size else "") + wrapped[size:], flush=True)
 
 
 class LogLines(logging.Formatter):

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -134,11 +135,27 @@ def test_a_wrong_setting_is_one_line_and_writes_nothing(project, flip_flop, word
     assert not (project / "out").exists()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("no_colour", "columns"), [("", 80), ("1", 120)])
+def test_a_terminal_has_the_decision_in_bold_and_lines_that_fit(no_colour, columns, flip_flop, project, monkeypatch):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("NO_COLOR", no_colour)
+    shown = flip_flop("audit", "-m", "demo", "-t", "demo", "-o", "out", "--limit", "60", "--explain").out
+    words = " ".join(shown.split())
+    assert bool(re.search(r"\x1b\[1mUse \w+[^\x1b]* labelled rows\.\x1b\[0m It is", words)) is not bool(no_colour)
+    assert no_colour or shown.count("\x1b") == 2
+    lines = re.sub(r"\x1b\[\dm", "", shown).splitlines()
+    assert columns - 20 < max(map(len, lines)) <= columns
+    assert "sigma F1: standard deviation of F1 over templates." in words
+    assert "--explain" not in words
+
+
 def test_an_audit_prints_a_table_and_leaves_a_run(audit, model):
     result = audit()
     assert result.code == 0
-    assert result.out.startswith("tickets, test, 4 templates, 9 instances\n")
-    assert all(words in result.out for words in ("base", "next, flip-flop report out", "\nIn percent. P_o: how likely"))
+    assert result.out.startswith("tickets, test, 4 templates, 9 instances, in percent\n")
+    assert all(words in result.out for words in ("base", "next, flip-flop report out", "\n--explain explains"))
     assert errors_of(result) == f"loading {model}\n"
     assert (record("out")["model"]["name"], record("out")["model"]["is_demo"]) == (str(model), False)
     assert record("out")["command"].startswith(f"flip-flop audit --model {model} ")
@@ -416,5 +433,5 @@ def test_a_package_adds_a_task(tmp_path):
     options = ["--model", "demo", "--task", "drinks:tea", "--out", tmp_path / "out"]
     codes, shown = installed(tmp_path, command, "audit", *options)
     assert codes == [0], shown
-    assert "tea, test, 2 templates, 2 instances\n" in shown
+    assert "tea, test, 2 templates, 2 instances, in percent\n" in shown
     assert "W-PLUGIN: cannot import 'broken' (no_such_module:METRIC)" in shown

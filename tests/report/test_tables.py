@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from flip_flop import load_run, write_report
 from flip_flop.console import align_columns, spreadsheet_cell, visible
 from flip_flop.metrics import summarise
-from flip_flop.report.audit_tables import legend, render_csv, render_markdown, render_text
+from flip_flop.report.audit_tables import missing_values, render_csv, render_markdown, render_text
 from flip_flop.report.compare import AuditComparison, comparison_blocks
 from flip_flop.report.page import report_groups, write_figures
 from flip_flop.report.sections import metric_table, render_latex
@@ -33,22 +33,34 @@ def rows(demo):
 
 def test_the_text_table_has_an_aligned_block_for_each_set_of_templates(rows, demo):
     block, other = (block.splitlines() for block in render_text(rows).split("\n\n"))
-    assert block[0] == "demo_reviews, test, 8 templates, 300 instances"
-    assert other[0] == "demo_reviews, test, 3 held-out templates, 300 instances"
-    assert " ".join(block[1].split()) == "run P_o 95% of P_o mean F1 sigma_F1 min..max F1 accuracy vote F1 collapsed"
+    assert block[0] == "demo_reviews, test, 8 templates, 300 instances, in percent"
+    assert other[0] == "demo_reviews, test, 3 held-out templates, 300 instances, in percent"
+    assert " ".join(block[1].split()) == "run P_o 95% of P_o mean F1 sigma F1 min..max F1 accuracy vote F1"
     widths = {len(line) for line in block[1:]}
     assert len(widths) == 1
     metrics = json.loads((demo[3] / "metrics.json").read_text())
     agreement, f1 = (f"{100 * metrics[key]:.1f}" for key in ("observed_agreement", "mean_f1"))
     low, high = (f"{100 * end:.1f}" for end in metrics["intervals"]["observed_agreement"])
     assert block[-1].split()[:6] == ["f2c", agreement, low, "to", high, f1]
-    assert "–" not in legend([*itertools.chain(*rows.values())])
+    assert missing_values([*itertools.chain(*rows.values())]) == []
+
+
+@pytest.mark.parametrize(("width", "tables"), [(None, 2), (110, 2), (80, 2), (60, 4)])
+def test_a_table_fits_the_terminal(rows, width, tables):
+    text = render_text(rows, width)
+    blocks = text.split("\n\n")
+    assert len(blocks) == tables
+    lines = [line for line in text.splitlines() if "in percent" not in line]
+    assert width is None or max(map(len, lines)) <= width
+    assert sorted(re.findall(r"\d+\.\d", text)) == sorted(re.findall(r"\d+\.\d", render_text(rows)))
+    assert all("\nf2c  " in block for block in blocks)
 
 
 def test_missing_numbers_are_dashes_and_empty_cells(hostile):
     rows = comparison_blocks([load_run(path) for path in hostile])
-    assert render_text(rows).splitlines()[3].split()[-6:] == ["–", "–", "–", "–", "–", "no"]
-    assert "– of F1 and accuracy: they need gold labels" in legend([*itertools.chain(*rows.values())])
+    assert render_text(rows).splitlines()[3].split()[-5:] == ["–"] * 5
+    (reason,) = missing_values([*itertools.chain(*rows.values())])
+    assert reason.startswith("– of F1 and accuracy: they need gold labels")
     assert list(csv.reader(io.StringIO(render_csv(rows))))[1][4:11] == [""] * 7
 
 

@@ -9,6 +9,7 @@ import click
 
 from flip_flop.cli import gates
 from flip_flop.cli.options import (
+    EXPLAIN_HELP,
     AuditCalibrationOptions,
     ModelOptions,
     RowOptions,
@@ -18,7 +19,7 @@ from flip_flop.cli.options import (
     out_file,
     out_folder,
 )
-from flip_flop.console import echo, is_first_process, percent
+from flip_flop.console import echo, echo_prose, is_first_process, percent, terminal_width
 from flip_flop.errors import InputError, unsupported
 from flip_flop.evaluation.result import Audit, check_out
 from flip_flop.files import check_output, lock_output, write_text
@@ -54,6 +55,7 @@ class AuditOptions:
     )
     overwrite: bool = option(False, help="Replace an existing run.")
     dry_run: bool = option(False, help="Only print requests, tokens and time of the audit.")
+    explain: bool = option(False, help=EXPLAIN_HELP)
     quiet: bool = option(False, short="-q", help="Print the table only.")
 
 
@@ -148,11 +150,11 @@ def _variants(run: AuditOptions, scoring: ScoringOptions) -> dict[Path, ScoringO
 
 def _show(runs: Sequence[Audit], run: AuditOptions, checks: gates.Checks) -> int:
     """Print the runs, write the files for CI, and return the exit code of the gates."""
-    from flip_flop.report.audit_tables import legend, render_markdown, render_text, table_caveats
+    from flip_flop.report.audit_tables import legend, missing_values, render_markdown, render_text, table_caveats
     from flip_flop.report.compare import comparison_blocks
 
     blocks = comparison_blocks(runs)
-    echo(render_text(blocks))
+    echo(render_text(blocks, terminal_width()))
     for result in runs:
         place = f"{result.path}: " if run.compare_chat else ""
         kind = "unreadable" if result.data.answered else "no label"
@@ -166,11 +168,18 @@ def _show(runs: Sequence[Audit], run: AuditOptions, checks: gates.Checks) -> int
             echo(f"{place}most frequent texts, {kind}: {result.unparsed}")
     if not run.quiet:
         for result in runs:
-            for advice in filter(None, (result.decision.text, result.abstention_advice)):
-                echo(f"\n{result.path}: {advice}" if run.compare_chat else f"\n{advice}")
-        notes = "\n".join([legend(runs), *(note for block in blocks.values() for note in table_caveats(block))])
+            first, *others = result.decision.sentences
+            echo()
+            echo_prose(" ".join(others), strong=f"{result.path}: {first}" if run.compare_chat else first)
+            if result.abstention_advice:
+                echo()
+                echo_prose(result.abstention_advice)
+        echo()
+        notes = [*missing_values(runs), *(note for block in blocks.values() for note in table_caveats(block))]
+        for note in (*notes, *(legend(runs) if run.explain else ["--explain explains the columns."])):
+            echo_prose(note)
         folders = shlex.join(str(result.path) for result in runs)
-        echo(f"\n{notes}\n\n{run.out}: next, flip-flop report {folders} --out report.html")
+        echo(f"\n{run.out}: next, flip-flop report {folders} --out report.html")
     results = checks.results(runs)
     for gate in results:
         if not (gate.passed and run.quiet):

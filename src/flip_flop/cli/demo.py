@@ -1,13 +1,12 @@
 """``flip-flop demo``: audit the embedded model, train it without labels, audit it again, report."""
 
-import textwrap
 from pathlib import Path
 from typing import Any
 
 import click
 
 from flip_flop.cli.options import out_folder
-from flip_flop.console import DEMO_NOTE, echo
+from flip_flop.console import DEMO_NOTE, echo, echo_prose, terminal_width
 from flip_flop.errors import InputError, log
 from flip_flop.files import remove
 
@@ -60,12 +59,15 @@ def demo_command(out: Path, seed: int, overwrite: bool, quiet: bool) -> None:
     runs = [*audits["train"], *audits["held_out"]]
     echo()
     for group in group_runs([load_run(run) for run in runs]):
-        echo(render_text(comparison_blocks(group.runs)))
+        echo(render_text(comparison_blocks(group.runs), terminal_width()))
         for note in (*group.decision, *caveats(group)):
-            echo("\n" + textwrap.fill(note, width=110))
+            echo()
+            echo_prose(note)
         echo()
-    echo(legend(group.runs))
-    echo("\n" + textwrap.fill(DEMO_NOTE, width=110))
+    for line in legend(group.runs):
+        echo_prose(line)
+    echo()
+    echo_prose(DEMO_NOTE)
     echo(f"\nReport: {write_report(runs, out / 'report.html')}")
 
 

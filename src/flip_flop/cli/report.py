@@ -5,8 +5,8 @@ from pathlib import Path
 
 import click
 
-from flip_flop.cli.options import out_file, out_folder
-from flip_flop.console import echo
+from flip_flop.cli.options import EXPLAIN_HELP, out_file, out_folder
+from flip_flop.console import echo, echo_prose
 from flip_flop.errors import InputError
 
 PATH = click.Path(path_type=Path)
@@ -21,6 +21,7 @@ TABLE = functools.partial(out_file, suffixes=(".tex",))
 @click.option("--all", "everything", is_flag=True, help="Include all instances in the page, without a limit.")
 @click.option("--latex", type=PATH, callback=TABLE, help="Also write the main table: a .tex file, with booktabs.")
 @click.option("--figures", type=PATH, callback=out_folder, help="Also write the charts: SVG files in this folder.")
+@click.option("--explain", is_flag=True, help=EXPLAIN_HELP)
 @click.option("--metric", multiple=True, metavar="MODULE:NAME", help="Also show this custom metric. Repeatable.")
 def report_command(
     runs: tuple[Path, ...],
@@ -29,6 +30,7 @@ def report_command(
     everything: bool,
     latex: Path | None,
     figures: Path | None,
+    explain: bool,
     metric: tuple[str, ...],
 ) -> None:
     """Create one page from audit folders. The first is the baseline of all comparisons.
@@ -62,6 +64,14 @@ def report_command(
     if figures is not None:
         page.write_figures(groups, figures)
     for group in groups:
-        for text in (*map(group.matrix_text, group.paired_metrics), *group.other_prompts, *group.decision):
+        for text in map(group.matrix_text, group.paired_metrics):
             echo(f"{text}\n")
+        for text in (*group.other_prompts, *group.decision):
+            is_verdict = text == group.verdict
+            echo_prose("" if is_verdict else text, strong=text if is_verdict else "")
+            echo()
+    if explain:
+        for line in audit_tables.legend(audits):
+            echo_prose(line)
+        echo()
     echo("\n".join(str(path) for path in (out, latex, figures) if path is not None))

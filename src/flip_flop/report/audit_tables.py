@@ -22,11 +22,10 @@ _TEXT_COLUMNS = {
     "observed_agreement": "P_o",
     "agreement_interval": "95% of P_o",
     "mean_f1": "mean F1",
-    "f1_std": "sigma_F1",
+    "f1_std": "sigma F1",
     "f1_range": "min..max F1",
     "accuracy": "accuracy",
     "vote_f1": "vote F1",
-    "collapsed": "collapsed",
 }
 OPEN_COLUMNS = {
     **{name: _TEXT_COLUMNS[name] for name in ("run", "observed_agreement", "agreement_interval", "accuracy")},
@@ -35,15 +34,14 @@ OPEN_COLUMNS = {
     "unmapped_share": "unreadable",
     "distinct_answers": "distinct",
     "answer_length": "length",
-    "collapsed": "collapsed",
 }
 _LEGEND = (
-    "In percent. P_o: how likely two templates give the same label, with its 95% interval over instances.",
-    "sigma_F1: standard deviation of F1 over templates. min..max F1: F1 of the worst and of the best template.",
+    "P_o: how likely two templates give the same label, with its 95% interval over instances.",
+    "sigma F1: standard deviation of F1 over templates. min..max F1: F1 of the worst and of the best template.",
     "vote F1: F1 of the templates' majority vote. collapsed: one label dominates, or every template is constant.",
 )
 _OPEN_LEGEND = (
-    "In percent. P_o: how likely two templates give the same answer, with its 95% interval over instances.",
+    "P_o: how likely two templates give the same answer, with its 95% interval over instances.",
     "accuracy: answers equal to a reference after normalization. vote accuracy: of the most frequent answer.",
     "unreadable answers agree with nothing. distinct: different answers to an instance. length: in characters.",
 )
@@ -73,9 +71,9 @@ def cell_text(run: Audit, name: str) -> str:
     return percent(run.value(name), **METRICS[name].form)
 
 
-def render_text(blocks: Blocks) -> str:
-    """Aligned plain text in percent, with a table for each set of templates."""
-    return "\n\n".join(_audit_table(heading, runs).text() for heading, runs in blocks.items())
+def render_text(blocks: Blocks, width: int | None = None) -> str:
+    """Aligned plain text in percent, with a table for each set of templates, for a terminal of ``width`` columns."""
+    return "\n\n".join(_audit_table(heading, runs).text(width) for heading, runs in blocks.items())
 
 
 def render_markdown(blocks: Blocks) -> str:
@@ -87,6 +85,8 @@ def render_markdown(blocks: Blocks) -> str:
 def _audit_table(heading: str, runs: Sequence[Audit]) -> Table:
     titles = dict(OPEN_COLUMNS if any(run.data.answered for run in runs) else _TEXT_COLUMNS)
     titles |= {name: METRICS[name].label for name in added_metrics(runs)}
+    if any(run.is_collapsed for run in runs):
+        titles["collapsed"] = "collapsed"
     if any(run.constant_templates for run in runs):
         titles["constant_templates"] = "constant"
     columns = [Column(title, is_text=name == "run") for name, title in titles.items()]
@@ -94,7 +94,7 @@ def _audit_table(heading: str, runs: Sequence[Audit]) -> Table:
     for run in runs:
         cells = [TableCell(_with_interval(run, name), "name" if name == "run" else "") for name in titles]
         rows.append(cells)
-    return Table("", heading, columns, rows)
+    return Table("", f"{heading}, in percent", columns, rows)
 
 
 def _with_interval(run: Audit, name: str) -> str:
@@ -125,14 +125,19 @@ def _csv_row(run: Audit) -> dict[str, Any]:
     }
 
 
-def legend(runs: Collection[Audit]) -> str:
-    """The columns of :func:`render_text` explained, and the reasons for missing values."""
-    lines = list(_OPEN_LEGEND if any(run.data.answered for run in runs) else _LEGEND)
+def legend(runs: Collection[Audit]) -> Sequence[str]:
+    """The columns of :func:`render_text` explained."""
+    return _OPEN_LEGEND if any(run.data.answered for run in runs) else _LEGEND
+
+
+def missing_values(runs: Collection[Audit]) -> list[str]:
+    """The reasons for missing values in :func:`render_text`."""
+    lines = []
     if not all(run.has_gold for run in runs):
         lines.append(f"{MISSING} of F1 and accuracy: they need gold labels, and the data have none.")
     if any(len(run.template_names) < 2 for run in runs):
-        lines.append(f"{MISSING} of P_o and sigma_F1: they need two templates, and there is one.")
-    return "\n".join(lines)
+        lines.append(f"{MISSING} of P_o and sigma F1: they need two templates, and there is one.")
+    return lines
 
 
 def assumption(run: Audit) -> str | None:

@@ -8,7 +8,7 @@ from typing import Literal
 
 import pandas as pd
 
-from flip_flop.console import MISSING, align_columns, markdown_cell, on_one_line, spreadsheet_cell
+from flip_flop.console import MISSING, align_columns, fit_columns, markdown_cell, on_one_line, spreadsheet_cell
 
 _LATEX_ESCAPES = str.maketrans(
     {character: rf"\{character}" for character in "{}&%$#_"}
@@ -90,13 +90,19 @@ class Table:
     records: pd.DataFrame = field(default_factory=pd.DataFrame)
     is_wide: bool = True
 
-    def text(self) -> str:
-        """Render aligned text for a terminal."""
-        lines = [self._headings()]
+    def text(self, width: int | None = None) -> str:
+        """Render aligned text. With the ``width`` of a terminal, headings have two lines and no line is longer."""
+        headings = self._headings()
+        rows = []
         for row in filter(None, self.rows):
             texts = [cell.text for cell in row]
-            lines.append(texts)
-        grid = align_columns(lines, num_left=sum(column.is_text for column in self.columns), rule=True)
+            rows.append(texts)
+        num_left = sum(column.is_text for column in self.columns)
+        if width is None:
+            grid = align_columns([headings, *rows], num_left=num_left, rule=1)
+        else:
+            above, _, below = zip(*(heading.rpartition(" ") for heading in headings), strict=True)
+            grid = fit_columns([above, below, *rows], num_left=num_left, rule=2, width=width)
         return "\n".join([self.title, grid, *(f"- {on_one_line(note)}" for note in self.notes)])
 
     def markdown(self) -> str:
