@@ -288,6 +288,7 @@ class LogLines(logging.Formatter):
         return visible(super().format(record))
 
 
+SECONDS_TO_FIRST_LINE = 4.0
 SECONDS_BETWEEN_LINES = 60.0
 
 
@@ -295,7 +296,7 @@ SECONDS_BETWEEN_LINES = 60.0
 def track(label: str, total: int, unit: str, *, quiet: bool = False) -> Iterator[Callable[..., object]]:
     """Show progress on standard error. Yields a function that adds a number of finished units, with a note if any.
 
-    A terminal shows a bar. A log has a line each minute.
+    A terminal shows a bar. A log has a line after some seconds, then one each minute.
     """
     if quiet or total == 0 or not is_first_process():
         yield lambda *_: None
@@ -314,16 +315,17 @@ def track(label: str, total: int, unit: str, *, quiet: bool = False) -> Iterator
 class _LogProgress:
     def __init__(self, label: str, total: int, unit: str):
         self.label, self.total, self.unit, self.finished = label, total, unit, 0
-        self.begun = self.shown = time.monotonic()
+        self.begun = time.monotonic()
+        self.first = self.due = self.begun + SECONDS_TO_FIRST_LINE
 
     def add(self, done: int, note: str = "") -> None:
         self.finished += done
         line, now = f"{self.label}: {self.finished} of {self.total} {self.unit}", time.monotonic()
         line += f", {note}" * bool(note)
-        if self.finished < self.total and now - self.shown >= SECONDS_BETWEEN_LINES:
-            self.shown = now
+        if self.finished < self.total and now >= self.due:
+            self.due = now + SECONDS_BETWEEN_LINES
             echo(f"{line}, {duration((now - self.begun) * (self.total / self.finished - 1))} left", err=True)
-        elif self.finished == self.total and self.shown > self.begun:  # tasks of less than a minute have no lines
+        elif self.finished == self.total and self.due > self.first:  # short tasks have no lines
             echo(line, err=True)
 
 

@@ -131,17 +131,28 @@ def clock(monkeypatch):
     return found
 
 
-def test_long_work_has_a_line_each_minute_and_one_at_its_end(clock, capsys):
+def test_long_work_has_a_line_at_once_then_each_minute_and_at_its_end(clock, capsys):
     with track("audit", 100, "instances") as done:
         for _ in range(10):
             clock.now += 25
             done(10)
     assert capsys.readouterr().err.splitlines() == [
-        "audit: 30 of 100 instances, 2.9 min left",
-        "audit: 60 of 100 instances, 1.7 min left",
-        "audit: 90 of 100 instances, 25.0 s left",
+        "audit: 10 of 100 instances, 3.8 min left",
+        "audit: 40 of 100 instances, 2.5 min left",
+        "audit: 70 of 100 instances, 1.2 min left",
         "audit: 100 of 100 instances",
     ]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "lines"), [(2, []), (5, ["audit: 1 of 2 instances, 5.0 s left", "audit: 2 of 2 instances"])]
+)
+def test_work_of_more_than_four_seconds_has_a_sign_of_life(seconds, lines, clock, capsys):
+    with track("audit", 2, "instances") as done:
+        for _ in range(2):
+            clock.now += seconds
+            done(1)
+    assert capsys.readouterr().err.splitlines() == lines
 
 
 @pytest.mark.parametrize("quiet", [False, True])
@@ -162,4 +173,7 @@ def test_a_training_has_a_line_each_minute_with_step_loss_and_time_left(clock, c
         state.global_step, trainer.step_loss = step, step / 10
         shown.on_step_end(None, state, None)
     shown.on_train_end(None, state, None)
-    assert capsys.readouterr().err.splitlines() == ["f2c: 6 of 80 steps, loss 2.600, 12.3 min left"]
+    assert capsys.readouterr().err.splitlines() == [
+        "f2c: 1 of 80 steps, loss 2.100, 13.2 min left",
+        "f2c: 7 of 80 steps, loss 2.700, 12.2 min left",
+    ]
