@@ -157,7 +157,8 @@ def test_decision_after_training_names_what_the_base_has_without_it(tmp_path):
     vote = macro_f1(base.calibrated.data.votes, gold)
     verdict, change, reached, free_vote = compare(base, trained).decision
     assert verdict.startswith(
-        f"Training helped: one template has macro-F1 {free[1]} calibrated, without training, {new_f1} with f2c (+"
+        f"Training helped: a template has on average macro-F1 {free[1]} calibrated, without training, "
+        f"{new_f1} with f2c (+"
     )
     assert change.startswith(f"f2c, not calibrated: agreement {agreement} to {new_agreement} (+")
     assert f", macro-F1 {f1} to {new_f1} (+" in change
@@ -189,7 +190,7 @@ def test_runs_that_are_calibrated_differently_are_compared_without_calibration(t
     base = with_offsets(base, offsets)
     for other in (with_prior, same):  # the second one as with --calibrate none
         verdict, _, sentence, *_ = compare(base, other).decision
-        assert verdict.startswith("Training did not clearly help: one template has macro-F1 ")
+        assert verdict.startswith("Training did not clearly help: a template has on average macro-F1 ")
         assert " with f2c (±0.0, 95% CI " in verdict
         assert "calibrated" not in verdict
         assert sentence == alike

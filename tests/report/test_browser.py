@@ -220,15 +220,25 @@ def test_markup_in_names_stays_text(browser, hostile, tmp_path):
 
 @pytest.mark.parametrize(
     ("query", "opens"),
-    [("", False), ("&agree=no&t=1&right=some-wrong", False), ("&run=0", True), ("&label=1", True), ("&q=0299", True)],
+    [("", False), ("&agree=no&t=1&right=some-wrong", False), ("&run=0", True), ("&label=1", True), ("&q=0299", False)],
 )
-def test_three_filters_are_visible_and_the_rest_opens_if_a_link_uses_it(browser, page, query, opens):
+def test_four_filters_are_visible_and_the_rest_opens_if_a_link_uses_it(browser, page, query, opens):
     browser.open(page, f"#show?g=1{query}")
     assert found(browser) > 0
     shown = "[...document.querySelectorAll('dialog select, dialog input')].filter((each) => each.checkVisibility())"
-    assert (browser.run(f"{shown}.map((each) => each.name).join()") == "agree,t,right") is not opens
+    assert (browser.run(f"{shown}.map((each) => each.name).join()") == "q,agree,t,right") is not opens
     row = browser.run("document.querySelector('.item').textContent")
     assert re.search(r"test-\d+ gold (nega|posi)tive margin .*(No|Yes|False|True|good|bad)", row)
+
+
+def test_a_search_opens_the_rows_with_a_text_or_id(browser, page):
+    browser.open(page)
+    browser.run("document.querySelector('nav a[href$=-examples]').click()")
+    browser.run("Object.assign(document.querySelector('.search input'), {value: ' TEST-011'}).form.requestSubmit()")
+    assert found(browser) == 10
+    rows = browser.run("[...document.querySelectorAll('.item .quiet')].map((each) => each.textContent.split(' ')[0])")
+    assert sorted(rows) == [f"test-{number:04d}" for number in range(110, 120)]
+    assert browser.said == []
 
 
 def test_links_and_printing_open_folded_sections(browser, page):

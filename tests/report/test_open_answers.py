@@ -54,7 +54,7 @@ def test_a_comparison_has_the_paired_changes_of_agreement_and_accuracy(rows, run
         change = comparison.difference(name, comparison.after)
         assert change.value == pytest.approx(end - start)
         assert change.interval[0] < change.value < change.interval[1]
-    assert comparison.verdict.startswith("Training helped: one template has accuracy ")
+    assert comparison.verdict.startswith("Training helped: a template has on average accuracy ")
     assert "f2c: agreement " in comparison.decision[1]
     assert "The majority vote of base has accuracy " in comparison.decision[2]
     assert "F1" not in " ".join(comparison.decision)

@@ -230,7 +230,7 @@ class AuditComparison:
         how = "calibrated, without training" if free is not self.base else "without training"
         start, end = (percent(audit.value(quality(audit))) for audit in (free, run))
         best, among = (f"at best {end}", f" for the best of {len(forms)}") if len(known) > 1 else (end, "")
-        one = f"one template has {self.quality_title} {start} {how}"
+        one = f"a template has on average {self.quality_title} {start} {how}"
         return on_one_line(f"Training {helped}: {one}, {best} with {run.name} ({change.words()}{among}).")
 
     @cached_property

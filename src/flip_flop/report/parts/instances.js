@@ -275,9 +275,25 @@
     }
   }
 
+  // A search field that opens the rows with this text.
+  function search(link) {
+    const form = make("form", "search"), text = make("input"), button = make("button", "", "Search");
+    text.type = "search";
+    text.placeholder = "text or id";
+    text.setAttribute("aria-label", "Search the rows");
+    form.append(text, button);
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      const query = new URLSearchParams(link.slice(6));
+      query.set("q", text.value);
+      open(query);
+    });
+    return form;
+  }
+
   document.querySelectorAll("[data-show]").forEach(upgrade);
   for (const each of document.querySelectorAll(".all")) {
-    each.append(make("span", "quiet", " Select an underlined number, a bar or a template name to list its rows."));
+    each.append(" ", search(each.querySelector("[data-show]").dataset.show), make("span", "quiet", " Select an underlined number, a bar or a template name to list its rows."));
   }
   for (const table of document.querySelectorAll("main table")) {
     [...table.querySelectorAll("button.show:not(.over)")].forEach((button, at) => { button.tabIndex = at ? -1 : 0; });
