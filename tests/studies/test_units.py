@@ -184,8 +184,10 @@ def test_a_failure_is_one_line_and_is_retried(tmp_path, capsys, monkeypatch):
     ]
     assert [state.partition(":")[0] for state in folder.states(made).values()] == ["failed", "failed", "open"]
     monkeypatch.setattr(run, "load_model", real)
+    assert len([*folder.log(made.units[0]).parent.glob("*.failed")]) == 2
     assert codes(made, folder) == [DONE, DONE]
     assert failed(folder, made) == []
+    assert not [*folder.log(made.units[0]).parent.glob("*.failed")]
 
 
 @pytest.mark.slow

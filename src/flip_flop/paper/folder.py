@@ -57,8 +57,12 @@ class StudyFolder:
         write_json(self.run(cell) / CELL, record)
 
     def write_failures(self, unit: Unit, lines: list[str]) -> None:
-        """Replace the failures of a unit's last attempt, one line for each cell."""
-        write_text(self.log(unit).with_suffix(".failed"), "".join(f"{line}\n" for line in lines))
+        """Replace the failures of a unit's last attempt, one line for each cell. Without failures, remove the file."""
+        path = self.log(unit).with_suffix(".failed")
+        if lines:
+            write_text(path, "".join(f"{line}\n" for line in lines))
+        else:
+            path.unlink(missing_ok=True)
 
     def states(self, plan: Plan) -> dict[Cell, str]:
         """Return the state of each cell: ``done``, ``open``, or ``failed: `` with the reason and the log.
