@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 import click
 
 from flip_flop.cli.options import DataOptions, RowOptions, option, options, out_file, out_folder
-from flip_flop.console import align_columns, echo, num_processes
+from flip_flop.console import align_columns, echo, num_processes, terminal_width
 from flip_flop.errors import InputError, log
 from flip_flop.hub import check_shard
 from flip_flop.method.settings import Protocol, TrainingProtocol
@@ -334,7 +334,7 @@ def _write_outputs(folder: StudyFolder, plan: Plan, quiet: bool) -> None:
     if not is_done.all():
         echo(f"{(~is_done).sum()} of {len(is_done)} audits are not complete: their cells are blank", err=True)
     if (table := next(make_tables(frame), None)) is not None:
-        echo(table.text())
+        echo(table.text(terminal_width()))
     if not quiet:
         folders = dict.fromkeys(path.parent.name for path in written[1:])
         echo(f"\n{written[0]}: all of it on one page; {', '.join(f'{name}/' for name in folders)} have the files")
