@@ -11,7 +11,7 @@ import flip_flop
 
 SOURCE = Path(flip_flop.__file__).parents[1]
 # Packages that the core does not import. It names them by strings, and loads them on first use.
-WINGS = ("open_answers", "served", "paper", "drafting")
+WINGS = ("open_answers", "served", "paper", "drafting", "foreign")
 
 # Lowest first. A module imports from its package and from lower floors only.
 FLOORS = [

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from html import escape
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, Literal
 
 import numpy as np
@@ -59,6 +60,29 @@ class Audit(AuditValues):
         path: The run directory.
         too_long_file: The content of its list of prompts that were too long.
     """
+
+    @classmethod
+    def from_results(cls, results: Any, *, labels: Sequence[str] | None = None, name: str | None = None) -> "Audit":
+        """Return the audit of answers that another tool has collected. No model is needed.
+
+        Args:
+            results: A ``pandas.DataFrame``, a list of dicts or a file's path, with a row per answer and the columns of
+                docs/how-to/other-tools.md: ``id``, ``variant``, ``answer``, and if known ``gold`` and probabilities.
+            labels: The labels; another answer counts as unreadable. By default those that have probabilities, or the
+                right answers that occur. Without right answers, or with many, answers are open.
+            name: The run's name in tables.
+
+        Raises:
+            InputError: ``E-DATA-COLUMN`` without a column, ``E-DATA-ROWS`` if an answer is missing or is there twice,
+                ``E-LABEL`` for a right answer that is none of the labels.
+
+        Example:
+            >>> rows = [("1", "short", "yes"), ("1", "long", "yes"), ("2", "short", "no"), ("2", "long", "yes")]
+            >>> Audit.from_results([dict(zip(("id", "variant", "answer"), row)) for row in rows]).value("agreement")
+            0.5
+        """
+        audit: Audit = resolve_name("flip_flop.foreign:from_results")(results, labels, name)
+        return audit
 
     def write(self, out: str | os.PathLike[str], *, overwrite: bool = True) -> Path:
         """Write the run directory, whole or not at all. By default it replaces an audit that is there.
@@ -206,7 +230,8 @@ class Audit(AuditValues):
         instances, templates, _ = self.scores.shape
         task = self.record.task
         parts = [task.name, task.split, count(templates, "template"), count(instances, "instance")]
-        return on_one_line(f"{self.name}, {self.record.model.name} on {', '.join(parts)}")
+        names = ", ".join(filter(None, [self.name, self.record.model.name]))
+        return on_one_line(f"{names} on {', '.join(parts)}")
 
 
 def write_instances(folder: Path, instances: Iterable[RenderedInstance]) -> None:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import numpy as np
@@ -30,13 +31,17 @@ MAX_NAMES = 2**18  # characters of the names of a run, its labels and templates,
 
 
 def load_run(path: str | os.PathLike[str]) -> Audit:
-    """Read and check the run directory of an audit.
+    """Read and check the run directory of an audit, or read results of another tool (docs/how-to/other-tools.md).
 
     Raises:
         InputError: ``E-RUN-MISSING`` without the folder or one of its files, ``E-RUN-BROKEN`` if a file is invalid or
-            contradicts another.
+            contradicts another; or the errors of results.
     """
     path = Path(path)
+    if not (path / RUN_FILE).exists():
+        run: Audit | None = resolve_name("flip_flop.foreign:load_results")(path)
+        if run is not None:
+            return run
     record = RunRecord.read(path, "audit")
     if not record.scoring:
         raise broken(path / RUN_FILE, "has no 'scoring'")
