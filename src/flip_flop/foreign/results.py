@@ -1,7 +1,6 @@
 """Audits of the answers of other tools."""
 
 import glob
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from flip_flop.console import count, warn_once
+from flip_flop.console import command, count, now, warn_once
 from flip_flop.errors import InputError
 from flip_flop.evaluation.result import Audit
 from flip_flop.foreign.readers import read_file, table
@@ -18,7 +17,7 @@ from flip_flop.metrics import Design, Scores, predicted, summarise
 from flip_flop.prompts import RenderedInstance
 from flip_flop.reading import token_f1
 from flip_flop.reading.texts import text_key
-from flip_flop.record import ModelRecord, RunRecord, TaskRecord, TemplateRecord, this_process
+from flip_flop.record import ModelRecord, RunRecord, TaskRecord, TemplateRecord
 from flip_flop.tasks import as_source
 from flip_flop.tasks.readers import READABLE
 
@@ -26,6 +25,7 @@ IN_FOLDERS = (".csv", ".jsonl", ".eval")  # a folder may also hold summaries in 
 SUFFIXES = (*READABLE, ".eval")
 MAX_LABELS = 20  # or a third of the number of rows; answers to questions with more right answers are open
 MAX_NAMED = 5  # rows in an error
+NO_PROMPT = "The results hold no prompts."
 
 
 def load_results(path: Path) -> Audit | None:
@@ -81,7 +81,8 @@ def _audit(wide: pd.DataFrame, name: str, labels: Sequence[str] | None = None) -
         task=task,
         model=ModelRecord(name=wide.attrs["model"]),
         scoring={"by": "results", "num_answers": answers.size},
-        **this_process(time.monotonic()),
+        command=command(),
+        created=now(),
     )
     design = task.design(variants)
     metrics = summarise(data.values, data.gold, variants, answered=data.answered, **design)
@@ -131,8 +132,9 @@ def _labelled(wide: pd.DataFrame, answers: np.ndarray, gold: np.ndarray, labels:
         probs = np.where(given, probability, 1 - probability)
     else:
         probs = given * 1.0
+    is_known = is_read & (probs >= 0).all(axis=2)
     with np.errstate(all="ignore"):
-        values = np.where(is_read[:, :, None] & (probs >= 0), np.log(probs), -np.inf).astype(np.float32)
+        values = np.where(is_known[:, :, None], np.log(probs), -np.inf).astype(np.float32)
     misfits = wide.index[(predicted(values) != predicted(certain)).any(axis=1)]
     if len(misfits):
         warn_once(f"W-RESULTS: no probabilities are used: an answer to {misfits[0]!r} is not the most probable label.")
@@ -164,7 +166,7 @@ def _open_answers(
             words[size] = gold[row]
         reference = text_key(gold[row]) or "?"
         f1[row] = [token_f1(text_key(text), reference) for text in answers[row]]
-        instances.append(RenderedInstance(name, ("",) * size, (tuple(words),) * size, None))
+        instances.append(RenderedInstance(name, (NO_PROMPT,) * size, (tuple(words),) * size, None))
     # The same keys in all runs.
     keys = (pd.util.hash_array(answers.ravel()) // 2).astype(np.int64).reshape(answers.shape)
     answered = {
