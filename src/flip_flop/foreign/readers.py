@@ -83,7 +83,7 @@ def _task(rows: Rows) -> Iterator[dict[str, Any]]:
 
 def _sample(facts: dict[str, Any], sample: dict[str, Any]) -> dict[str, Any]:
     """Return a sample of Inspect as its first scorer read it. Its task, arguments and epoch are the variant."""
-    parts = [facts["task"], *(f"{name}={value}" for name, value in facts["task_args"].items())]
+    parts = [facts["task"], *(f"{name}={value}" for name, value in (facts.get("task_args") or {}).items())]
     if sample["epoch"] > 1:
         parts.append(f"epoch {sample['epoch']}")
     scorer, score = next(iter((sample.get("scores") or {"": {}}).items()))

@@ -21,7 +21,6 @@ from flip_flop.record import ModelRecord, RunRecord, TaskRecord, TemplateRecord
 from flip_flop.tasks import as_source
 from flip_flop.tasks.readers import READABLE
 
-IN_FOLDERS = (".csv", ".jsonl", ".eval")  # a folder may also hold summaries in JSON
 SUFFIXES = (*READABLE, ".eval")
 MAX_LABELS = 20  # or a third of the number of rows; answers to questions with more right answers are open
 MAX_NAMED = 5  # rows in an error
@@ -29,17 +28,18 @@ NO_PROMPT = "The results hold no prompts."
 
 
 def load_results(path: Path) -> Audit | None:
-    """Read the results of a run: a file, or the files of a folder or of a pattern. None: there are no such files.
+    """Read the results of a run: a file, the files of a pattern, or the samples and logs in a folder. None without any.
 
     Raises:
         InputError: The errors of the files; ``E-DATA-ROWS`` if an answer is missing or is there twice.
     """
-    files = [*map(Path, glob.glob(str(path)) or [str(path)])]
     if path.is_dir():
-        files = [*path.rglob("*.*")]
-    suffixes = IN_FOLDERS if path.is_dir() else SUFFIXES
-    rows = [row for file in sorted(files) if file.suffix in suffixes for row in read_file(file)]
-    return _audit(_wide(rows, str(path)), path.resolve().stem) if rows else None
+        files = [*path.rglob("samples_*.jsonl"), *path.rglob("*.eval")]
+    else:
+        files = [Path(name) for name in glob.glob(str(path)) or [path] if path.suffix in SUFFIXES]
+    named = path.parent if "*" in path.name else path
+    rows = [row for file in sorted(files) for row in read_file(file)]
+    return _audit(_wide(rows, str(path)), named.resolve().stem) if rows else None
 
 
 def from_results(results: Any, labels: Sequence[str] | None, name: str | None) -> Audit:
@@ -108,7 +108,7 @@ def _wide(rows: Sequence[dict[str, Any]], source: str) -> pd.DataFrame:
 
 
 def _labelled(wide: pd.DataFrame, answers: np.ndarray, gold: np.ndarray, labels: Sequence[str]) -> Scores:
-    """Return the log-probabilities of the labels; without probabilities that of the answer is 0 (``W-RESULTS``).
+    """Return the log-probabilities of the labels. Without probabilities, the answer has 0 (``W-RESULTS``).
 
     Raises:
         InputError: ``E-LABEL`` for a right answer that is none of the labels.
