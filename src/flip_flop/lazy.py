@@ -22,7 +22,9 @@ def exports(
 WINGS = {
     "EndpointScorer": "flip_flop.served.scorer",
     "as_choices": "flip_flop.open_answers.generation",
+    "from_results": "flip_flop.foreign",
     "generate": "flip_flop.open_answers.generation",
+    "load_results": "flip_flop.foreign",
 }
 
 

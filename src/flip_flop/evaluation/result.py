@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from html import escape
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import Any, Literal
 
 import numpy as np
@@ -21,6 +20,7 @@ from flip_flop.errors import InputError, look_up
 from flip_flop.evaluation.decision import LOW_MASS, Decision, calibrate_options, decide, reading_advice
 from flip_flop.evaluation.values import AuditValues
 from flip_flop.files import check_output, compress, new_folder, write_arrays, write_bytes, write_json
+from flip_flop.lazy import from_wing
 from flip_flop.metrics import (
     AXES,
     METRICS,
@@ -81,7 +81,7 @@ class Audit(AuditValues):
             >>> Audit.from_results([dict(zip(("id", "variant", "answer"), row)) for row in rows]).value("agreement")
             0.5
         """
-        audit: Audit = resolve_name("flip_flop.foreign:from_results")(results, labels, name)
+        audit: Audit = from_wing("from_results")(results, labels, name)
         return audit
 
     def write(self, out: str | os.PathLike[str], *, overwrite: bool = True) -> Path:

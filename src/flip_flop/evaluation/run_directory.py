@@ -7,7 +7,6 @@ import os
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ import pydantic
 from flip_flop.errors import InputError, require_package
 from flip_flop.evaluation.result import INSTANCES_FILE, METRICS_FILE, SCORES_FILE, Audit
 from flip_flop.files import check_output, read_arrays, read_json, read_limited
+from flip_flop.lazy import from_wing
 from flip_flop.metrics import METRICS, Design, Scores, resolve_average
 from flip_flop.prompts import OpenAnswers, RenderedInstance
 from flip_flop.record import READABLE_JSON, RUN_FILE, RunRecord, broken, reading, validated
@@ -39,7 +39,7 @@ def load_run(path: str | os.PathLike[str]) -> Audit:
     """
     path = Path(path)
     if not (path / RUN_FILE).exists():
-        run: Audit | None = resolve_name("flip_flop.foreign:load_results")(path)
+        run: Audit | None = from_wing("load_results")(path)
         if run is not None:
             return run
     record = RunRecord.read(path, "audit")
