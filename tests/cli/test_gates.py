@@ -139,7 +139,6 @@ def test_a_run_equal_to_the_stored_one_or_better_passes_and_shows_the_numbers(au
     ("more", "words"),
     [
         (("--limit", "30"), "instances"),
-        (("--templates", "plain,terse"), "templates"),
         (("--split", "validation"), "split and instances"),
     ],
 )
@@ -147,6 +146,37 @@ def test_a_stored_run_of_other_data_is_refused_before_scoring(audit, more, words
     result = audit("--quiet", "--fail-if-worse-than", "stored", *more)
     one_line(result, "E-RUN-MISMATCH", "--fail-if-worse-than stored", words)
     assert not os.path.exists("out")
+
+
+def test_a_changed_prompt_is_compared_with_the_stored_run_and_named(audit):
+    """The usual pull request: one template has other words, and another one is added."""
+    changed = TASK.replace("Is this urgent?", "Is it urgent?")
+    extra = '  - {name: short, jinja: "{{ text }} Urgent?", answer_choices: "No ||| Yes"}\n'
+    Path("tickets.yaml").write_text(changed + extra)
+    assert audit("--quiet", "--fail-if-worse-than", "stored").code in (0, 1)
+    before, after = load_run("stored"), load_run("out")
+    result = audit("--overwrite", "--fail-if-worse-than", "stored", "--markdown", "ci.md")
+    line = next(line for line in (result.out + result.err).splitlines() if "worse than stored: " in line)
+    values = " to ".join(f"{100 * run.value('macro_f1'):.1f}" for run in (before, after))
+    assert f"macro F1 {values} (" in line
+    votes = " to ".join(f"{100 * run.value('vote_f1'):.1f}" for run in (before, after))
+    assert f"; plain changed, short added; vote F1 {votes} (" in line
+    for name in ("truth", "long", "terse"):  # deterministic, so the same
+        assert re.search(rf"; {name} ([\d.]+) to \1 \(±0\.0, 95% CI ", line)
+    assert markdown_cell(line) in Path("ci.md").read_text()
+
+
+def test_an_added_constant_template_fails_the_gate():
+    """It is compared with the votes that it joins."""
+    answers = np.arange(120)[:, None] % 2 * np.ones(3, int)
+    before = made_run(answers)
+    after = made_run(np.where(np.arange(3) == 2, 0, answers))
+    task = replace(before.record.task, templates=before.record.task.templates[:2])
+    fewer = replace(before, data=before.data.select([0, 1]), template_names=("plain", "terse"))
+    fewer = replace(fewer, record=replace(before.record, task=task))
+    gate = gates.comparison_gate(fewer, after, "observed_agreement")
+    assert gate.passed is False
+    assert "constant now: long; long added" in gate.message
 
 
 def test_a_stored_run_without_a_metric_to_compare_is_refused(audit):

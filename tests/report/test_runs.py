@@ -15,6 +15,7 @@ from flip_flop.prompts import OpenAnswers
 from flip_flop.report.compare import comparison_blocks, group_runs, require_comparable, what_differs
 from flip_flop.report.sections import caveats
 from tests.refused import refused
+from tests.report.made_runs import TEMPLATES
 from tests.report.pages import Page
 
 
@@ -151,33 +152,34 @@ def test_untrusted_run_is_rejected_before_it_fills_memory(make_run, file, expand
         tracemalloc.stop()
 
 
-def test_runs_are_compared_on_the_same_task_split_templates_and_instances(make_run):
+def test_runs_are_compared_on_the_same_split_labels_and_instances(make_run):
     others = [
-        make_run("few", num_templates=5),
-        make_run("task", digest="0" * 64),
+        make_run("few", labels=("bad", "good")),
+        make_run("held", held_out=[template[0] for template in TEMPLATES]),
         make_run("split", split="validation"),
     ]
     groups = group_runs([load_run(path) for path in [make_run(), make_run("f2c", pull=0.9), *others]])
     names = [[run.name for run in group.runs] for group in groups]
-    assert names == [["base", "f2c"], ["few"], ["task"], ["split"]]
+    assert names == [["base", "f2c"], ["few"], ["held"], ["split"]]
     require_comparable(groups)
-    refused(r"E-RUN-MISMATCH.*differ in their task and templates", require_comparable, groups[1:])
+    differences = "differ in their labels, F1 or scale and held-out templates"
+    refused(rf"E-RUN-MISMATCH.*{differences}", require_comparable, groups[1:])
 
 
-def test_runs_whose_templates_have_other_levels_are_not_compared(make_run):
-    orders = [({"order": one}, {"order": other}) * 4 for one, other in (("ab", "ba"), ("ab", "ba"), ("ba", "ab"))]
-    runs = [load_run(make_run(str(number), levels=order)) for number, order in enumerate(orders)]
-    graded = replace(runs[1], record=replace(runs[1].record, task=replace(runs[1].record.task, scale=True)))
-    assert len(group_runs(runs[:2])) == 1
-    for other in (runs[2], graded):
-        refused("E-RUN-MISMATCH.*differ in their scale or template levels", compare, runs[0], other)
+def test_runs_on_another_scale_are_not_compared(make_run):
+    run = load_run(make_run())
+    graded = replace(run, record=replace(run.record, task=replace(run.record.task, scale=True)))
+    refused("E-RUN-MISMATCH.*differ in their labels, F1 or scale", compare, run, graded)
 
 
 def test_the_runs_that_differ_are_named(make_run):
     same = [make_run(folder=name) for name in ("a", "b")]
     other = make_run(seed=2, folder="c")
     line = refused("^E-RUN-MISMATCH: ", compare, *same, other)
-    assert f"{same[0]} and {other} cannot be compared: they differ in their gold labels." in line
+    assert (
+        f"{same[0]} and {other} cannot be compared: they differ in their gold labels (test-0000, test-0005, test-0006, ...)."
+        in line
+    )
 
 
 @pytest.mark.parametrize("kind", ["html", "txt", "csv", "md"])

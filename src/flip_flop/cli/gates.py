@@ -127,13 +127,13 @@ def compared(stored: Audit, metric: str | None) -> str:
 
 def check_stored(stored: Audit, run: Audit, metric: str | None) -> None:
     """Refuse a stored run on other data, or without a metric to compare (``E-RUN-MISMATCH``)."""
-    from flip_flop.report.compare import data_differences
+    from flip_flop.report.pairing import data_differences
 
     if differing := data_differences(stored, run):
         raise InputError(
             "E-RUN-MISMATCH",
             f"--fail-if-worse-than {stored.path}: the stored run and this audit differ in their {differing}.",
-            "Audit both on the same task, split, templates, limit and seed.",
+            "Audit both on the same rows: the same data, split, limit and seed.",
         )
     name = compared(stored, metric)
     if stored.value(name) is None:
@@ -174,9 +174,11 @@ def comparison_gate(stored: Audit, run: Audit, metric: str | None) -> Gate:
 
 
 def _compared(stored: Audit, run: Audit, metric: str | None) -> tuple[bool, str]:
-    from flip_flop.report.compare import group_runs, mean_difference
+    from flip_flop.report.compare import compare, mean_difference
 
     check_stored(stored, run, metric)
+    pair = compare(stored, run)
+    stored, run = pair.runs
     name = compared(stored, metric)
     change = mean_difference(name, stored, [run])
     constant = [template for template in run.constant_templates if _is_newly_constant(template, stored, run)]
@@ -192,7 +194,9 @@ def _compared(stored: Audit, run: Audit, metric: str | None) -> tuple[bool, str]
     values = f"{METRICS[name].title} {before} to {after}"
     parts = [f"{values} ({change.words()})" if change else values]
     parts += [f"constant now: {on_one_line(', '.join(constant))}"] if constant else []
-    parts += group_runs([stored, run])[0].other_prompts
+    if note := pair.note(run):
+        parts += [note, *(f"{title} {before} to {after}" for title, before, after in pair.vote_and_templates)]
+    parts += pair.other_prompts
     return not worse, f"{'worse' if worse else 'not clearly worse'} than {stored.path}: {'; '.join(parts)}"
 
 
@@ -203,7 +207,12 @@ def _is_newly_constant(template: str, stored: Audit, run: Audit) -> bool:
     """
     if template in stored.constant_templates:
         return False
-    before, after = (each.data.answer_keys[:, each.template_names.index(template)] for each in (stored, run))
+    after = run.data.answer_keys[:, run.template_names.index(template)]
+    # The answers that an added template joins are those of the vote.
+    earlier = stored.data.voted
+    if template in stored.template_names:
+        earlier = stored.data.single(stored.template_names.index(template))
+    before = earlier.answer_keys[:, 0]
     answers, counts = np.unique(after, return_counts=True)
     top = answers[counts.argmax()]
     share, confidence = mean_statistic(np.asarray, bounds=(0.0, 1.0)), 1 - 0.05 / len(run.template_names)

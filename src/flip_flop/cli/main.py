@@ -44,6 +44,7 @@ COMMANDS = {
         "Predict labels for a data file, by template and majority.",
     ),
     "templates": ("flip_flop.cli.templates:templates_command", "Fetch, list, show, lint and vary templates."),
+    "compare": ("flip_flop.cli.compare:compare_command", "Differences between audits, also of changed prompts."),
     "report": ("flip_flop.cli.report:report_command", "One HTML page from audits."),
     "tasks": ("flip_flop.paper.cli:tasks_command", "The paper's datasets by name: list, show, check."),
     "study": ("flip_flop.paper.cli:study_command", "The paper's studies as grids: plan, run, status, tables."),

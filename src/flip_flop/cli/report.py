@@ -35,19 +35,19 @@ def report_command(
 ) -> None:
     """Create one page from audit folders. The first is the baseline of all comparisons.
 
+    Audits of the same rows are compared, also if their templates differ.
     Runs of several models have the names of the models. The page and the terminal show the difference of each pair.
     """
-    from flip_flop.evaluation.run_directory import load_run
     from flip_flop.files import lock_output, write_text
     from flip_flop.metrics import add_metric
     from flip_flop.report import audit_tables, page, sections
-    from flip_flop.report.compare import comparison_blocks
+    from flip_flop.report.compare import as_audits, comparison_blocks
 
     for reference in metric:
         add_metric(reference)
     if figures is not None and figures.is_dir() and any(figures.iterdir()):
         raise InputError("E-OUT-USED", f"{figures} is not an empty folder.", "Give another --figures.")
-    audits = [load_run(run) for run in runs]  # before the lock: a wrong name creates no folder for --out
+    audits = as_audits(runs)  # before the lock: a wrong name creates no folder for --out
     groups = page.report_groups(audits)
     click.get_current_context().with_resource(lock_output(out))
     if out.suffix == ".html":
@@ -64,7 +64,7 @@ def report_command(
     if figures is not None:
         page.write_figures(groups, figures)
     for group in groups:
-        for text in map(group.matrix_text, group.paired_metrics):
+        for text in group.tables:
             echo(f"{text}\n")
         for text in (*group.other_prompts, *group.decision):
             is_verdict = text == group.verdict

@@ -170,8 +170,12 @@ class Scores:
 
     def single(self, template: int) -> "Scores":
         """One template."""
-        answered = {name: values[:, [template]] for name, values in self.answered.items()}
-        return self._one_template(self.values[:, [template]], answered)
+        return self.select([template])
+
+    def select(self, templates: Sequence[int]) -> "Scores":
+        """Some templates, without their factors."""
+        answered = {name: values[:, templates] for name, values in self.answered.items()}
+        return self._of_templates(self.values[:, templates], answered)
 
     @cached_property
     def voted(self) -> "Scores":
@@ -187,13 +191,13 @@ class Scores:
         certain = np.where(answers[:, None] == np.arange(self.num_labels), 0.0, -np.inf)
         first = (self.predictions == answers[:, None]).argmax(axis=1)[:, None]  # a template with this answer
         answered = {name: np.take_along_axis(values, first, axis=1) for name, values in self.answered.items()}
-        return self._one_template(certain[:, None], answered)
+        return self._of_templates(certain[:, None], answered)
 
-    def _one_template(
-        self, scores: Float[np.ndarray, "instances 1 labels"], answered: Mapping[str, np.ndarray]
+    def _of_templates(
+        self, scores: Float[np.ndarray, "instances templates labels"], answered: Mapping[str, np.ndarray]
     ) -> "Scores":
-        design = replace(self.design, levels=())  # of several templates
-        return Scores(scores, self.gold, design=design, answered=answered)
+        design = replace(self.design, levels=())
+        return Scores(scores, self.gold, ids=self.ids, design=design, answered=answered)
 
     def flips_along(self, axis: str) -> FlipCounts:
         """The counts of :func:`~flip_flop.metrics.agreement.axis_flips` of these templates."""

@@ -1,4 +1,4 @@
-"""Audits over the same data: which can be compared, how far their metrics differ, and their numbers in one frame."""
+"""Audits of the same rows: how far their metrics differ, in sentences, tables and one frame."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,6 +27,8 @@ from flip_flop.evaluation.run_directory import load_run
 from flip_flop.metrics import (
     ALIASES,
     METRICS,
+    Metric,
+    Scores,
     accuracy_per_template,
     batch_offsets,
     calibrated,
@@ -35,6 +37,16 @@ from flip_flop.metrics import (
     uniform_prior,
 )
 from flip_flop.report.audit_tables import render_text
+from flip_flop.report.pairing import (
+    changed_prompts,
+    data_differences,
+    differing,
+    in_order_of,
+    may_be_same,
+    same_rows,
+    side_by_side,
+)
+from flip_flop.report.table import Column, Table, TableCell
 
 
 @dataclass(frozen=True)
@@ -108,7 +120,7 @@ def quality_per_template(run: Audit) -> PerTemplate | None:
 
 @dataclass(frozen=True, repr=False)
 class AuditComparison:
-    """Audits over the same instances and templates, with distinct names. The first is the baseline."""
+    """Audits of the same instances, with distinct names. The first is the baseline. Their prompts may differ."""
 
     runs: tuple[Audit, ...]
 
@@ -136,9 +148,10 @@ class AuditComparison:
     @property
     def heading(self) -> str:
         """The task, split, templates and instances as one line of plain text."""
-        instances, templates, _ = self.base.scores.shape
         task, kind = self.base.record.task, "held-out template" if self.held_out else "template"
-        parts = [task.name, task.split, count(templates, kind), count(instances, "instance")]
+        sizes = sorted({len(run.template_names) for run in self.runs})
+        templates = " or ".join(count(size, kind) for size in sizes)
+        parts = [task.name, task.split, templates, count(len(self.base.scores), "instance")]
         return on_one_line(", ".join(parts))
 
     @property
@@ -156,7 +169,7 @@ class AuditComparison:
     @property
     def other_prompts(self) -> list[str]:
         """A sentence if a model read different prompts in the runs, as with a chat template that prints the date."""
-        records = [run.record for run in self.runs if "prompts_digest" in run.record.scoring]
+        records = [run.record for run in self.runs if "prompts_digest" in run.record.scoring and not self.changes(run)]
         models = [(record.model.digest or record.model.name, record.scoring.get("chat_template")) for record in records]
         read = {(model, record.scoring["prompts_digest"]) for model, record in zip(models, records, strict=True)}
         dates = sorted({record.scoring.get("prompt_date") or "none" for record in records})
@@ -178,8 +191,9 @@ class AuditComparison:
 
     @property
     def trained(self) -> list[Audit]:
-        """The runs with an adapter, if all runs are of one base."""
-        return [] if self.compares_models else [run for run in self.runs[1:] if run.record.adapter]
+        """The runs with an adapter and the prompts of the baseline, if all runs are of one base."""
+        runs = [run for run in self.runs[1:] if run.record.adapter and not self.changes(run)]
+        return [] if self.compares_models else runs
 
     @cached_property
     def is_calibrated_alike(self) -> bool:
@@ -200,13 +214,67 @@ class AuditComparison:
     def advised(self) -> "AuditComparison":
         """The runs in the forms that their decisions name: raw, or calibrated."""
         return AuditComparison(
-            tuple((run.calibrated if run.decision.is_calibrated else None) or run for run in self.runs)
+            tuple(run.calibrated if run.calibrated and run.decision.is_calibrated else run for run in self.runs)
         )
 
     @cached_property
     def row_forms(self) -> list[Audit]:
         """The runs whose answers the list of rows can show: all of them, then the calibrated forms of advice."""
         return [*self.runs, *(form for form in self.advised.runs if form not in self.runs)]
+
+    @cached_property
+    def aligned(self) -> "AuditComparison":
+        """The comparison with the templates that all runs have, by name, or without any with the majority votes."""
+        is_aligned = len({run.template_names for run in self.runs}) == 1
+        return self if is_aligned else AuditComparison(tuple(side_by_side(self.runs)))
+
+    @property
+    def template_names(self) -> list[str]:
+        """The templates of all runs."""
+        return [*dict.fromkeys(name for run in self.runs for name in run.template_names)]
+
+    def changes(self, run: Audit) -> dict[str, str]:
+        """The templates of a run that differ from the baseline, see :func:`changed_prompts`."""
+        return changed_prompts(self.base, run)
+
+    def note(self, run: Audit) -> str:
+        """The changed prompts of a run in words, or an empty text."""
+        return on_one_line(", ".join(f"{name} {kind}" for name, kind in self.changes(run).items()))
+
+    @cached_property
+    def lines(self) -> list[list[str]]:
+        """The main metrics, and F1 or accuracy of each template, in percent, with differences from the baseline."""
+        data = [run.data for run in self.runs]
+        lines = [[METRICS[name].title, *_cells(METRICS[name], data)] for name in SHOWN]
+        metric = METRICS["accuracy" if self.is_open else "mean_f1"]
+        for name in self.template_names:
+            answers = [_answers(run, name) for run in self.runs]
+            lines.append([name, *_cells(metric, answers)])
+        return [line for line in lines if {*line[1:]} != {MISSING}]
+
+    @property
+    def vote_and_templates(self) -> list[list[str]]:
+        """The :attr:`lines` of the majority vote and of the templates."""
+        titles = [METRICS["vote_accuracy" if self.is_open else "vote_f1"].title, *self.template_names]
+        return [line for line in self.lines if line[0] in titles]
+
+    @property
+    def table(self) -> Table:
+        """The table of :attr:`lines`."""
+        columns = [Column("%", is_text=True), *(Column(run.name, "name") for run in self.runs)]
+        rows = [[TableCell(text, "name") for text in line] for line in self.lines]
+        return Table("", f"Differences from {self.base.name}", columns, rows)
+
+    @property
+    def has_other_prompts(self) -> bool:
+        """Whether a run has other prompts than the baseline."""
+        return any(map(self.changes, self.runs))
+
+    @property
+    def tables(self) -> list[str]:
+        """The tables of a terminal: :attr:`table` if prompts differ, and the differences of several models."""
+        tables = [self.table.text()] if self.has_other_prompts else []
+        return [*tables, *map(self.matrix_text, self.paired_metrics)]
 
     @property
     def readings(self) -> list[str]:
@@ -240,7 +308,8 @@ class AuditComparison:
         words = {"observed_agreement": "agreement", quality(free): self.quality_title}
         metrics = [(name, title) for name, title in words.items() if self.base.value(name) is not None]
         sentences = [*self.readings, *([self.verdict] if self.verdict else [])]
-        for run in self.trained:
+        reworded = [run for run in self.runs[1:] if self.changes(run)]
+        for run in (*self.trained, *reworded):
             changes = [(name, title, self.difference(name, run)) for name, title in metrics]
             numbers = [
                 f"{title} {percent(self.base.value(name))} to {percent(run.value(name))} ({change.words()})"
@@ -248,7 +317,7 @@ class AuditComparison:
                 if change
             ]
             form = f"{run.name}, not calibrated" if free is not self.base else run.name
-            sentences.append(f"{form}: {', '.join(numbers)}.")
+            sentences.append(f"{form}: {', '.join(filter(None, [self.note(run), *numbers]))}.")
         if not self.is_calibrated_alike and any(run.calibrated for run in (self.base, *self.trained)):
             sentences.append("The runs are not calibrated in the same way, so they are compared without calibration.")
         if self.trained and free is not self.base and size > 1 and not self.base.record.adapter:
@@ -314,26 +383,36 @@ class AuditComparison:
         return pd.DataFrame(rows, columns=columns)
 
     def __repr__(self) -> str:
-        return "\n\n".join([render_text(comparison_blocks(self.runs)), *self.other_prompts, *self.decision])
+        texts = dict.fromkeys([self.table.text(), *self.tables, *self.other_prompts, *self.decision])
+        return "\n\n".join([render_text(comparison_blocks(self.runs)), *texts])
 
     def _repr_html_(self) -> str:
-        rows = []
-        for name in SHOWN:
-            if self.base.value(name) is not None:
-                differences = [(run, self.difference(name, run)) for run in self.runs[1:]]
-                cells = (
-                    percent(run.value(name)) + (f" ({difference.words()})" if difference else "")
-                    for run, difference in differences
-                )
-                rows.append((METRICS[name].title, percent(self.base.value(name)), *cells))
-        return html_table(self.heading, ("%", *(run.name for run in self.runs)), rows)
+        return html_table(self.heading, ("%", *(run.name for run in self.runs)), self.lines)
+
+
+def _answers(run: Audit, template: str) -> Scores | None:
+    return run.data.single(run.template_names.index(template)) if template in run.template_names else None
+
+
+def _cells(metric: Metric, answers: Sequence[Scores | None]) -> list[str]:
+    """The value of each run, with its difference from the first. None is a run without the template."""
+    first = answers[0]
+    start = metric.value(first) if first else None
+    cells = [percent(start)]
+    for data in answers[1:]:
+        value = metric.value(data) if data else None
+        change = ""
+        if first and data and start is not None and value is not None:
+            change = f" ({Difference(value - start, metric.change_interval(first, data)).words()})"
+        cells.append(percent(value) + change)
+    return cells
 
 
 def compare(*runs: Audit | str | PathLike[str]) -> AuditComparison:
-    """Compare audits over the same task, split, templates and instances; a path means a run directory.
+    """Compare audits of the same rows, paired by id; a path means a run directory. Their prompts may differ.
 
     Raises:
-        InputError: ``E-RUN-MISMATCH`` if they differ in these; ``E-RUN-MISSING`` or ``E-RUN-BROKEN``.
+        InputError: ``E-RUN-MISMATCH`` if rows or labels differ; ``E-RUN-MISSING`` or ``E-RUN-BROKEN``.
     """
     if not runs:
         raise TypeError("Give audits or run directories, as in compare(before, after), and not nothing.")
@@ -363,12 +442,17 @@ def comparison_blocks(runs: Sequence[Audit]) -> dict[str, list[Audit]]:
 
 
 def group_runs(runs: Sequence[Audit]) -> list[AuditComparison]:
-    """Group runs over the same task, split, templates and instances, in the order of the first of each group."""
+    """Group runs over the same rows, in the order of the first of each group. Their prompts may differ."""
+    if _of_several_models(runs):
+        runs = [_renamed(run, _name_by_model(run)) for run in runs]
     groups: list[list[Audit]] = []
-    for run in _with_distinct_names(runs):
-        group = next((group for group in groups if all(_same_data(group[0], run).values())), None)
-        groups.append([run]) if group is None else group.append(run)
-    return [AuditComparison(tuple(group)) for group in groups]
+    for run in runs:
+        group = next((group for group in groups if not data_differences(group[0], run)), None)
+        if group is None:
+            groups.append([run])
+        else:
+            group.append(in_order_of(group[0], run))
+    return [AuditComparison(tuple(_with_distinct_names(group))) for group in groups]
 
 
 def require_comparable(groups: Sequence[AuditComparison]) -> None:
@@ -382,38 +466,18 @@ def require_comparable(groups: Sequence[AuditComparison]) -> None:
         raise InputError(
             "E-RUN-MISMATCH",
             f"{left.place} and {right.place} cannot be compared: they differ in their {data_differences(left, right)}.",
-            "Audit both models on the same task, split, templates and limit.",
+            "Audit both on the same rows: the same data, split, limit and seed.",
         )
-
-
-def data_differences(left: Audit, right: Audit) -> str:
-    """The differences of the data, in words, that prevent a comparison of two runs. Empty if there is none."""
-    return _differing(_same_data(left, right))
 
 
 def what_differs(left: Audit, right: Audit) -> str:
     """The differences, in words, that prevent a comparison of two runs as one model before and after training."""
     one, other = left.record.model, right.record.model
-    same_model = {"model's weights": _may_be_same(one.digest, other.digest), "data type": one.dtype == other.dtype}
-    return _differing(_same_data(left, right) | same_model)
-
-
-def _same_data(left: Audit, right: Audit) -> dict[str, bool]:
-    one, other = left.record.task, right.record.task
-    same = {
-        "task": one.digest == other.digest,
-        "split": one.split == other.split,
-        "templates": left.template_names == right.template_names,
-        "scale or template levels": one.design(left.template_names) == other.design(left.template_names),
-    }
-    same_digest = _may_be_same(one.instances_digest, other.instances_digest)
-    same["instances"] = left.instance_ids == right.instance_ids and same_digest
-    if one.answer:  # a run numbers its open answers, so that only the rows with a right answer can be compared
-        same["gold labels"] = np.array_equal(left.gold >= 0, right.gold >= 0)
-        same["data file"] = _may_be_same(one.data.get("sha256"), other.data.get("sha256"))
-    else:
-        same["gold labels"] = np.array_equal(left.gold, right.gold)
-    return same
+    same = same_rows(left, right)
+    same["templates"] = left.template_names == right.template_names and not changed_prompts(left, right)
+    same["model's weights"] = may_be_same(one.digest, other.digest)
+    same["data type"] = one.dtype == other.dtype
+    return differing(same)
 
 
 def _calibration(run: Audit) -> tuple[str, tuple[float, ...]] | None:
@@ -427,24 +491,11 @@ def _calibration(run: Audit) -> tuple[str, tuple[float, ...]] | None:
     return ("batch", uniform_prior(run.data.num_labels)) if is_same.all() else None
 
 
-def _may_be_same(one: str | None, other: str | None) -> bool:
-    """Whether two digests are equal, or one of them is unknown."""
-    return not one or not other or one == other
-
-
-def _differing(parts: Mapping[str, bool]) -> str:
-    return " and ".join(name for name, same in parts.items() if not same)
-
-
 def _with_distinct_names(runs: Sequence[Audit]) -> list[Audit]:
-    """Name runs of several models by model. Runs that still share their name and templates get their folders."""
-    if _of_several_models(runs):
-        runs = [_renamed(run, _name_by_model(run)) for run in runs]
+    """Add the folders, or numbers, to runs that share their name."""
     named = []
     for place, run in enumerate(runs):
-        duplicates = [
-            at for at, each in enumerate(runs) if (each.name, each.template_names) == (run.name, run.template_names)
-        ]
+        duplicates = [at for at, each in enumerate(runs) if each.name == run.name]
         folders = {runs[at].folder for at in duplicates} - {""}
         mark = run.folder if len(folders) == len(duplicates) else str(1 + duplicates.index(place))
         named.append(run if len(duplicates) == 1 else _renamed(run, f"{run.name} ({mark})"))

@@ -5,7 +5,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
 
@@ -213,11 +213,11 @@ def embed(group: AuditComparison, order: list[int], printed: Collection[int], si
     """Compress a group's instances into at most ``size`` characters, or all of them if ``size`` is None.
 
     Instances with changed answers come first, then those with the smallest margins. The page prints those at the
-    positions ``printed``, which are always embedded; ``order`` is the order of the templates.
+    positions ``printed``, which are always embedded; ``order`` is the order of the templates of ``group.aligned``.
     """
-    ranked = np.concatenate([np.array(sorted(printed), dtype=np.int64), _by_interest(group.advised)])
+    ranked = np.concatenate([np.array(sorted(printed), dtype=np.int64), _by_interest(group.aligned.advised)])
     ranked = ranked[np.sort(np.unique(ranked, return_index=True)[1])]
-    labels = RowLabels.of(group.row_forms)
+    labels = RowLabels.of(group.aligned.row_forms)
     number = len(ranked)
     while True:
         packed = _pack(group, order, np.sort(ranked[:number]), printed, labels)
@@ -249,13 +249,15 @@ def _pack(
     place = {index: position for position, index in enumerate(positions.tolist())}
 
     def texts() -> Iterator[str]:  # one instance at a time, because all prompts can exceed the memory
-        yield f'{_json(_columns(group, order, positions, labels))[:-1]},"prompts":['
+        yield f'{_json(_columns(group.aligned, order, positions, labels))[:-1]},"prompts":['
         names = ["the model"] if len(group.runs) == 1 else _names(run.name for run in group.runs)
-        texts_of_runs = zip_longest(*(_read(run, place) for run in group.runs))  # a run may lack the last prompts
+        shown = group.aligned.base.template_names
+        # A run may lack the last prompts.
+        texts_of_runs = zip_longest(*(_read(run, place, shown) for run in group.runs))
         for index, rows in zip(place, texts_of_runs, strict=False):
             read = [(name, row[1]) for name, row in zip(names, rows, strict=True) if row]
             blocks = {template: _blocks(read, template, len(names)) for template in order}
-            words = (labels.words[index],) * len(order) if labels.words else read[0][1].choices
+            words = (labels.words[index],) * len(order) if labels.words else _words([row.choices for _, row in read])
             if index in printed:
                 kept[index] = blocks, words
             prompt = blocks[order[0]][0][1]
@@ -322,11 +324,27 @@ def _blocks(read: Sequence[tuple[str, RenderedInstance]], template: int, num_run
     return blocks
 
 
+def _words(choices: Sequence[Choices]) -> Choices:
+    """The answer choices of each template. Those of the runs are joined if they differ."""
+    groups = np.array([*zip(*choices, strict=True)], dtype=object)  # templates, runs, labels
+    return tuple(tuple(map(" / ".join, map(dict.fromkeys, group.T))) for group in groups)
+
+
 def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def _read(run: Audit, wanted: Collection[int]) -> Iterator[tuple[int, RenderedInstance]]:
+def _read(run: Audit, wanted: Collection[int], names: Sequence[str]) -> Iterator[tuple[int, RenderedInstance]]:
+    """The wanted instances, with the templates of these names, or the first for those that the run does not have."""
+    columns = [run.template_names.index(name) if name in run.template_names else 0 for name in names]
+    for index, instance in _chosen(run, wanted):
+        prompts = tuple(instance.prompts[column] for column in columns)
+        choices = tuple(instance.choices[column] for column in columns)
+        written = tuple(instance.written[column] for column in columns if instance.written)
+        yield index, replace(instance, prompts=prompts, choices=choices, written=written)
+
+
+def _chosen(run: Audit, wanted: Collection[int]) -> Iterator[tuple[int, RenderedInstance]]:
     if isinstance(run.instances, StoredInstances):
         return run.instances.chosen(wanted)
     return ((index, instance) for index, instance in enumerate(run.instances) if index in wanted)

@@ -18,9 +18,11 @@ from flip_flop.errors import InputError
 from flip_flop.evaluation.result import Audit, template_rows
 from flip_flop.files import new_folder, write_text
 from flip_flop.metrics import METRICS
+from flip_flop.record import TemplateRecord
 from flip_flop.report import instances
 from flip_flop.report.audit_tables import assumption, constant_count
-from flip_flop.report.compare import AuditComparison, as_audits, data_differences, group_runs, require_comparable
+from flip_flop.report.compare import AuditComparison, as_audits, group_runs, require_comparable
+from flip_flop.report.pairing import data_differences
 from flip_flop.report.sections import caveats, chart_section, report_section, table_caption
 
 
@@ -58,11 +60,12 @@ def render_page(
     """The page of :func:`write_report` for the groups of :func:`report_groups`."""
     size = None if everything else instances.PAGE_SIZE // len(groups)
     script = _part("instances.js")
-    templates = {}
-    for group in groups:
-        for text in group.base.record.task.templates:
-            if text.name in group.base.template_names:
-                templates[text.name, text.digest] = text
+    templates: dict[tuple[str, str], tuple[TemplateRecord, list[str]]] = {}
+    runs = [run for group in groups for run in group.runs]
+    for run in runs:
+        for text in run.record.task.templates:
+            if text.name in run.template_names:
+                templates.setdefault((text.name, text.digest), (text, []))[1].append(run.name)
     digest = hashlib.sha256(script.encode("utf-8")).digest()
     sections = [report_section(group, number, size) for number, group in enumerate(groups, start=1)]
     page = _environment().get_template("page.html.jinja")
@@ -73,7 +76,7 @@ def render_page(
         script=Markup(script),
         script_hash=base64.b64encode(digest).decode("ascii"),
         groups=sections,
-        runs=[run for group in groups for run in group.runs],
+        runs=runs,
         templates=templates.values(),
     )
 
@@ -90,7 +93,7 @@ def write_figures(groups: Sequence[AuditComparison], folder: Path) -> Path:
             figures = {"templates": drawn.templates(section)}
             if not group.is_open:
                 figures["labels"] = drawn.labels(section)
-            for run in range(len(group.runs) if len(group.base.template_names) > 1 else 0):
+            for run in range(len(group.runs) if len(section["names"]) > 1 else 0):
                 figures[f"agreement-{run + 1}"] = drawn.agreement(section, run)
             for name, figure in figures.items():
                 write_text(out / f"g{number}-{name}.svg", figure)

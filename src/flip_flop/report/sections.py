@@ -44,7 +44,7 @@ MAX_LEGEND = 20  # labels; colours repeat, so that a longer legend is ambiguous
 def report_section(group: AuditComparison, number: int, size: int | None) -> dict[str, Any]:
     """All numbers of one group; ``size`` limits the characters of the embedded instances."""
     after = group.after if group.is_comparison else None
-    shown = group.advised  # the answers in the list of rows
+    shown = group.aligned.advised  # the answers in the list of rows
     changes = instances.find_changes(shown.base, shown.after if after else None)
     examples = instances.select_examples(changes)
     printed = {change.instance for members in examples.values() for change in members}
@@ -57,6 +57,7 @@ def report_section(group: AuditComparison, number: int, size: int | None) -> dic
         "comparison": group,
         "after": after,
         "shown": shown,
+        "row_forms": group.aligned.row_forms,
         "headlines": headlines(group if after else shown),
         "metrics": metric_table(group),
         "more": metric_table(group, other_metrics(group)),
@@ -99,8 +100,8 @@ def trust_rows(group: AuditComparison) -> list[tuple[str, list[tuple[Any, ...]]]
     rows.append(("Accuracy of stable answers", accuracies))
     rows.append(("Cohen's κ of the majority vote", [_value_of(form, "vote_kappa") for form in forms]))
     cohen = METRICS["cohen_kappa"]
-    for index, name in enumerate(group.base.template_names):
-        singles = [form.data.single(index) for form in forms]
+    for index, name in enumerate(group.aligned.base.template_names):
+        singles = [form.data.single(index) for form in chart_forms(group.aligned)]
         rows.append((f"Cohen's κ of {name}", [(cohen.value(single), cohen.interval(single), 0) for single in singles]))
     return [row for row in rows if _has_value(row[1])]
 
@@ -127,16 +128,18 @@ def reliability_curves(run: Audit) -> list[list[list[float]]]:
 
 def chart_section(group: AuditComparison) -> dict[str, Any]:
     """The numbers of the charts, with templates in the order of :func:`template_order`."""
-    order = template_order(group)
-    names = [group.base.template_names[index] for index in order]
+    shown = group.aligned
+    order = template_order(shown)
+    names = [shown.base.template_names[index] for index in order]
     agreement = []
-    for run in group.runs:
+    for run in shown.runs:
         table = template_agreement_matrix(run.predictions)[np.ix_(order, order)]
         agreement.append(table.tolist())
     lowest = np.min(agreement)
     shares = [("all templates", [run.metrics["label_shares"] for run in group.runs])]
-    for name in names:
-        of_runs = [run.metrics["label_shares_per_template"][name] for run in group.runs]
+    charted = charted_names(group)
+    for name in charted:
+        of_runs = [run.metrics["label_shares_per_template"].get(name) for run in group.runs]
         shares.append((name, of_runs))
     section: dict[str, Any] = {
         "runs": group.runs,
@@ -146,6 +149,7 @@ def chart_section(group: AuditComparison) -> dict[str, Any]:
         "legend": [],
         "order": order,
         "names": names,
+        "charted": charted,
         "templates": template_scores(group),
         "agreement": agreement,
         "agreement_low": min(0.9, int(lowest * 10) / 10),
@@ -155,6 +159,13 @@ def chart_section(group: AuditComparison) -> dict[str, Any]:
     if not group.is_open and group.base.data.num_labels <= MAX_LEGEND:
         section["legend"] = group.base.label_names
     return section
+
+
+def charted_names(group: AuditComparison) -> list[str]:
+    """The templates of the charts: those that all runs have, by :func:`template_order`, then the others."""
+    names = group.aligned.base.template_names
+    in_order = [names[index] for index in template_order(group.aligned)]
+    return [name for name in dict.fromkeys(in_order + group.template_names) if name in group.template_names]
 
 
 def template_order(group: AuditComparison) -> list[int]:
@@ -197,13 +208,13 @@ def template_scores(group: AuditComparison) -> dict[str, Any]:
 
     ``calibrated`` holds the values of several runs after calibration, ``intervals`` the 95% intervals of ``rows``.
     """
-    base, order, forms = group.base, template_order(group), chart_forms(group)
+    base, names, forms = group.base, charted_names(group), chart_forms(group)
     raw = [template_values(form) for form in forms]
     intervals = [template_intervals(form) for form in forms]
     others: list[list[float | None]] = []
     for form in forms:
         after = form.calibrated if group.is_comparison else None
-        others.append(template_values(after) if after else [None] * len(order))
+        others.append(template_values(after) if after else [None] * len(form.template_names))
     lines: dict[str, float | None] = {}
     if base.has_gold:
         if not group.is_open:
@@ -216,19 +227,19 @@ def template_scores(group: AuditComparison) -> dict[str, Any]:
     low = min(int(min(known, default=0.0) * 10 + 1e-9), 9)
     ticks = [tick / 10 for tick in sorted(range(10, low - 1, -1 if low > 4 else -2))]
     return {
-        "rows": _by_template(raw, order),
-        "calibrated": _by_template(others, order),
-        "intervals": _by_template(intervals, order),
+        "rows": _by_template(forms, raw, names),
+        "calibrated": _by_template(forms, others, names),
+        "intervals": _by_template(forms, intervals, names),
         "lines": lines,
         "low": low / 10,
         "ticks": ticks,
     }
 
 
-def _by_template(values: Sequence[Sequence[Any]], order: Sequence[int]) -> list[tuple[Any, ...]]:
-    """The values of all runs for each template."""
-    templates = [*zip(*values, strict=True)]
-    return [templates[index] for index in order]
+def _by_template(runs: Sequence[Audit], values: Sequence[Sequence[Any]], names: Sequence[str]) -> list[list[Any]]:
+    """The values of all runs for each template; None if a run does not have it."""
+    of_runs = [dict(zip(run.template_names, each, strict=True)) for run, each in zip(runs, values, strict=True)]
+    return [[each.get(name) for each in of_runs] for name in names]
 
 
 def gold_shares(run: Audit) -> list[float] | None:
