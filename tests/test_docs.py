@@ -9,6 +9,7 @@ import os
 import re
 import shlex
 import shutil
+import subprocess
 import sys
 import tomllib
 from dataclasses import fields
@@ -173,23 +174,44 @@ def test_the_workflow_for_ci_runs_with_the_demo_model(tmp_path, monkeypatch, fli
     (workflow,) = map(yaml.safe_load, blocks(read("docs/how-to/ci.md"), "yaml"))
     (job,) = workflow["jobs"].values()
     assert {"runs-on", "timeout-minutes", "steps"} == job.keys()
-    actions = [step["uses"].split("@")[0] for step in job["steps"] if "uses" in step]
-    assert actions == [f"actions/{name}" for name in ("checkout", "setup-python", "cache", "upload-artifact")]
+    actions = [step["uses"].split("@")[0] for step in job["steps"]]
+    known = [f"actions/{name}" for name in ("checkout", "setup-python", "cache")]
+    assert actions == [*known, "OWNER/flip-flop-consistency", "actions/upload-artifact"]
     cache = next(step["with"] for step in job["steps"] if step.get("uses", "").startswith("actions/cache"))
     assert cache == {"path": "~/.cache/huggingface", "key": "model-${{ env.MODEL }}"}
     monkeypatch.chdir(tmp_path)
     shutil.copytree(ROOT / "examples" / "reviews", tmp_path, dirs_exist_ok=True)
-    (stored,) = [f"flip-flop {line}" for path, line in COMMANDS if path.name == "ci.md"]
-    steps = [step["run"].replace("\\\n", " ") for step in job["steps"] if "flip-flop " in step.get("run", "")]
-    lines = [line for step in steps for line in step.splitlines() if line.startswith("flip-flop ")]
-    assert len(lines) == 2
-    for line in (stored, *lines):
-        words = shlex.split(line.replace(workflow["env"]["MODEL"], "demo").replace("$MODEL", "demo"))
-        result = flip_flop(*words[1:])
-        assert result.code == 0, result.err
-    assert {"audit", "summary.md", "report.html"} <= set(os.listdir("out"))
-    assert 'cat out/summary.md >> "$GITHUB_STEP_SUMMARY"' in steps[-1]
-    assert "not worse than ci/stored | passed" in Path("out/summary.md").read_text()
+    stored, _ = sorted((line for path, line in COMMANDS if path.name == "ci.md"), key=len, reverse=True)
+    assert flip_flop(*shlex.split(stored.replace(workflow["env"]["MODEL"], "demo"))).code == 0
+    given = next(step["with"] for step in job["steps"] if step["uses"].startswith("OWNER/"))
+    task = Path("task.yaml").read_text()
+    for words, outcome in (("Was the guest satisfied?", "passed"), ("Was the guest angry?", "**failed**")):
+        Path("task.yaml").write_text(task.replace("Was the guest satisfied?", words))
+        shutil.rmtree("out", ignore_errors=True)
+        codes = run_action(given | {"model": "demo"}, tmp_path)
+        assert codes == [0 if outcome == "passed" else 1, 0]
+        assert {"audit", "summary.md", "report.html"} <= set(os.listdir("out"))
+        assert f"not worse than ci/stored | {outcome}" in Path("summary").read_text()
+    assert "satisfied changed" in Path("summary").read_text()
+
+
+def run_action(given, folder):
+    """Run the steps of the action after the installation with these inputs, and return their exit codes."""
+    action = yaml.safe_load(read("action.yml"))
+    assert given.keys() <= action["inputs"].keys()
+    inputs = {name: each.get("default") for name, each in action["inputs"].items()} | given
+    program = folder / "bin" / "flip-flop"
+    program.parent.mkdir(exist_ok=True)
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m flip_flop "$@"\n')
+    program.chmod(0o755)
+    path = {"PATH": f"{program.parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT / "src")}
+    codes = []
+    for step in action["runs"]["steps"][1:]:
+        names = {key: re.fullmatch(r"\$\{\{ inputs\.(.+) \}\}", value)[1] for key, value in step["env"].items()}
+        env = {key: inputs[name] for key, name in names.items()} | {"GITHUB_STEP_SUMMARY": "summary"}
+        command = ["bash", "-eo", "pipefail", "-c", step["run"]]
+        codes.append(subprocess.run(command, env=os.environ | path | env, capture_output=True).returncode)
+    return codes
 
 
 @pytest.mark.slow

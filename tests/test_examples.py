@@ -171,3 +171,22 @@ def test_the_examples_of_open_answers_are_read(name, source, task, prompt, refer
         assert row.prompts[0].endswith(prompt.format(row.id))
         assert row.open.references == (reference.format(row.id if name == "capitals" else int(row.id) / 2),)
     assert not any(row.open.references for row in rows["train"])
+
+
+@pytest.mark.slow
+def test_the_prompts_are_tested_against_the_stored_audit(tmp_path):
+    for name in ("ci", "reviews"):
+        shutil.copytree(EXAMPLES / name, tmp_path / name)
+    script, task = tmp_path / "ci" / "test_prompts.py", tmp_path / "reviews" / "task.yaml"
+
+    def run(*command):
+        environment = os.environ | {"PYTHONPATH": str(EXAMPLES.parent / "src")}
+        return subprocess.run([sys.executable, *command], env=environment, capture_output=True, text=True, cwd=tmp_path)
+
+    assert run(script).returncode == 0
+    tests = ("-m", "pytest", "-q", "-p", "no:cacheprovider", script)
+    assert "3 passed" in run(*tests).stdout
+    task.write_text(task.read_text().replace("Was the guest satisfied?", "Was the guest angry?"))
+    found = run(*tests)
+    assert "1 failed, 2 passed" in found.stdout
+    assert "satisfied changed" in found.stdout

@@ -176,10 +176,8 @@ def test_the_runs_that_differ_are_named(make_run):
     same = [make_run(folder=name) for name in ("a", "b")]
     other = make_run(seed=2, folder="c")
     line = refused("^E-RUN-MISMATCH: ", compare, *same, other)
-    assert (
-        f"{same[0]} and {other} cannot be compared: they differ in their gold labels (test-0000, test-0005, test-0006, ...)."
-        in line
-    )
+    labels = "gold labels (test-0000, test-0005, test-0006, ...)"
+    assert f"{same[0]} and {other} cannot be compared: they differ in their {labels}." in line
 
 
 @pytest.mark.parametrize("kind", ["html", "txt", "csv", "md"])

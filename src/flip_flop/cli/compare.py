@@ -1,12 +1,13 @@
 """``flip-flop compare``."""
 
 import functools
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
 from flip_flop.cli.options import out_file
-from flip_flop.console import echo, markdown_cell, spreadsheet_cell
+from flip_flop.console import echo
 
 PATH = click.Path(path_type=Path)
 TEXT = functools.partial(out_file, suffixes=(".md", ".csv", ".txt"))
@@ -25,12 +26,8 @@ def compare_command(runs: tuple[Path, ...], out: Path | None) -> None:
     from flip_flop.report.compare import compare
 
     comparison = compare(*runs)
-    text = repr(comparison)
-    echo(text)
-    if out is None:
-        return
-    if out.suffix == ".csv":
-        text = comparison.to_pandas().map(spreadsheet_cell).to_csv(index=False, lineterminator="\n").rstrip("\n")
-    elif out.suffix == ".md":
-        text = "\n\n".join([comparison.table.markdown(), *map(markdown_cell, comparison.decision)])
-    write_text(out, text + "\n")
+    echo(repr(comparison))
+    if out is not None:
+        table = replace(comparison.table, records=comparison.to_pandas(), notes=comparison.decision)
+        render = {".md": table.markdown, ".csv": table.csv, ".txt": table.text}[out.suffix]
+        write_text(out, render().rstrip("\n") + "\n")

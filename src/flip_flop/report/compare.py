@@ -398,13 +398,13 @@ def _cells(metric: Metric, answers: Sequence[Scores | None]) -> list[str]:
     """The value of each run, with its difference from the first. None is a run without the template."""
     first = answers[0]
     start = metric.value(first) if first else None
-    cells = [percent(start)]
-    for data in answers[1:]:
+    cells = []
+    for data in answers:
         value = metric.value(data) if data else None
-        change = ""
-        if first and data and start is not None and value is not None:
-            change = f" ({Difference(value - start, metric.change_interval(first, data)).words()})"
-        cells.append(percent(value) + change)
+        cell = percent(value)
+        if first and data and first is not data and start is not None and value is not None:
+            cell += f" ({Difference(value - start, metric.change_interval(first, data)).words()})"
+        cells.append(cell)
     return cells
 
 

@@ -341,7 +341,8 @@ def _read(run: Audit, wanted: Collection[int], names: Sequence[str]) -> Iterator
         prompts = tuple(instance.prompts[column] for column in columns)
         choices = tuple(instance.choices[column] for column in columns)
         written = tuple(instance.written[column] for column in columns if instance.written)
-        yield index, replace(instance, prompts=prompts, choices=choices, written=written)
+        answers = instance.open and replace(instance.open, texts=written)
+        yield index, replace(instance, prompts=prompts, choices=choices, open=answers)
 
 
 def _chosen(run: Audit, wanted: Collection[int]) -> Iterator[tuple[int, RenderedInstance]]:

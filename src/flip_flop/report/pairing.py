@@ -12,6 +12,7 @@ from flip_flop.record import TaskRecord
 
 MAX_NAMED = 3
 VOTE = "majority vote"
+_KINDS = {(True, True): "changed", (False, True): "added", (True, False): "removed"}
 # The keys of a task file besides its templates that change every prompt, or the reading of every answer.
 SETTINGS = ("system", "assistant_prefix", "chat_template_kwargs", "extract", "answer")
 
@@ -19,10 +20,8 @@ SETTINGS = ("system", "assistant_prefix", "chat_template_kwargs", "extract", "an
 def changed_prompts(before: Audit, after: Audit) -> dict[str, str]:
     """The templates that were ``changed``, ``added`` or ``removed``, by name, and the settings that changed."""
     one, other = _prompts(before), _prompts(after)
-    found = {name: "changed" for name in one.keys() & other.keys() if one[name] != other[name]}
-    found |= dict.fromkeys(other.keys() - one.keys(), "added")
-    found |= dict.fromkeys(one.keys() - other.keys(), "removed")
-    return dict(sorted(found.items()))
+    names = sorted(name for name in one | other if one.get(name) != other.get(name))
+    return {name: _KINDS[name in one, name in other] for name in names}
 
 
 def _prompts(run: Audit) -> dict[str, object]:
@@ -64,7 +63,7 @@ def same_rows(left: Audit, right: Audit) -> dict[str, bool]:
     if has_other_prompts or one.answer:
         same["data file"] = may_be_same(one.data.get("sha256"), other.data.get("sha256"))
     gold, other_gold = (np.minimum(run.gold, 0 if one.answer else np.inf)[_by_id(run)] for run in (left, right))
-    named = [ids[row] for row in np.flatnonzero(gold != other_gold)]
+    named = np.array(ids)[gold != other_gold].tolist()
     return same | {f"gold labels{_listed(named)}": not named}
 
 
