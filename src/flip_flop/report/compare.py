@@ -262,7 +262,10 @@ class AuditComparison:
     def table(self) -> Table:
         """The table of :attr:`lines`."""
         columns = [Column("%", is_text=True), *(Column(run.name, "name") for run in self.runs)]
-        rows = [[TableCell(text, "name") for text in line] for line in self.lines]
+        rows = []
+        for line in self.lines:
+            row = [TableCell(text, "name") for text in line]
+            rows.append(row)
         return Table("", f"Differences from {self.base.name}", columns, rows)
 
     @property

@@ -87,7 +87,8 @@ def _by_id(run: Audit) -> InstanceLabels:
 
 def side_by_side(runs: Sequence[Audit]) -> list[Audit]:
     """The runs with the templates whose names all have, in one order. Without any, they have their majority vote."""
-    names = tuple(name for name in runs[0].template_names if all(name in run.template_names for run in runs))
+    shared = set.intersection(*(set(run.template_names) for run in runs))
+    names = tuple(name for name in runs[0].template_names if name in shared)
     views = []
     for run in runs:
         data = run.data.select([run.template_names.index(name) for name in names]) if names else run.data.voted

@@ -149,13 +149,13 @@ def chart_section(group: AuditComparison) -> dict[str, Any]:
         "legend": [],
         "order": order,
         "names": names,
-        "charted": charted,
         "templates": template_scores(group),
         "agreement": agreement,
         "agreement_low": min(0.9, int(lowest * 10) / 10),
         "label_shares": shares,
         "gold_shares": gold_shares(group.base),
     }
+    section["charted"] = charted
     if not group.is_open and group.base.data.num_labels <= MAX_LEGEND:
         section["legend"] = group.base.label_names
     return section
@@ -239,7 +239,11 @@ def template_scores(group: AuditComparison) -> dict[str, Any]:
 def _by_template(runs: Sequence[Audit], values: Sequence[Sequence[Any]], names: Sequence[str]) -> list[list[Any]]:
     """The values of all runs for each template; None if a run does not have it."""
     of_runs = [dict(zip(run.template_names, each, strict=True)) for run, each in zip(runs, values, strict=True)]
-    return [[each.get(name) for each in of_runs] for name in names]
+    rows = []
+    for name in names:
+        row = [values.get(name) for values in of_runs]
+        rows.append(row)
+    return rows
 
 
 def gold_shares(run: Audit) -> list[float] | None:
