@@ -22,7 +22,7 @@ NOTE = "mood added, plain removed, true_false changed"
 
 
 def make(folder, name, templates, *, pull=0.0, rows=60, **options):
-    """The audit of these templates. Those of the baseline's texts have the baseline's scores."""
+    """The audit of these templates. Templates with the texts of the baseline have its scores."""
     scores, gold = make_scores(1, rows, len(TEMPLATES), 2, pull)
     kept = [[each[0] for each in TEMPLATES].index(template[0]) for template in templates]
     scores = scores[:, kept].copy()

@@ -325,7 +325,7 @@ def _blocks(read: Sequence[tuple[str, RenderedInstance]], template: int, num_run
 
 
 def _words(choices: Sequence[Choices]) -> Choices:
-    """The answer choices of each template. Those of the runs are joined if they differ."""
+    """The answer choices of each template. Choices that differ between runs are joined."""
     groups = np.array([*zip(*choices, strict=True)], dtype=object)  # templates, runs, labels
     return tuple(tuple(map(" / ".join, map(dict.fromkeys, group.T))) for group in groups)
 

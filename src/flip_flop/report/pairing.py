@@ -18,7 +18,7 @@ SETTINGS = ("system", "assistant_prefix", "chat_template_kwargs", "extract", "an
 
 
 def changed_prompts(before: Audit, after: Audit) -> dict[str, str]:
-    """The templates that were ``changed``, ``added`` or ``removed``, by name, and the settings that changed."""
+    """The templates that were ``changed``, ``added`` or ``removed``, by name, and the task file's keys that changed."""
     one, other = _prompts(before), _prompts(after)
     names = sorted(name for name in one | other if one.get(name) != other.get(name))
     return {name: _KINDS[name in one, name in other] for name in names}
@@ -57,7 +57,7 @@ def same_rows(left: Audit, right: Audit) -> dict[str, bool]:
     }
     if differing(same):
         return same
-    # Prompts that differ say nothing of the rows. The digest of the data file does.
+    # The digest of the instances covers their prompts, the digest of the data file covers the rows only.
     has_other_prompts = bool(changed_prompts(left, right))
     same["instances"] = has_other_prompts or may_be_same(one.instances_digest, other.instances_digest)
     if has_other_prompts or one.answer:
@@ -68,7 +68,7 @@ def same_rows(left: Audit, right: Audit) -> dict[str, bool]:
 
 
 def _labels(task: TaskRecord) -> tuple[object, ...]:
-    """What the numbers depend on. A run numbers its open answers."""
+    """The labels, F1 and scale that all numbers depend on. A run numbers its open answers."""
     return (task.answer["kind"] if task.answer else task.labels), task.f1, task.scale
 
 
