@@ -173,7 +173,7 @@ class Scores:
         return self.select([template])
 
     def select(self, templates: Sequence[int]) -> "Scores":
-        """Some templates, without their factors."""
+        """Some templates, without their levels."""
         answered = {name: values[:, templates] for name, values in self.answered.items()}
         return self._of_templates(self.values[:, templates], answered)
 
