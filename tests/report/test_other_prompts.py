@@ -24,7 +24,8 @@ NOTE = "mood added, plain removed, true_false changed"
 def make(folder, name, templates, *, pull=0.0, rows=60, **options):
     """The audit of these templates. Templates with the texts of the baseline have its scores."""
     scores, gold = make_scores(1, rows, len(TEMPLATES), 2, pull)
-    kept = [[each[0] for each in TEMPLATES].index(template[0]) for template in templates]
+    names = [each[0] for each in TEMPLATES]
+    kept = [names.index(template[0]) for template in templates]
     scores = scores[:, kept].copy()
     for column, template in enumerate(templates):
         if template not in TEMPLATES:
@@ -47,7 +48,10 @@ def numbers_of(folder):
     """F1 of each template, of their mean and of their majority vote, from the stored scores."""
     arrays = np.load(folder / "scores.npz")
     gold, names = arrays["gold"].tolist(), arrays["template_names"].tolist()
-    answers = [[int(row[column][1] > row[column][0]) for row in arrays["scores"]] for column in range(len(names))]
+    answers = []
+    for column in range(len(names)):
+        of_template = [int(row[column][1] > row[column][0]) for row in arrays["scores"]]
+        answers.append(of_template)
     found = {name: f1(each, gold) for name, each in zip(names, answers, strict=True)}
     votes = []
     for row, each in enumerate(zip(*answers, strict=True)):
