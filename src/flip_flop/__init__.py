@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from flip_flop.lazy import exports
 
 if TYPE_CHECKING:
+    from flip_flop.classifier.load import load_classifier
     from flip_flop.errors import InputError
     from flip_flop.evaluation.audit import audit
     from flip_flop.evaluation.predict import predict, write_predictions
@@ -43,6 +44,7 @@ __all__ = [
     "TrainingRun",
     "audit",
     "compare",
+    "load_classifier",
     "load_model",
     "load_run",
     "load_task",
@@ -54,6 +56,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "classifier.load": ("load_classifier",),
     "errors": ("InputError",),
     "evaluation.audit": ("audit",),
     "evaluation.predict": ("predict", "write_predictions"),

@@ -75,6 +75,11 @@ def is_local_name(name: str) -> bool:
     return starts_path or not fits_hub or Path(name).is_dir()
 
 
+def absolute_place(name: str) -> str:
+    """Return the absolute path of a local model, and any other name unchanged."""
+    return str(Path(name).absolute()) if is_local_name(name) and Path(name).exists() else name
+
+
 def check_model_name(name: str, revision: str | None = None, *, dtype: str = "auto", device: str = "auto") -> None:
     """Reject a model before the seconds of any import, if it does not exist or cannot be downloaded.
 

@@ -5,9 +5,9 @@ import json
 import time
 import zlib
 from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pydantic
 from pydantic.dataclasses import dataclass
@@ -28,6 +28,8 @@ from flip_flop.files import (
 NAMED = 8  # audits in a hint
 BROKEN_HINT = "Restore it, or run it again into a new folder."
 RUN_FILE = "run.json"
+CLASSIFIER_FILE = "classifier.json"
+RELATIVE = "./"  # begins the name of a model that is beside the file of its classifier
 MANIFEST = "MANIFEST.json"
 ADAPTER_WEIGHTS, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
 # Keys of an adapter's configuration that do not change it.
@@ -43,7 +45,7 @@ STRICT = pydantic.ConfigDict(extra="forbid")
 OPTIONAL = {
     *("system", "assistant_prefix", "chat_template_kwargs", "num_validation", "num_dropped", "eval_limit"),
     *("num_too_long", "endpoint", "quantization", "chat_template", "chat", "flip_flop_version", "uses_labels"),
-    *("levels", "scale", "answer", "extract"),
+    *("levels", "scale", "answer", "extract", "id_field"),
 }
 
 
@@ -97,6 +99,7 @@ class TaskRecord(Section):
     scale: bool | None = None
     answer: Mapping[str, Any] | None = None
     extract: str | None = None
+    id_field: str | None = None
 
     def design(self, names: Sequence[str]) -> dict[str, Any]:
         """Return the values of :class:`flip_flop.metrics.Design` for templates."""
@@ -206,6 +209,72 @@ class RunRecord(Section):
         """Write ``run.json``, and the manifest of the run, last."""
         write_json(folder / RUN_FILE, self.to_json())
         write_manifest(folder)
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Classifier(Section):
+    """What an audit or a training run decided, for new rows: ``classifier.json``.
+
+    Attributes:
+        decision: The template to use, or why the vote of several is used.
+        model: The base model. The name of a local one is an absolute path, or begins with ``./``: beside the file.
+        adapter: The adapter. A path in a file is relative to the folder of the file.
+        task: The task with the templates to use. The label is the majority vote of several.
+        scoring: The settings with which the prompts were scored.
+        seed: The seed of templates with random choices.
+        offsets: Nats that are added to the score of each label, by template. Empty without calibration.
+        calibration: ``method`` and ``label_prior`` of the offsets.
+        abstain_below: The smallest confidence of an answer.
+        measured: Metrics on the rows of the audit, as fractions.
+    """
+
+    flip_flop_version: str
+    decision: str
+    model: ModelRecord
+    adapter: AdapterRecord | None = None
+    task: TaskRecord
+    scoring: Mapping[str, Any]
+    seed: int = 0
+    offsets: Mapping[str, tuple[pydantic.FiniteFloat, ...]] = field(default_factory=dict)
+    calibration: Mapping[str, Any] = field(default_factory=dict)
+    abstain_below: Annotated[float, pydantic.Field(ge=0.0, le=1.0)] = 0.0
+    measured: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of_run(cls, record: RunRecord, names: Sequence[str], **decided: Any) -> "Classifier":
+        """Return the classifier of these templates of a run, with what was decided about them."""
+        by_name = {template.name: template for template in record.task.templates}
+        data = {key: value for key, value in record.task.data.items() if key == "prompt_value_limit"}  # no paths
+        task = replace(record.task, templates=tuple(by_name[name] for name in names), data=data)
+        version = record.versions.get("flip_flop", "")
+        return cls(flip_flop_version=version, task=task, scoring=record.scoring, seed=record.seed or 0, **decided)
+
+    @classmethod
+    def read(cls, file: Path) -> "Classifier":
+        """Read a file.
+
+        Raises:
+            InputError: ``E-RUN-MISSING`` without the file; ``E-RUN-BROKEN`` if it is invalid, or has changed since the
+                training run that wrote it.
+        """
+        with reading(file, READABLE_JSON):
+            value = read_json(file)
+        parent = file.resolve().parent
+        if damage := find_change(parent.parent, (f"{parent.name}/{file.name}",)):
+            raise broken(file, f"has changed since its training ({damage})")
+        found = validated(cls, value, file)
+        templates, labels = {template.name for template in found.task.templates}, len(found.task.labels)
+        if found.offsets and (found.offsets.keys() != templates or {*map(len, found.offsets.values())} != {labels}):
+            raise broken(file, "has offsets that do not fit its templates and labels")
+        if found.model.name.startswith(RELATIVE):
+            found = replace(found, model=replace(found.model, name=str(parent / found.model.name)))
+        if found.adapter is None:
+            return found
+        return replace(found, adapter=replace(found.adapter, path=str(parent / found.adapter.path)))
+
+    def write(self, folder: Path) -> None:
+        """Write the file into a folder."""
+        write_json(folder / CLASSIFIER_FILE, self.to_json())
 
 
 def validated(kind: type[Value], value: Any, path: Path) -> Value:

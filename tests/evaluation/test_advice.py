@@ -285,9 +285,7 @@ def test_judge_with_a_preference_for_a_position_is_used_after_calibration(tmp_pa
     assert first.startswith("The model answers by position, not by content: the order of the options changes ")
     assert first.endswith("; 16.7 after calibration).")
     assert run.decision.is_calibrated
-    assert others[0].startswith(
-        f"Use {run.decision.template}, calibrated (predict --calibrate batch, which needs no labels): "
-    )
+    assert others[0].startswith(f"Use {run.decision.template}, calibrated: ")
     assert all(is_calibrated for _, is_calibrated in run.decision.close)
 
 
@@ -397,7 +395,8 @@ def test_threshold_of_many_templates_is_between_two_vote_shares(tmp_path):
     templates = [(f"t{number}", "{{ text }}", "no ||| yes") for number in range(150)]
     scores = np.where(right[:, :, None] == (np.arange(2) == gold[:, None, None]), -0.1, -2.0).astype(np.float32)
     advice = make_audit(tmp_path / "run", scores, gold, templates).abstention_advice
-    assert advice.startswith("Abstain on 20.0 % (predict --abstain-below 0.993): ")
+    command = f"predict --with {tmp_path / 'run'} --templates all --abstain-below 0.993"
+    assert advice.startswith(f"Abstain on 20.0 % ({command}): ")
 
 
 def test_vote_has_the_form_of_the_chosen_template(tmp_path):
@@ -532,14 +531,11 @@ def test_calibrated_form_is_chosen_if_its_answers_are_better(tmp_path):
     both = with_offsets(run, np.tile([0.0, -0.8], (4, 1)))
     assert both.decision.is_calibrated
     assert both.decision.macro_f1 > run.decision.macro_f1
-    assert "(predict --calibrate batch --abstain-below" in both.abstention_advice
-    assert both.decision.text.startswith(f"Use {both.decision.template}, calibrated (predict --calibrate batch, ")
+    assert f"(predict --with {tmp_path / 'run'} --templates all --abstain-below" in both.abstention_advice
+    assert both.decision.text.startswith(f"Use {both.decision.template}, calibrated: ")
     assert "The calibrated vote over 4 templates, 4 passes per answer, has " in both.decision.text
-    both.metrics["calibrated"]["label_prior"] = [0.2, 0.8]
-    again = replace(both, metrics=both.metrics)
-    repeated = "predict --calibrate batch --label-prior 0.2,0.8"
-    assert again.decision.text.startswith(f"Use {both.decision.template}, calibrated ({repeated}): ")
-    assert f"({repeated} --abstain-below" in again.abstention_advice
+    assert both.decision.classifier.offsets == {both.decision.template: (0.0, -0.8)}
+    assert run.decision.classifier.offsets == {}
 
 
 def test_report_has_the_order_and_the_large_numbers_of_the_recommended_form(tmp_path):

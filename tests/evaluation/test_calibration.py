@@ -5,16 +5,13 @@ import logging
 
 import numpy as np
 import pytest
-from peft import LoraConfig, get_peft_model
 
-from flip_flop import audit, load_model, load_run, predict, score, write_report
-from flip_flop.metrics import batch_offsets, summarise
+from flip_flop import audit, load_run, predict, score, write_report
+from flip_flop.metrics import summarise
 from flip_flop.metrics.agreement import label_shares_per_template
 from flip_flop.prompts import Template
-from flip_flop.record import AdapterRecord
 from flip_flop.report.audit_tables import render_csv, render_text
 from flip_flop.report.compare import comparison_blocks
-from flip_flop.scoring.adapters import store_calibration, stored_calibration
 from flip_flop.tasks import prior_from
 from tests.evaluation.conftest import TEMPLATES, change_metrics, make_rows, make_task
 from tests.exact import EXACT
@@ -140,85 +137,3 @@ def test_few_labels_estimate_prior(tmp_path):
     path.write_text("text,mood\n" + "good,1\n" * 5 + "bad,0\n" * 2)
     assert prior_from(TASK, path) == (0.3, 0.6, 0.1)
     refused(r"E-LABEL-PRIOR: .* no label_field", prior_from, make_task(labels=None, label_field=None), path)
-
-
-@pytest.fixture(scope="module")
-def saved(folder, tmp_path_factory):
-    base, adapter = load_model(str(folder)), tmp_path_factory.mktemp("run") / "adapter"
-    config = LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False, task_type="CAUSAL_LM")
-    get_peft_model(base.model, config).save_pretrained(adapter)
-    return adapter
-
-
-@pytest.fixture(scope="module")
-def trained(folder, saved):
-    return load_model(str(folder), adapter=saved)
-
-
-@pytest.fixture(scope="module")
-def table(trained):
-    return score(trained, TASK.instances("test")).scores
-
-
-@pytest.fixture
-def stored(saved, table, trained):
-    """The file of the adapter's offsets, written again."""
-    store_calibration(saved, table, TASK.templates, PRIOR)
-    return saved / "calibration.json"
-
-
-def test_audit_and_predict_apply_the_stored_offsets_by_template(trained, stored, table):
-    few = make_task(make_rows(5), templates=TEMPLATES[::-1][:3])
-    run = audit(trained, few, quiet=True, calibrate="stored")
-    after = run.metrics["calibrated"]
-    offsets = dict(zip(TASK.templates.names, batch_offsets(table.values, PRIOR), strict=True))
-    assert after["method"] == "stored"
-    assert after["label_prior"] == pytest.approx(PRIOR)
-    for name in few.templates.names:
-        np.testing.assert_allclose(after["offsets"][name], offsets[name], atol=1e-9)
-    rows = predict(trained, few, quiet=True, calibrate="stored")
-    assert [row["vote"] for row in rows] == run.calibrated.data.votes.tolist()
-
-
-def rejected(trained, words, task=TASK, **options):
-    for function in (audit, predict):
-        refused(rf"E-CALIBRATION: .*{words}", function, trained, task, quiet=True, calibrate="stored", **options)
-
-
-def test_stored_offsets_of_other_adapters_and_templates_are_rejected(trained, stored, loaded):
-    rejected(loaded, "no adapter")
-    edited = Template("terse", "{{ text }} So?", "No ||| Yes ||| So")
-    rejected(trained, "'terse'", make_task(templates=(*TEMPLATES[:3], edited)))
-    adapter = AdapterRecord(path=str(stored.parent))
-    refused("^E-CALIBRATION: .*3 labels, but the task has 2", stored_calibration, adapter, TASK.templates, 2)
-    refused(
-        r"E-LABEL-PRIOR: .*--calibrate stored",
-        predict,
-        trained,
-        TASK,
-        quiet=True,
-        calibrate="stored",
-        label_prior=PRIOR,
-    )
-    stored.write_text("[" * 100_000)
-    rejected(trained, "calibration.json is invalid")
-    stored.unlink()
-    rejected(trained, "calibration.json")
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"chat_template": True},
-        {"label_prior": [1.0]},
-        {"label_prior": None},
-        {"templates": 1},
-        {"templates": [{"digest": "x"}]},
-        {"templates": [{"digest": each.digest(), "offsets": [0, 0]} for each in TEMPLATES]},
-        {"templates": [{"digest": each.digest(), "offsets": [0, 0, float("nan")]} for each in TEMPLATES]},
-        {"templates": [{"digest": each.digest(), "offsets": "abc"} for each in TEMPLATES]},
-    ],
-)
-def test_an_invalid_file_is_rejected(trained, stored, change):
-    stored.write_text(json.dumps(json.loads(stored.read_text()) | change))
-    rejected(trained, "chat template" if "chat_template" in change else "calibration.json")

@@ -8,11 +8,10 @@ from dataclasses import replace
 import pytest
 from safetensors.torch import load_file, save_file
 
-from flip_flop import F2CTrainer, load_model, load_run
+from flip_flop import F2CTrainer, load_classifier, load_model, load_run
 from flip_flop.evaluation.audit import audit
 from flip_flop.prompts import TemplateSet
-from flip_flop.record import AdapterRecord, RunRecord
-from flip_flop.scoring.adapters import stored_calibration
+from flip_flop.record import RunRecord
 from flip_flop.tasks import RowsSource
 from flip_flop.training.data import load_training_data
 from flip_flop.training.selection import CheckpointCriterion
@@ -90,12 +89,10 @@ def test_a_changed_file_of_a_training_run_is_named(finished):
         (finished / name).write_bytes(content)
 
 
-def test_changed_offsets_of_an_adapter_are_refused(finished):
-    templates = make_task().training_templates
-    adapter = AdapterRecord(path=str(finished / "adapter"))
-    assert stored_calibration(adapter, templates, 2)
-    change_digit(finished / "adapter" / "calibration.json")
-    refused("^E-CALIBRATION: .*calibration.json is damaged", stored_calibration, adapter, templates, 2)
+def test_changed_classifier_of_an_adapter_is_refused(finished):
+    assert load_classifier(finished).task.templates.names == make_task().training_templates.names
+    change_digit(finished / "adapter" / "classifier.json")
+    refused("^E-RUN-BROKEN: .*classifier.json", load_classifier, finished)
 
 
 # ---- checkpoints ----

@@ -1,7 +1,9 @@
 """The model card of an adapter matches the run's record, has no local path, and is sent to the hub."""
 
+import ast
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -75,10 +77,26 @@ def test_names_and_labels_are_escaped(finished):
     assert "<b>no" not in card
     assert "![x]" not in card
     blocks = card.split("```python\n")[1:]
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     for block in blocks:
         compile(block.partition("\n```\n")[0], "card", "exec")
-    assert r'from_pretrained("tiny`<b>\"\n# now", revision="a\"b")' in blocks[0]
+    assert r'from_pretrained(base, revision="a\"b")' in blocks[1]
+
+
+def test_code_of_the_card_runs_as_printed(finished, capsys):
+    """The classifier and the code without it give the same probabilities, with the offsets."""
+    adapter = finished / "adapter"
+    content = json.loads((adapter / "classifier.json").read_text())
+    offsets = {template["name"]: [0.3, -0.3] for template in content["task"]["templates"]}
+    moved = Path(shutil.copytree(adapter, finished.parent / "moved"))
+    (moved / "classifier.json").write_text(json.dumps(content | {"offsets": offsets}))
+    for block in (adapter / "README.md").read_text().split("```python\n")[1:3]:
+        code = block.partition("\n```\n")[0].replace("path/to/this/folder", str(moved))
+        exec(compile(code.replace("...", "The room was good"), "card", "exec"), {})
+    predicted, printed = map(ast.literal_eval, capsys.readouterr().out.strip().splitlines())
+    plain = predicted[0]["templates"]["plain"]
+    assert [*printed.values()] == pytest.approx(plain["probs"], abs=1e-5)
+    assert max(printed, key=printed.get) == plain["label"]
 
 
 PUSHED = {"push_to_hub": True, "hub_model_id": "someone/tiny-f2c", "num_train_epochs": 1}

@@ -51,7 +51,7 @@ def passes(monkeypatch):
     ("changes", "expected"),
     [
         ({}, {"base votes": 1, "validation": 4}),  # 5 evaluations: the learning rate of the first step is 0
-        ({"eval_strategy": "no"}, {"base votes": 1, "offsets of predict --calibrate stored": 1}),
+        ({"eval_strategy": "no"}, {"base votes": 1, "offsets of predict --with": 1}),
     ],
 )
 def test_a_training_scores_each_state_once(out, passes, changes, expected):

@@ -40,9 +40,10 @@ COMMANDS = {
     "audit": ("flip_flop.cli.audit:audit_command", "Measure how consistently a model answers across templates."),
     "train": ("flip_flop.cli.train:train_command", "Train an adapter: f2c, cce, swarm, or a method of another paper."),
     "predict": (
-        "flip_flop.cli.predict:predict_command",
+        "flip_flop.classifier.cli:predict_command",
         "Predict labels for a data file, by template and majority.",
     ),
+    "export": ("flip_flop.classifier.cli:export_command", "Write a classifier with its adapter or merged weights."),
     "templates": ("flip_flop.cli.templates:templates_command", "Fetch, list, show, lint and vary templates."),
     "compare": ("flip_flop.cli.compare:compare_command", "Differences between audits, also of changed prompts."),
     "report": ("flip_flop.cli.report:report_command", "One HTML page from audits."),

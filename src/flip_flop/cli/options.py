@@ -27,8 +27,7 @@ Command = Callable[..., Any]
 EXPLAIN_HELP = "Also explain the columns of the table."
 TEMPLATES_HELP = "NAME,NAME,... or `all` or `held_out`; by default all but the held-out ones."
 CALIBRATE_HELP = (
-    "Correct the label bias of each template (docs/calibration.md). auto: batch, if it changes a prediction; stored: "
-    "the offsets in the adapter's folder."
+    "Correct the label bias of each template (docs/calibration.md). auto: batch, if it changes a prediction."
 )
 
 

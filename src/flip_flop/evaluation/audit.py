@@ -35,7 +35,6 @@ from flip_flop.prompts import RenderedInstance
 from flip_flop.reading import Reader
 from flip_flop.record import AdapterRecord, RunRecord, TaskRecord, this_process
 from flip_flop.scoring import DEFAULT_SCORING, ScoringOptions, ids_of
-from flip_flop.scoring.adapters import stored_calibration
 from flip_flop.scoring.models import ModelGiven
 from flip_flop.scoring.scorer import Scored, Scorer
 from flip_flop.scoring.scores import CausalLMScorer, as_scorer
@@ -189,8 +188,6 @@ def score_calibrated(
     label_prior = check_calibration(calibrate, label_prior, num_labels)
     if label_prior is not None and calibrate == "auto":
         calibrate = "batch"
-    templates = data.task.templates.templates
-    stored = stored_calibration(scorer.adapter, templates, num_labels) if calibrate == "stored" else None
     empty = data.content_free() if calibrate == "contextual" else ()
     no_probabilities = InputError(
         "E-ENDPOINT",
@@ -214,15 +211,6 @@ def score_calibrated(
         raise no_probabilities
     if calibrate == "auto":
         calibrate, offsets = "batch", offsets_that_change(scores)
-    elif calibrate == "stored":
-        assert stored is not None
-        offsets, label_prior, uses_chat_template = stored
-        if uses_chat_template != scored.settings.get("chat_template"):
-            raise InputError(
-                "E-CALIBRATION",
-                f"the stored offsets were computed {'with' if uses_chat_template else 'without'} a chat template.",
-                "Change --chat-template.",
-            )
     else:
         offsets = find_offsets(
             calibrate, scores, label_prior, lambda: scorer.checked_scores(empty, scoring, names=names).scores.values

@@ -1,13 +1,15 @@
 """What to do after an audit: which template to use, how sure that is, and what to fix first."""
 
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from flip_flop.console import Interval, count, on_one_line, percent, percent_interval, point_interval, points
+from flip_flop.evaluation.handover import classifier_of, vote_of
 from flip_flop.evaluation.values import AuditValues
 from flip_flop.metrics import (
     METRICS,
@@ -22,6 +24,7 @@ from flip_flop.metrics import (
 )
 from flip_flop.prompts import RenderedInstance
 from flip_flop.reading import has_spaces
+from flip_flop.record import Classifier
 
 # Of the statement that a template is better than another: at 95 %, 5 % of these statements about equal templates would
 # be wrong.
@@ -43,10 +46,13 @@ class Decision:
     Attributes:
         sentences: The template to use or why there is none, the majority vote, and what to fix first.
         template: The template to use, or ``None``: the best, or one that is tied with it.
-        is_calibrated: Whether to use its calibrated scores (``predict --calibrate``).
+        is_calibrated: Whether to use its calibrated scores.
         macro_f1: Of the template, on the labelled instances.
         interval: The 95% interval of ``macro_f1``. It accounts for the choice among all templates.
         close: The other candidates that are not clearly worse than the best, as (template, is_calibrated), best first.
+        classifier: What ``predict --with`` applies: the template, or without one the vote of all templates, calibrated
+            if the audit is. ``None`` if the texts of the templates are unknown.
+        command: Applies the template to new rows; empty without one.
     """
 
     sentences: tuple[str, ...]
@@ -55,18 +61,39 @@ class Decision:
     macro_f1: float | None = None
     interval: Interval | None = None
     close: tuple[tuple[str, bool], ...] = ()
+    classifier: Classifier | None = field(default=None, repr=False, compare=False)
+    command: str = field(default="", repr=False, compare=False)
 
     @property
     def text(self) -> str:
-        """The sentences."""
-        return on_one_line(" ".join(self.sentences))
+        """The sentences, and the command."""
+        command = [f"Apply it: `{self.command}`."] if self.command else []
+        return on_one_line(" ".join([*self.sentences, *command]))
 
 
 def decide(run: AuditValues) -> Decision:
     """Choose the template to use, after sentences on answers that cannot be read, and on what changes the others."""
     chosen = _decide_read(run)
-    reading = reading_advice(run)
-    return replace(chosen, sentences=(reading, *chosen.sentences)) if reading else chosen
+    found = _classifier(run, chosen)
+    command = (
+        f"flip-flop {predict_with(run)} --input rows.csv --out predictions.csv" if chosen.template and found else ""
+    )
+    sentences = tuple(filter(None, (reading_advice(run), *chosen.sentences)))
+    return replace(chosen, sentences=sentences, classifier=found, command=command)
+
+
+def predict_with(run: AuditValues) -> str:
+    """Return the beginning of the command that applies the decision of an audit."""
+    return f"predict --with {shlex.quote(str(run.path)) if run.folder else 'RUN'}"
+
+
+def _classifier(run: AuditValues, chosen: Decision) -> Classifier | None:
+    """Return the classifier of a decision: its template, or the vote of all templates."""
+    if chosen.template is None:
+        return vote_of(run, run.template_names, is_calibrated=True, why=chosen.text)
+    measured = {"macro_f1": chosen.macro_f1, "interval": chosen.interval and list(chosen.interval)}
+    names, is_calibrated = [chosen.template], chosen.is_calibrated
+    return classifier_of(run, names, is_calibrated=is_calibrated, decision=chosen.text, **measured)
 
 
 def reading_advice(run: AuditValues) -> str:
@@ -161,11 +188,7 @@ def _choose(run: AuditValues, forms: Sequence[AuditValues]) -> Decision:
         words = "None of these templates is clearly above chance: the best,"
         return Decision((f"{words} {_form(*names[best])}, has {numbers}.{hint}",))
     close = tuple(names[index] for index in tied if index != used)
-    how = ""
-    if names[used][1] and run.calibrated:
-        options = calibrate_options(run)
-        how = f" (predict {options}{'' if '--label-prior' in options else ', which needs no labels'})"
-    sentences = [f"Use {_form(*names[used])}{how}: {numbers}, on {count(number, 'labelled row')}."]
+    sentences = [f"Use {_form(*names[used])}: {numbers}, on {count(number, 'labelled row')}."]
     mass = (run.metrics.get("own_label_mass_per_template") or {}).get(names[used][0], 1.0)
     if mass < LOW_MASS:
         said = f"its label words have {percent(mass)} % of the probability"
@@ -184,17 +207,6 @@ def _choose(run: AuditValues, forms: Sequence[AuditValues]) -> Decision:
         sentences.append(f"The {kind} over {len(templates)} templates, {len(templates)} passes per answer, has {what}.")
     sentences += _fixes(run, ranking, used=names[used][0], is_raw=is_raw)
     return Decision(tuple(sentences), *names[used], value, interval, close)
-
-
-def calibrate_options(run: AuditValues) -> str:
-    """Return the options of ``predict`` for the calibration of an audit, such as ``--calibrate batch``."""
-    if run.calibrated is None:
-        return ""
-    method, prior = run.calibrated.metrics["method"], run.calibrated.metrics["label_prior"]
-    options = f"--calibrate {method}"
-    if method == "prior" or (method != "stored" and np.ptp(prior) > 0):
-        options += f" --label-prior {','.join(f'{share:.4g}' for share in prior)}"
-    return options
 
 
 def remedy(run: AuditValues, has_chat_template: bool, other: str) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 import pandas as pd
 from transformers import PreTrainedTokenizerBase
 
+from flip_flop.arrays import Offsets
 from flip_flop.console import count, spreadsheet_cell, visible
 from flip_flop.errors import InputError
 from flip_flop.evaluation.audit import resolve, score_calibrated
@@ -25,8 +26,8 @@ from flip_flop.prompts import RenderedInstance
 from flip_flop.reading import AnswerFormat
 from flip_flop.scoring import DEFAULT_SCORING, ScoringOptions, words
 from flip_flop.scoring.models import ModelGiven
-from flip_flop.scoring.scorer import Scorer
-from flip_flop.tasks import Data, Rows, Source, as_source, log_findings
+from flip_flop.scoring.scorer import Scored, Scorer
+from flip_flop.tasks import Data, RenderedSplit, Rows, Source, as_source, log_findings
 
 
 def predict(
@@ -47,7 +48,8 @@ def predict(
     Returns:
         A row for each instance, with ``id``, ``vote``, ``confidence``, ``consensus`` and ``templates``. ``vote`` is the
         label that most templates predict (:func:`~flip_flop.metrics.majority_vote`), ``confidence`` the share of the
-        templates that predict it, and ``consensus`` whether that is a strict majority. ``templates`` maps names to
+        templates that predict it, and ``consensus`` whether that is a strict majority. Under a single template,
+        ``confidence`` is the probability of the label among the labels. ``templates`` maps names to
         ``{"label", "probs": [L]}``. Generated answers have no ``probs``. ``label``, ``probs`` and ``vote`` are None if
         no label matches, or has a probability. Open answers have a ``text``, their ``label`` is its key, and ``vote``
         is the shortest text with the most frequent key. If rows that are too long are skipped, each row also has a
@@ -58,23 +60,33 @@ def predict(
     scorer, split = resolve(model, data, need_labels=False)
     split = log_findings(split)
     scored = score_calibrated(scorer, split, scoring, calibrate, label_prior, label="predict", quiet=quiet)
+    offsets = None if scored.calibration is None else scored.calibration["offsets"]
+    return prediction_rows(scored, split, scoring, offsets=offsets, abstain_below=abstain_below)
+
+
+def prediction_rows(
+    scored: Scored, split: RenderedSplit, scoring: ScoringOptions, *, offsets: Offsets | None, abstain_below: float
+) -> list[dict[str, Any]]:
+    """Return the rows of :func:`predict` for the scores of a split, with offsets added to them."""
     scores = scored.scores
-    if scored.calibration is not None:
-        scores = replace(scores, values=calibrated(scores.values, scored.calibration["offsets"]))
+    if offsets is not None:
+        scores = replace(scores, values=calibrated(scores.values, offsets))
     names = split.task.templates.names
     labels = [*split.task.label_values(scores.num_labels), None]  # index -1: the answer does not match a label
     has_probs = not scores.answered and scoring.by != "generation"
     probs = label_probs(scores.values).round(6).tolist() if has_probs else None
     shares = vote_share(scores).tolist()
+    is_single = len(names) == 1
     answered = {}
     for row, (identifier, vote) in enumerate(zip(scores.ids, scores.votes, strict=True)):
         templates = {}
         for column, (name, label) in enumerate(zip(names, scores.predictions[row].tolist(), strict=True)):
             templates[name] = {"label": labels[label], "probs": probs[row][column] if probs and label >= 0 else None}
+        confidence = max(probs[row][0]) if probs and is_single else shares[row]
         answered[identifier] = {
             "id": identifier,
-            "vote": labels[vote] if shares[row] >= abstain_below else None,
-            "confidence": shares[row],
+            "vote": labels[vote] if confidence >= abstain_below else None,
+            "confidence": confidence,
             "consensus": 2 * shares[row] > 1,
             "templates": templates,
         }
@@ -136,20 +148,32 @@ def write_predictions(
             f"There are {len(predictions)} predictions and {len(given)} rows.",
             "Give all predicted rows in their order, or no rows.",
         )
-    text, sheet, lines = io.StringIO(), io.BytesIO(), [dict(row) for row in predictions]
     if out.suffix == ".jsonl":
-        for line, row in zip(lines, given.rows, strict=True) if given is not None else ():
-            line["input"] = {name: _finite(value) for name, value in row.fields.items()}
-        text.writelines(json.dumps(line, ensure_ascii=False, default=str) + "\n" for line in lines)
-    elif out.suffix == ".csv":
-        # The writer does not quote a text with a carriage return, which ends a row, so all texts are quoted.
-        csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC).writerows(
-            _table(predictions, labels, given)
-        )
-    else:
-        table = pd.DataFrame(_table(predictions, labels, given)).map(_sheet_cell)
-        table.to_excel(sheet, engine="openpyxl", header=False, index=False)
-    write_bytes(out, sheet.getvalue() or utf8(text.getvalue()))
+        write_bytes(out, utf8(jsonl_text(predictions, given)))
+        return
+    table = prediction_table(predictions, labels, given)
+    if out.suffix == ".csv":
+        write_bytes(out, utf8(csv_text(table)))
+        return
+    sheet = io.BytesIO()
+    pd.DataFrame(table).map(_sheet_cell).to_excel(sheet, engine="openpyxl", header=False, index=False)
+    write_bytes(out, sheet.getvalue())
+
+
+def jsonl_text(predictions: Iterable[Mapping[str, Any]], rows: Rows | None) -> str:
+    """Return predictions as lines of JSON, with the rows as ``input``."""
+    lines = [dict(row) for row in predictions]
+    for line, row in zip(lines, rows.rows, strict=True) if rows is not None else ():
+        line["input"] = {name: _finite(value) for name, value in row.fields.items()}
+    return "".join(json.dumps(line, ensure_ascii=False, default=str) + "\n" for line in lines)
+
+
+def csv_text(table: Iterable[Sequence[Any]]) -> str:
+    """Return rows of cells as CSV."""
+    text = io.StringIO()
+    # The writer does not quote a text with a carriage return, which ends a row, so all texts are quoted.
+    csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC).writerows(table)
+    return text.getvalue()
 
 
 def _sheet_cell(value: Any) -> Any:
@@ -165,9 +189,10 @@ def _sheet_cell(value: Any) -> Any:
     return text if len(text) <= _MAX_SHEET_CELL else f"{text[: _MAX_SHEET_CELL - 1]}…"
 
 
-def _table(
+def prediction_table(
     predictions: Sequence[Mapping[str, Any]], labels: Sequence[Any] | None, rows: Rows | None
 ) -> Iterator[list[Any]]:
+    """Yield the header and the rows of a table; its columns are those of the first prediction with answers."""
     first: Mapping[str, Any] = next((row["templates"] for row in predictions if row["templates"]), {})
     has_texts = any("text" in answer for answer in first.values())
     generated = all(answer["probs"] is None for row in predictions for answer in row["templates"].values())

@@ -17,7 +17,7 @@ from jaxtyping import Bool, Int
 from flip_flop.arrays import Extremes
 from flip_flop.console import count, on_one_line, percent, percent_interval, visible
 from flip_flop.errors import InputError, look_up
-from flip_flop.evaluation.decision import LOW_MASS, Decision, calibrate_options, decide, reading_advice
+from flip_flop.evaluation.decision import LOW_MASS, Decision, decide, predict_with, reading_advice
 from flip_flop.evaluation.values import AuditValues
 from flip_flop.files import check_output, compress, new_folder, write_arrays, write_bytes, write_json
 from flip_flop.lazy import from_wing
@@ -183,15 +183,14 @@ class Audit(AuditValues):
         point = min(thresholds, key=lambda row: abs(row["coverage"] - NEAR))
         scale = 10 ** max(2, len(str(len(self.template_names))))  # its steps are smaller than those of vote shares
         share = math.floor(scale * point["threshold"] + 1e-9) / scale
-        calibration = calibrate_options(self) if voting is not self else ""
-        options = f"{calibration} --abstain-below {share:g}".strip()
+        command = f"{predict_with(self)} --templates all --abstain-below {share:g}"
         kind = "calibrated " if "offsets" in voting.metrics else ""
         part, after, before = map(percent, (1 - point["coverage"], point["accuracy"], overall["accuracy"]))
         change = f"accuracy of the {kind}vote {after} instead of {before}."
         data = voting.data.labelled
         keeps, right = vote_share(data) >= point["threshold"], data.voted.right[:, 0]
         if bootstrap_interval(_GAIN, keeps, right)[0] > 0:
-            return f"Abstain on {part} % (predict {options}): {change}"
+            return f"Abstain on {part} % ({command}): {change}"
         return f"Abstaining on {part} % does not clearly help: {change}"
 
     @property

@@ -16,8 +16,8 @@ from flip_flop.metrics.agreement import label_shares, majority_vote, predicted, 
 
 # See the table in docs/calibration.md.
 Calibration = Literal["batch", "contextual", "prior"]
-# auto: batch, if it changes a prediction; stored: the offsets in the adapter's folder.
-CalibrationChoice = Literal["auto", "none", Calibration, "stored"]
+# auto: batch, if it changes a prediction.
+CalibrationChoice = Literal["auto", "none", Calibration]
 
 
 # Of fewer instances a mean probability says little: with labels at 50 %, 50 of them miss it by 7 points.
@@ -63,10 +63,10 @@ def check_calibration(
             effect.
     """
     look_up(str(method), dict.fromkeys(get_args(CalibrationChoice)), "E-CONFIG", "calibrate: there is no method")
-    if method in ("none", "stored") and prior is not None:
+    if method == "none" and prior is not None:
         raise InputError(
             "E-LABEL-PRIOR",
-            f"a label prior has no effect with --calibrate {method}.",
+            "a label prior has no effect with --calibrate none.",
             "Add --calibrate batch, contextual or prior.",
         )
     if method == "prior" and prior is None:

@@ -1,20 +1,16 @@
-"""Check an adapter in PEFT's format, load it onto its model, and record it; label offsets stored with it."""
+"""Check an adapter in PEFT's format, load it onto its model, and record it."""
 
 import warnings
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from jaxtyping import Float
 from safetensors import safe_open
 from torch import nn
 
 from flip_flop.errors import InputError, log
-from flip_flop.files import read_json, sha256_file, write_json
-from flip_flop.metrics import Scores, batch_offsets, check_prior, uniform_prior
-from flip_flop.prompts import CHAT_KEYS, Template
+from flip_flop.files import read_json, sha256_file
+from flip_flop.prompts import CHAT_KEYS
 from flip_flop.record import (
     ADAPTER_CONFIG,
     ADAPTER_WEIGHTS,
@@ -102,6 +98,12 @@ def load_adapter(model: nn.Module, adapter: Path) -> nn.Module:
     return peft_model
 
 
+def changes_embeddings(peft_model: Any) -> bool:
+    """Return whether an adapter changes the embeddings or the output layer."""
+    layers = (peft_model.get_input_embeddings(), peft_model.get_output_embeddings())
+    return any(hasattr(layer, "base_layer") for layer in layers)
+
+
 def _check_tensors(peft_model: Any, adapter: Path) -> None:
     """Refuse tensors that are not the adapter's by its configuration, and tensors that are not finite.
 
@@ -110,11 +112,7 @@ def _check_tensors(peft_model: Any, adapter: Path) -> None:
     from peft import get_peft_model_state_dict
 
     # PEFT stores the embeddings that an adapter changes together with it.
-    changed = any(
-        hasattr(layer, "base_layer")
-        for layer in (peft_model.get_input_embeddings(), peft_model.get_output_embeddings())
-    )
-    expected = get_peft_model_state_dict(peft_model, save_embedding_layers=changed)
+    expected = get_peft_model_state_dict(peft_model, save_embedding_layers=changes_embeddings(peft_model))
     with safe_open(adapter / ADAPTER_WEIGHTS, "pt") as file:
         unknown = sorted(set(file.keys()) - set(expected))
     if unknown:
@@ -126,68 +124,3 @@ def _check_tensors(peft_model: Any, adapter: Path) -> None:
     for key, tensor in expected.items():
         if not torch.isfinite(tensor).all():
             raise InputError("E-ADAPTER", f"{adapter}: {key} is not finite.", "Train the adapter again.")
-
-
-CALIBRATION_FILE = "calibration.json"
-
-
-def store_calibration(
-    adapter: Path,
-    table: Scores,
-    templates: Iterable[Template],
-    label_prior: Sequence[float] | None = None,
-    *,
-    uses_chat_template: bool = False,
-) -> None:
-    """Compute batch offsets from the scores of unlabelled rows, and write them into the folder of an adapter.
-
-    Args:
-        adapter: The folder. Its adapter computed the scores.
-        table: Scores in nats, ``[instances, templates, labels]``.
-        templates: The templates, in the order of the scores.
-        label_prior: The label frequencies that are assumed, by default equal.
-        uses_chat_template: Whether the prompts were in a chat template.
-    """
-    offsets, num_labels = batch_offsets(table.values, label_prior), table.values.shape[2]
-    content = {
-        "method": "batch",
-        "label_prior": list(label_prior or uniform_prior(num_labels)),
-        "num_instances": len(table.values),
-        "chat_template": uses_chat_template,
-        "templates": [
-            {"name": template.name, "digest": template.digest(), "offsets": template_offsets}
-            for template, template_offsets in zip(templates, offsets.tolist(), strict=True)
-        ],
-    }
-    write_json(adapter / CALIBRATION_FILE, content)
-
-
-def stored_calibration(
-    adapter: AdapterRecord | None, templates: Sequence[Template], num_labels: int
-) -> tuple[Float[np.ndarray, "templates labels"], tuple[float, ...], bool]:
-    """Read the offsets of these templates, the assumed label frequencies, and whether a chat template was used.
-
-    Raises:
-        InputError: ``E-CALIBRATION`` if there are none, if a template has changed, or if the file is invalid.
-    """
-    path = adapter.folder / CALIBRATION_FILE if adapter else None
-    if path is None or not path.is_file():
-        raise InputError("E-CALIBRATION", f"{path} does not exist." if path else "no adapter is given.")
-    if find_change(path.resolve().parents[1], (f"adapter/{CALIBRATION_FILE}",)) and path.parent.name == "adapter":
-        raise InputError("E-CALIBRATION", f"{path} is damaged.")
-    try:
-        stored = read_json(path)
-        prior, uses_chat_template = check_prior(stored["label_prior"]), bool(stored["chat_template"])
-        offsets = {entry["digest"]: np.array(entry["offsets"], dtype=np.float64) for entry in stored["templates"]}
-        if not all(values.shape == (len(prior),) and np.isfinite(values).all() for values in offsets.values()):
-            raise ValueError(f"not {len(prior)} finite offsets for each template")
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise InputError("E-CALIBRATION", f"{path} is invalid ({type(error).__name__}).") from error
-    if len(prior) != num_labels:
-        raise InputError("E-CALIBRATION", f"{path} has offsets for {len(prior)} labels, but the task has {num_labels}.")
-    if missing := [template.name for template in templates if template.digest() not in offsets]:
-        raise InputError(
-            "E-CALIBRATION",
-            f"{path} has no offsets for template {missing[0]!r} with this text and these answers, in this order.",
-        )
-    return np.stack([offsets[template.digest()] for template in templates]), prior, uses_chat_template

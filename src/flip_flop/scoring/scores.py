@@ -8,6 +8,7 @@ import functools
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -68,6 +69,7 @@ def score(
     label: str = "scoring",
     quiet: bool = True,
     shared: bool = False,
+    check: bool = True,
 ) -> Scored:
     """Score rendered instances, all with the same numbers of templates and labels, and check a few of the scores.
 
@@ -80,6 +82,7 @@ def score(
         label: The name of the progress bar.
         quiet: Show no progress.
         shared: Divide the work between the processes of a launcher. All processes call this, and all get all scores.
+        check: Check a few scores and find the preferred tokens, which costs the passes of a few more instances.
 
     Raises:
         InputError: ``E-DATA-ROWS`` without instances or for other rows; or as
@@ -111,7 +114,7 @@ def score(
     )
     with parts.of_run():
         scores = score_in_parts(encoded, score_part) if shared else score_part(encoded)
-        self_check = check_scores(loaded.model, scores, encoded, names, quiet=quiet)
+        self_check = check_scores(loaded.model, scores, encoded, names, quiet=quiet) if check else None
     settings = {
         "delimiter": encoder.delimiter_of(instances[0].chat, instances[0].prompts[0]),
         "chat_template": encoder.uses_chat_template,
@@ -122,17 +125,24 @@ def score(
         "boundary_merged": sum(answer.merged for instance in encoded for group in instance.answers for answer in group),
         "self_check": self_check,
     }
-    probs = _first_token_probs(loaded.model, encoded, backend)
-    top = probs.topk(min(NUM_TOKENS, probs.shape[-1])).indices.tolist()
-    words = tuple(tuple(str(loaded.tokenizer.decode([token])) for token in tokens) for tokens in top)
+    preferred = _preferred_tokens(loaded, encoded, backend) if check else ()
     return Scored(
         scores,
         instances=read,
         too_long=tuple(too_long),
         settings=settings,
         prompt_tokens=np.array([instance.prompt_tokens for instance in encoded]),
-        preferred_tokens=words,
+        preferred_tokens=preferred,
     )
+
+
+def _preferred_tokens(
+    loaded: LoadedModel, instances: Sequence[EncodedInstance], backend: Backend
+) -> tuple[tuple[str, ...], ...]:
+    """Return the most probable first tokens of the answer under each template."""
+    probs = _first_token_probs(loaded.model, instances, backend)
+    top = probs.topk(min(NUM_TOKENS, probs.shape[-1])).indices.tolist()
+    return tuple(tuple(str(loaded.tokenizer.decode([token])) for token in tokens) for tokens in top)
 
 
 @one_at_a_time()
@@ -370,10 +380,10 @@ def check_backend(model: nn.Module, instances: Sequence[EncodedInstance], backen
 
 
 class CausalLMScorer(Scorer):
-    """A local model, scored by the packed or the padded backend. ``shared`` as in :func:`~flip_flop.score`."""
+    """A local model, scored by the packed or the padded backend. ``shared`` and ``check`` as in :func:`score`."""
 
     def __init__(self, loaded: LoadedModel, *, shared: bool = False):
-        self.loaded, self.shared = loaded, shared
+        self.loaded, self.shared, self.check = loaded, shared, True
         self.record, self.adapter, self.allowed_changes = loaded.record, loaded.adapter, loaded.allowed_changes
         self.is_instruct = bool(loaded.tokenizer.chat_template) and loaded.adapter is None
 
@@ -396,7 +406,9 @@ class CausalLMScorer(Scorer):
                 f"{self.record.name} is loaded here, and has probabilities.",
                 "Remove it: it is for a served model without log-probabilities.",
             )
-        return compute(self.loaded, instances, options, names=names, label=label, quiet=quiet, shared=self.shared)
+        how: dict[str, Any] = {} if instances[0].is_open else {"check": self.check}
+        how |= {"names": names, "label": label, "quiet": quiet, "shared": self.shared}
+        return compute(self.loaded, instances, options, **how)
 
     def as_read(self, instance: RenderedInstance, options: ScoringOptions) -> RenderedInstance:
         """Return the instance in the tokenizer's chat template, if it is used."""

@@ -156,6 +156,8 @@ class EndpointScorer(Scorer):
             "boundary_merged": num_merged,
             **totals,
         }
+        if self.tokenizer is not None:
+            settings["tokenizer"] = self.tokenizer.name_or_path
         if self.server.adapted:
             settings["adapted"] = self.server.adapted
         scored = _scores_of(read, questions, answers, settings)

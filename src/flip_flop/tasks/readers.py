@@ -4,6 +4,7 @@ The usual CSV readers guess types ("NA" is missing, "007" is seven) and shift th
 """
 
 import codecs
+import contextlib
 import csv
 import io
 import itertools
@@ -45,6 +46,41 @@ def read_rows(path: Path, encoding: str = "utf-8", delimiter: str | None = None)
     Raises:
         InputError: ``E-DATA-FILE``, ``E-DATA-ENCODING``, ``E-DATA-PARSE``, ``E-DATA-COLUMN`` or ``E-DATA-ROWS``.
     """
+    kind = _kind_of(path)
+    unit = "row" if kind in (".json", ".parquet", ".xlsx") else "line"
+    if kind == ".parquet":
+        rows = _read_parquet(path)
+    elif kind == ".xlsx":
+        rows = _read_excel(path)
+    else:
+        text = read_text(path, encoding)
+        if kind == ".jsonl":
+            rows = [*_read_jsonl(text.split("\n"), path)]
+        elif kind == ".json":
+            rows = _read_json(text, path)
+        else:
+            rows = [NumberedRow(*row) for row in read_csv_rows(text, delimiter, str(path), kind)]
+    if not rows:
+        raise InputError("E-DATA-ROWS", f"{path} has no rows.", "Add rows.")
+    return rows, unit
+
+
+def stream_rows(path: Path) -> Iterator[NumberedRow]:
+    """Yield the rows of a file in UTF-8, of any size if it is CSV, TSV or JSONL; errors as :func:`read_rows`."""
+    kind = _kind_of(path)
+    if kind not in (*SEPARATED, ".jsonl"):
+        yield from read_rows(path)[0]
+        return
+    with _text_errors(path, "utf-8"), path.open(encoding="utf-8-sig", newline="") as file:
+        if kind == ".jsonl":
+            yield from _read_jsonl(file, path)
+        else:
+            for number, fields in _csv_rows(file, None, str(path), kind):
+                yield NumberedRow(number, fields)
+
+
+def _kind_of(path: Path) -> str:
+    """Return the suffix of a file that exists and can be read (``E-DATA-FILE``)."""
     kind = path.suffix.lower()
     if kind not in READABLE:
         raise InputError(
@@ -54,22 +90,7 @@ def read_rows(path: Path, encoding: str = "utf-8", delimiter: str | None = None)
         )
     if not path.is_file():
         raise InputError("E-DATA-FILE", f"there is no file {path}.", nearest_file(path))
-    unit = "row" if kind in (".json", ".parquet", ".xlsx") else "line"
-    if kind == ".parquet":
-        rows = _read_parquet(path)
-    elif kind == ".xlsx":
-        rows = _read_excel(path)
-    else:
-        text = read_text(path, encoding)
-        if kind == ".jsonl":
-            rows = _read_jsonl(text, path)
-        elif kind == ".json":
-            rows = _read_json(text, path)
-        else:
-            rows = [NumberedRow(*row) for row in read_csv_rows(text, delimiter, str(path), kind)]
-    if not rows:
-        raise InputError("E-DATA-ROWS", f"{path} has no rows.", "Add rows.")
-    return rows, unit
+    return kind
 
 
 # A formula without a value, in spreadsheets in English, German, French, Spanish and Italian, and in LibreOffice.
@@ -134,14 +155,28 @@ def label_words(labels: Collection[object], answer: Any) -> Collection[object]:
 
 def read_text(path: Path, encoding: str = "utf-8") -> str:
     """Read a text file (``E-DATA-FILE``, ``E-DATA-ENCODING``, ``E-DATA-PARSE``)."""
-    content = b""
-    try:
-        content = path.read_bytes()
+    with _text_errors(path, encoding):
         # Spreadsheets begin a text with a byte order mark, which does not belong to the first column's name.
-        text = content.decode(encoding).removeprefix("\ufeff")
+        text = path.read_bytes().decode(encoding).removeprefix("\ufeff")
+    if "\0" in text:
+        line = text.count("\n", 0, text.index("\0")) + 1
+        raise InputError(
+            "E-DATA-PARSE", f"{path} line {line} holds a NUL byte.", f"Remove it, or set encoding: {UTF16}."
+        )
+    return text
+
+
+@contextlib.contextmanager
+def _text_errors(path: Path, encoding: str) -> Iterator[None]:
+    """Convert the errors of reading a text file."""
+    try:
+        yield
+    except InputError:
+        raise
     except OSError as error:
         raise InputError("E-DATA-FILE", f"{path} cannot be read: {error.strerror}.") from None
     except UnicodeError as error:
+        content = path.read_bytes()[:_MAX_CELL]
         place = f" at byte {error.start}" if isinstance(error, UnicodeDecodeError) else ""
         is_utf16 = content[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
         others = UTF16 if b"\0" in content else ENCODINGS
@@ -155,12 +190,6 @@ def read_text(path: Path, encoding: str = "utf-8") -> str:
         raise InputError(
             "E-DATA-ENCODING", f"{path}: unknown encoding {encoding!r}.", "Name one that Python knows, such as latin-1."
         ) from None
-    if "\0" in text:
-        line = text.count("\n", 0, text.index("\0")) + 1
-        raise InputError(
-            "E-DATA-PARSE", f"{path} line {line} holds a NUL byte.", f"Remove it, or set encoding: {UTF16}."
-        )
-    return text
 
 
 def check_columns(columns: Sequence[str], where: str) -> None:
@@ -180,18 +209,31 @@ def read_csv_rows(
     Raises:
         InputError: ``E-DATA-ENCODING``, ``E-DATA-PARSE`` or ``E-DATA-COLUMN``.
     """
-    previous_limit = csv.field_size_limit(_MAX_CELL)
-    declared = re.match(r'"?sep=([^"\r\n])"?(\r?\n|\Z)', text)
+    return [*_csv_rows(io.StringIO(text, newline=""), delimiter, where, kind)]
+
+
+def _csv_rows(
+    lines: Iterable[str], delimiter: str | None, where: str, kind: str
+) -> Iterator[tuple[int, dict[str, str | None]]]:
+    """Yield the rows of :func:`read_csv_rows`."""
+    return _under_names(_csv_cells(lines, delimiter, where, kind), where, "line", str)
+
+
+def _csv_cells(lines: Iterable[str], delimiter: str | None, where: str, kind: str) -> Iterator[tuple[int, list[str]]]:
+    given = iter(lines)
+    first = next(given, "")
+    declared = re.match(r'"?sep=([^"\r\n])"?(\r?\n|\Z)', first)
     delimiter = declared[1] if declared else delimiter
     between = delimiter or SEPARATED[kind]
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=between, strict=True)
-    rows, line, columns = list[tuple[int, list[str]]](), 1, 0
+    reader = csv.reader(itertools.chain([first], given), delimiter=between, strict=True)
+    line, columns = 1, 0
+    previous_limit = csv.field_size_limit(_MAX_CELL)
     try:
         for cells in reader:
             first_line, line = line, reader.line_num + 1
-            if not cells or (declared and first_line == 1) or not (rows or any(map(cell_text, cells))):
+            if not cells or (declared and first_line == 1) or not (columns or any(map(cell_text, cells))):
                 continue
-            if not rows:
+            if not columns:
                 columns = len(cells)
                 _check_delimiter(cells, delimiter, where)
             if len(cells) != columns:
@@ -208,7 +250,7 @@ def read_csv_rows(
                     f"{where} line {first_line}: a cell in quotes holds a tab and a line break.",
                     'Put a cell that begins with a quote in quotes, and write a quote inside it as "".',
                 )
-            rows.append((first_line, cells))
+            yield first_line, cells
     except csv.Error as error:
         raise InputError(
             "E-DATA-PARSE",
@@ -217,7 +259,6 @@ def read_csv_rows(
         ) from None
     finally:
         csv.field_size_limit(previous_limit)
-    return _under_names(iter(rows), where, "line", str)
 
 
 def _check_delimiter(columns: Sequence[str], delimiter: str | None, where: str) -> None:
@@ -235,15 +276,15 @@ def _check_delimiter(columns: Sequence[str], delimiter: str | None, where: str) 
 
 def _under_names(
     rows: Iterator[tuple[int, Sequence[Any]]], where: str, unit: str, letter: Callable[[int], str]
-) -> list[tuple[int, dict[str, Any]]]:
-    """Return the rows under the first row that is not blank, which names their cells (``E-DATA-COLUMN``).
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the rows under the first row that is not blank, which names their cells (``E-DATA-COLUMN``).
 
     A column without a name must be blank. The first one may hold row numbers, which pandas writes there.
     """
     header = next((cells for _, cells in rows if any(map(cell_text, cells))), ())
     names = {place: str(cell) for place, cell in enumerate(header) if cell_text(cell)}
     check_columns([*names.values()], where)
-    found, seen = [], set()
+    seen = set[str]()
     for number, cells in rows:
         values = [None if cell in CELL_ERRORS else cell for cell in cells]
         fields = {name: values[place] if place < len(values) else "" for place, name in names.items()}
@@ -257,8 +298,7 @@ def _under_names(
                     )
                 seen.add(text)
                 fields = {"": cell, **fields}
-        found.append((number, fields))
-    return found
+        yield number, fields
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -292,16 +332,14 @@ def _json_object(value: Any, name: str = "it") -> dict[str, Any]:
     return value
 
 
-def _read_jsonl(text: str, path: Path) -> list[NumberedRow]:
-    rows = []
-    for number, line in enumerate(text.split("\n"), start=1):
+def _read_jsonl(lines: Iterable[str], path: Path) -> Iterator[NumberedRow]:
+    for number, line in enumerate(lines, start=1):
         if line.strip():
             try:
-                rows.append(NumberedRow(number, _json_object(_parse_json(line))))
+                yield NumberedRow(number, _json_object(_parse_json(line)))
             except ValueError as error:
                 reason = str(error).replace(": line 1", ",")
                 raise InputError("E-DATA-PARSE", f"{path} line {number}: {reason}.") from None
-    return rows
 
 
 def _read_json(text: str, path: Path) -> list[NumberedRow]:
@@ -368,7 +406,7 @@ def _read_excel(path: Path) -> list[NumberedRow]:
             _check_sheet(sheet, path)
             sheet.reset_dimensions()  # one far cell would widen every row
             cells = ([*map(_plain, row)] for row in sheet.iter_rows(max_row=1 << 20))  # Excel has no more
-            rows = _under_names(enumerate(cells, 1), str(path), "row", openpyxl.utils.get_column_letter)
+            rows = [*_under_names(enumerate(cells, 1), str(path), "row", openpyxl.utils.get_column_letter)]
     except InputError:
         raise
     except Exception as error:  # a damaged archive raises many kinds

@@ -425,8 +425,8 @@ class RenderedSplit:
         record["held_out_templates"] = list(task.held_out_templates)
         record["scale"] = task.scale or None
         record["answer"] = task.answer and {**asdict(task.answer), "stop": list(task.answer.stop)}
-        if task.extract:
-            record["extract"] = task.extract
+        record["extract"] = task.extract
+        record["id_field"] = task.id_field
         record["templates"] = [template.entry | {"digest": template.digest()} for template in task.templates]
         record["data"] = dict(self.rows.provenance)
         record["instances_digest"] = instances_digest(self.instances)  # tells two samples of one file apart

@@ -8,6 +8,7 @@ from typing import Any
 
 import jinja2
 from huggingface_hub import EvalResult, ModelCardData
+from jinja2 import meta
 
 from flip_flop.console import DEMO_NOTE, count, markdown_cell, percent, point_interval, points, visible
 from flip_flop.hub import gguf_name, is_local_name
@@ -63,7 +64,9 @@ def model_card(
         metrics=METRICS,
         source=source,
         method=METHODS.get(str(record.name)),
-        load_from=_load_from(record.model, base),
+        fields=_example_row(record.task),
+        is_local=is_local_name(record.model.name),
+        is_gguf=gguf_name(record.model.name) is not None,
     )
 
 
@@ -93,13 +96,12 @@ def base_name(model: ModelRecord) -> str:
     return Path(model.name).name if is_local_name(model.name) else model.name
 
 
-def _load_from(model: ModelRecord, base: str) -> str:
-    """The arguments of ``from_pretrained`` that load the base model."""
-    gguf = gguf_name(model.name)
-    if gguf is None:
-        return json.dumps(base)
-    folder = "path/to/its/folder" if is_local_name(model.name) else gguf.place
-    return f"{json.dumps(folder)}, gguf_file={json.dumps(gguf.file)}"
+def _example_row(task: TaskRecord) -> dict[str, str] | None:
+    """Return a row with the fields of the first template, or None if the texts of templates are unknown."""
+    if not all(template.jinja for template in task.templates):
+        return None
+    parsed = jinja2.Environment().parse(task.templates[0].jinja.split("|||")[0])
+    return dict.fromkeys(sorted(meta.find_undeclared_variables(parsed) - {"answer_choices"}), "...")
 
 
 def _results(task: TaskRecord, changes: Mapping[str, Any]) -> list[EvalResult]:

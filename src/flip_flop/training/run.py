@@ -11,6 +11,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
@@ -31,12 +32,12 @@ from transformers.trainer_utils import HubStrategy
 
 from flip_flop.console import is_first_process, stop_signals, today, track, visible
 from flip_flop.errors import InputError, log
-from flip_flop.files import new_folder, write_json, write_text
+from flip_flop.files import new_folder, read_object, write_json, write_text
+from flip_flop.hub import absolute_place
 from flip_flop.method import find_method
-from flip_flop.metrics import MIN_INSTANCES, Scores
-from flip_flop.prompts import Template
-from flip_flop.record import ADAPTER_CONFIG, RUN_FILE, RunRecord, this_process
-from flip_flop.scoring.adapters import describe_adapter, store_calibration
+from flip_flop.metrics import MIN_INSTANCES, Scores, batch_offsets, uniform_prior
+from flip_flop.record import ADAPTER_CONFIG, CLASSIFIER_FILE, RUN_FILE, Classifier, RunRecord, this_process
+from flip_flop.scoring.adapters import describe_adapter
 from flip_flop.scoring.causal_lm import one_at_a_time, unwrap
 from flip_flop.scoring.distributed import all_gather, any_rank, rank, sharding_of, wait_for_all, world_size
 from flip_flop.scoring.models import ModelGiven
@@ -264,7 +265,7 @@ def _calibration_scores(trainer: F2CTrainer) -> Scores | None:
         return scores.score_validation()
     if len(trainer.sample) < MIN_INSTANCES:
         return None
-    return scores.score(trainer.sample, "offsets of predict --calibrate stored")
+    return scores.score(trainer.sample, "offsets of predict --with")
 
 
 def _save(
@@ -277,18 +278,31 @@ def _save(
         _name_base(folder, unwrap(loaded.model).config.name_or_path or "")
         loaded.tokenizer.save_pretrained(folder)
         write_text(folder / CARD, model_card(record))
-        if table is not None:
-            templates = [
-                Template(template.name, template.jinja, template.answer_choices) for template in record.task.templates
-            ]
-            in_chat = bool(record.scoring.get("chat_template"))
-            store_calibration(folder, table, templates, trainer.args.label_prior, uses_chat_template=in_chat)
+        _write_classifier(folder, record, table, trainer.args.label_prior)
     adapter = describe_adapter(
         out / "adapter", path="adapter", method=trainer.method.name, uses_labels=trainer.args.uses_labels or None
     )
     replace(record, adapter=adapter).write(out)
     if trainer.args.push_to_hub:
         _push(trainer, out / "adapter", base_name(loaded.record))
+
+
+def _write_classifier(
+    adapter: Path, record: RunRecord, table: Scores | None, label_prior: Sequence[float] | None
+) -> None:
+    """Write the vote of the training templates, with batch offsets from a table of scores; not without their texts."""
+    names = [template.name for template in record.task.templates if template.jinja]
+    if not names:
+        return
+    decided: dict[str, Any] = {"adapter": describe_adapter(adapter, path=".")}
+    if table is not None:
+        offsets = batch_offsets(table.values, label_prior)
+        prior = list(label_prior or uniform_prior(table.num_labels))
+        decided["calibration"] = {"method": "batch", "label_prior": prior, "num_instances": len(table)}
+        decided["offsets"] = {name: tuple(values) for name, values in zip(names, offsets.tolist(), strict=True)}
+    model = replace(record.model, name=absolute_place(record.model.name))
+    words = f"This is the vote of the training templates, {', '.join(names)}. Audit the adapter to choose one."
+    Classifier.of_run(record, names, model=model, decision=words, **decided).write(adapter)
 
 
 def _name_base(adapter: Path, base: str) -> None:
@@ -304,6 +318,9 @@ def _push(trainer: F2CTrainer, adapter: Path, base: str) -> None:
         with tempfile.TemporaryDirectory() as folder:
             sent = shutil.copytree(adapter, Path(folder) / "adapter")
             _name_base(sent, base)  # not a path of this machine
+            if (classifier := read_object(sent / CLASSIFIER_FILE)) is not None:
+                classifier["model"]["name"] = base
+                write_json(sent / CLASSIFIER_FILE, classifier)
             HfApi(token=trainer.args.hub_token).upload_folder(
                 repo_id=name, folder_path=sent, commit_message="flip-flop train", revision=trainer.args.hub_revision
             )

@@ -1,0 +1,194 @@
+"""``flip-flop predict`` and ``flip-flop export``."""
+
+import shlex
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from flip_flop.cli.options import (
+    CalibrationOptions,
+    ModelOptions,
+    RowOptions,
+    TaskOptions,
+    option,
+    options,
+    out_file,
+    out_folder,
+)
+from flip_flop.console import echo, is_first_process
+from flip_flop.errors import InputError
+from flip_flop.scoring import ScoringOptions, listed_beside
+
+if TYPE_CHECKING:
+    from flip_flop.classifier.tally import Tally
+
+# The options that --with does not decide.
+FREE = {"model", "templates", "device", "device_map", "shard", "backend", "batch_tokens", "concurrency", "too_long"}
+FREE |= {"hub_mirror", "story_cloze_dir"}  # variables of the environment
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictModelOptions(ModelOptions):
+    """A model, which `--with` gives too."""
+
+    model: str = option(
+        None, short="-m", help="A hub name, a folder, a GGUF file, `demo`, or openai:URL#NAME (served)."
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictTaskOptions(TaskOptions):
+    """A task, which `--with` gives too."""
+
+    task: str = option(None, short="-t", help="A task: its name, its file, or `demo`.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictOptions:
+    """A prediction's own options."""
+
+    source: Path = option(flag="input", short="-i", help="CSV, TSV, JSONL, parquet or xlsx.")
+    out: Path = option(short="-o", callback=out_file, help="A .csv, .xlsx or .jsonl file.")
+    decided: Path | None = option(
+        None,
+        flag="with",
+        short="-w",
+        help="The folder of an audit, a training run or an export: apply what it decided.",
+    )
+    abstain_below: float | None = option(
+        None, type=click.FloatRange(0, 1), help="Leave the vote empty if its confidence is smaller."
+    )
+    quiet: bool = option(False, short="-q", help="Show no progress.")
+
+
+@click.command("predict")
+@options(PredictModelOptions, PredictTaskOptions, PredictOptions, CalibrationOptions, ScoringOptions, RowOptions)
+def predict_command(
+    model: PredictModelOptions,
+    task: PredictTaskOptions,
+    run: PredictOptions,
+    calibration: CalibrationOptions,
+    scoring: ScoringOptions,
+    data: RowOptions,
+) -> None:
+    """Answer a file's rows: the label distribution under each template, and the vote of all.
+
+    With `--with`, model, templates, offsets and chat settings are those of an audit or a training run, and rows that
+    are too long get a note. A file of any size is read and written in parts. Otherwise give `--model` and `--task`.
+
+    Rows need the fields that the templates use, and no labels. A table has the vote and its confidence first, then the
+    input's columns, one of a taken name as `input: NAME`; JSONL has the object `input`. `confidence` is the share of
+    the templates that predict the vote, or the probability of the label under a single template. With --too-long skip,
+    a row that is longer than the model's context has no answer, and a note that says so.
+    """
+    from flip_flop.evaluation.run_directory import check_target
+
+    check_target(run.out)
+    if run.decided is not None:
+        for group in (model, task, calibration, scoring, data):
+            _refuse_decided(group)
+        tally = _apply(run, model, task, scoring)
+    elif model.model is None or task.task is None:
+        raise click.UsageError("Give --with, or --model and --task.")
+    else:
+        tally = _predict(run, model, task, calibration, scoring, data)
+    if is_first_process():
+        echo(f"{run.out}: {tally}")
+
+
+def _refuse_decided(group: Any) -> None:
+    for item in fields(group):
+        if item.name not in FREE and getattr(group, item.name) != item.default:
+            name = item.name.replace("_", "-")
+            raise InputError("E-CLASSIFIER", f"--{name} and --with are both given.", "Remove one of them.")
+
+
+def _lock(out: Path) -> None:
+    from flip_flop.files import lock_output
+
+    if is_first_process():
+        click.get_current_context().with_resource(lock_output(out))
+
+
+def _predict(
+    run: PredictOptions,
+    model: ModelOptions,
+    task: TaskOptions,
+    calibration: CalibrationOptions,
+    scoring: ScoringOptions,
+    data: RowOptions,
+) -> "Tally":
+    """Predict with the model and the task that are given."""
+    # The data's errors come before the model's minutes, and those of all that is typed before the seconds of torch.
+    opened = data.open(task.task, task.templates, data.protocol)
+    prior = calibration.prior(opened)
+    rows = opened.render_file(run.source)
+    model.check(scoring)
+    _lock(run.out)
+    scorer, abstain_below = model.scorer(quiet=run.quiet), run.abstain_below or 0.0
+    from flip_flop.classifier.tally import Tally
+    from flip_flop.evaluation.predict import predict, write_predictions
+
+    with listed_beside(run.out):
+        predictions = predict(
+            scorer,
+            rows,
+            scoring=scoring,
+            quiet=run.quiet or not is_first_process(),
+            calibrate=calibration.calibrate,
+            label_prior=prior,
+            abstain_below=abstain_below,
+        )
+    tally = Tally(opened, rows.task.label_values(len(rows.instances[0].choices[0])))
+    tally.add(predictions, abstain_below)
+    if is_first_process():
+        write_predictions(predictions, tally.labels, run.out, rows.rows)
+    return tally
+
+
+def _apply(run: PredictOptions, model: ModelOptions, task: TaskOptions, scoring: ScoringOptions) -> "Tally":
+    """Predict what an audit or a training run decided."""
+    from flip_flop.classifier.load import LoadedClassifier, loading_options, place_of, read_classifier, scoring_of
+    from flip_flop.classifier.stream import predict_file
+
+    assert run.decided is not None
+    classifier = read_classifier(run.decided, task.templates.split(",") if task.templates else ())
+    if run.abstain_below is not None:
+        classifier = replace(classifier, abstain_below=run.abstain_below)
+    place = model.model or place_of(classifier.model)
+    placed = replace(model, model=place, **loading_options(classifier, place))
+    placed.check(scoring)
+    _lock(run.out)
+    classify = LoadedClassifier(classifier, lambda: placed.scorer(quiet=run.quiet), scoring_of(classifier, scoring))
+    is_first = is_first_process()
+    return predict_file(classify, run.source, run.out, quiet=run.quiet or not is_first, write=is_first)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions:
+    """The options of an export."""
+
+    out: Path = option(short="-o", callback=out_folder, help="The folder to write.")
+    merge: bool = option(False, help="Write merged weights, and compare their answers with the adapter's.")
+    template: tuple[str, ...] = option((), help="Use this template of an audit, or `all`. Several vote. Repeatable.")
+    rows: Path | None = option(None, help="Rows to compare the answers of merged weights; by default the audit's.")
+
+
+@click.command("export")
+@click.argument("run", type=click.Path(path_type=Path))
+@options(ExportOptions)
+def export_command(export: ExportOptions, run: Path) -> None:
+    """Write what an audit or a training run decided into a folder of its own: `classifier.json` and the adapter.
+
+    `--merge` writes base and adapter as one model in safetensors, and fails if more than 0.5 % of up to 200 answers
+    change. `predict --with` and `load_classifier` take the folder.
+    """
+    from flip_flop.classifier import export as exporting
+
+    figures = exporting.export(run, export.out, merge=export.merge, templates=export.template, rows=export.rows)
+    if figures:
+        echo(f"{export.out}: {figures}")
+    command = shlex.join(["flip-flop", "predict", "--with", str(export.out)])
+    echo(f"{export.out}: next, {command} --input rows.csv --out predictions.csv")

@@ -1,0 +1,115 @@
+"""Exports of classifiers: the file with its adapter, or with merged weights that give the same answers."""
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from flip_flop.classifier.load import ADAPTER, LoadedClassifier, read_classifier
+from flip_flop.errors import InputError
+from flip_flop.evaluation.result import METRICS_FILE
+from flip_flop.evaluation.run_directory import load_run
+from flip_flop.files import new_folder
+from flip_flop.record import CLASSIFIER_FILE, RELATIVE, Classifier
+from flip_flop.scoring.adapters import changes_embeddings
+from flip_flop.scoring.causal_lm import as_input_error
+from flip_flop.scoring.models import load_model
+from flip_flop.scoring.scorer import Scorer
+from flip_flop.scoring.scores import CausalLMScorer
+from flip_flop.tasks import RenderedSplit, Rows
+from flip_flop.tasks.readers import stream_rows
+
+MODEL = "model"  # the folder of merged weights
+NUM_ROWS, MAX_CHANGED = 200, 0.005  # of the parity check
+UNMERGED = "Use the adapter with its base, without --merge."
+
+
+def export(
+    path: Path, out: Path, *, merge: bool = False, templates: Sequence[str] = (), rows: Path | None = None
+) -> str:
+    """Write the classifier of a run and its adapter into a folder, whole or not at all.
+
+    Args:
+        path: The folder of an audit, a training run or an adapter.
+        out: The folder.
+        merge: Write base and adapter as merged weights into ``out/model``, and compare the answers.
+        templates: Use these templates of an audit instead of the decided ones.
+        rows: A file of rows for the comparison; by default up to 200 instances of the audit.
+
+    Returns:
+        The result of the comparison in words.
+
+    Raises:
+        InputError: As :func:`~flip_flop.classifier.load.read_classifier`; ``E-MERGE`` if the weights cannot be merged,
+            if there are no rows, or if more than 0.5 % of the answers change.
+    """
+    classifier = read_classifier(path, templates)
+    adapter = classifier.adapter
+    if not merge:
+        with new_folder(out) as folder:
+            if adapter is not None:
+                shutil.copytree(adapter.folder, folder / ADAPTER, ignore=shutil.ignore_patterns(CLASSIFIER_FILE))
+                classifier = replace(classifier, adapter=replace(adapter, path=ADAPTER))
+            classifier.write(folder)
+        return ""
+    if adapter is None:
+        raise InputError("E-MERGE", f"{path} has no adapter to merge.", "Remove --merge.")
+    if classifier.model.quantization:
+        raise InputError("E-MERGE", "the base is quantized, and merging rounds its weights again.", UNMERGED)
+    split = _rows_to_compare(classifier, path, rows)
+    with new_folder(out) as folder:
+        base = LoadedClassifier.of(classifier)
+        if rows is None:  # the prompts of an audit are stored in their chat template
+            base.scoring = replace(base.scoring, chat_template="off")
+        before = base.predict(split)
+        _merge(base.scorer, folder / MODEL)
+        after = CausalLMScorer(load_model(folder / MODEL, dtype=classifier.model.dtype or "auto"))
+        record = replace(after.record, name=f"{RELATIVE}{MODEL}")
+        merged = replace(classifier, adapter=None, model=record)
+        merged.write(folder)
+        other = LoadedClassifier(merged, lambda: after, base.scoring)
+        figures = _compare(before, other.predict(split))
+    return figures
+
+
+def _rows_to_compare(classifier: Classifier, path: Path, file: Path | None) -> RenderedSplit:
+    """Return rows of a file, or else of an audit, under the templates of a classifier."""
+    classify = LoadedClassifier.of(classifier)
+    if file is not None:
+        given = tuple(islice(stream_rows(file), NUM_ROWS))
+        return classify.render(Rows(str(file), "row", given, {}))
+    if not (path / METRICS_FILE).is_file() or classifier.task.answer:
+        raise InputError("E-MERGE", f"{path} has no rows to compare answers.", "Give --rows FILE.")
+    run = load_run(path)
+    columns = [run.template_names.index(name) for name in classify.task.templates.names]
+    instances = []
+    for instance in islice(run.instances, NUM_ROWS):
+        prompts = tuple(instance.prompts[column] for column in columns)
+        choices = tuple(instance.choices[column] for column in columns)
+        instances.append(replace(instance, prompts=prompts, choices=choices))
+    return RenderedSplit(classify.task, "audit", Rows(str(path), "row", (), {}), instances)
+
+
+def _merge(scorer: Scorer, folder: Path) -> None:
+    """Write merged weights and the tokenizer."""
+    assert isinstance(scorer, CausalLMScorer)
+    model: Any = scorer.loaded.model
+    if model.config.tie_word_embeddings and changes_embeddings(model):
+        raise InputError("E-MERGE", "the adapter changes embeddings that are tied to the output layer.", UNMERGED)
+    with as_input_error("E-MERGE", "PEFT cannot merge this adapter", UNMERGED, Exception):
+        model.merge_and_unload(safe_merge=True).save_pretrained(folder)
+    scorer.loaded.tokenizer.save_pretrained(folder)
+
+
+def _compare(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]) -> str:
+    """Return the figures of the comparison (``E-MERGE``)."""
+    changed, largest = 0, 0.0
+    for one, other in zip(before, after, strict=True):
+        changed += one["vote"] != other["vote"]
+        largest = max(largest, abs((one["confidence"] or 0.0) - (other["confidence"] or 0.0)))
+    figures = f"{changed} of {len(before)} answers differ; confidence differs by at most {largest:.2g}"
+    if changed > MAX_CHANGED * len(before):
+        raise InputError("E-MERGE", f"merged weights give other answers: {figures}.", UNMERGED)
+    return figures

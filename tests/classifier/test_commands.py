@@ -1,0 +1,157 @@
+"""`predict --with` and `export` as a user types them: files of any size, merged weights that give the same answers."""
+
+import csv
+import json
+import shutil
+
+import pandas as pd
+import pytest
+import torch
+from peft import LoraModel
+
+from flip_flop import audit, load_classifier, load_model, load_run
+from flip_flop.classifier.export import export
+from flip_flop.classifier.stream import predict_file
+from tests.evaluation.conftest import make_rows, make_task
+from tests.refused import refused
+from tests.tiny import save_tiny
+from tests.training.conftest import run as train_tiny
+
+
+def write_csv(path, rows):
+    pd.DataFrame(rows).to_csv(path, index=False)
+    return path
+
+
+def read_csv(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_command_of_the_decision_predicts_all_rows(decided, rows, tmp_path, flip_flop, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_csv(tmp_path / "rows.csv", rows)
+    decision = load_run(decided).decision
+    assert decision.command == f"flip-flop predict --with {decided} --input rows.csv --out predictions.csv"
+    assert decision.text.endswith(f" Apply it: `{decision.command}`.")
+    assert "--calibrate" not in decision.text
+    assert flip_flop(*decision.command.split()[1:]).code == 0
+    table = read_csv(tmp_path / "predictions.csv")
+    assert [int(row["vote"]) for row in table] == [row["mood"] for row in rows]
+    assert [row["text"] for row in table] == [row["text"] for row in rows]
+    assert list(table[0])[-5:] == ["consensus", "truth: p(0)", "truth: p(1)", "truth: p(2)", "note"]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "xlsx"])
+@pytest.mark.parametrize("source", ["rows.csv", "rows.jsonl", "rows.parquet"])
+def test_parts_of_a_file_give_the_table_of_the_whole(decided, rows, tmp_path, monkeypatch, source, suffix):
+    frame = pd.DataFrame(rows[:20])
+    write = {"csv": frame.to_csv, "parquet": frame.to_parquet}.get(source[5:])
+    if write:
+        write(tmp_path / source, index=False)
+    else:
+        frame.to_json(tmp_path / source, orient="records", lines=True)
+    classify, outs = load_classifier(decided), []
+    for size in (3, 1000):
+        monkeypatch.setattr("flip_flop.classifier.stream.CHUNK", size)
+        outs.append(tmp_path / f"{size}.{suffix}")
+        tally = predict_file(classify, tmp_path / source, outs[-1], quiet=True)
+    votes = [row["mood"] for row in rows[:20]]
+    assert str(tally).startswith(f"20 rows (0: {votes.count(0)}, 1: {votes.count(1)}, 2: {votes.count(2)}")
+    if suffix == "xlsx":
+        frames = [pd.read_excel(out) for out in outs]
+        assert frames[0].columns.equals(frames[1].columns)
+        assert [frame["vote"].tolist() for frame in frames] == [votes, votes]
+        return
+    first, second = (out.read_text().splitlines() for out in outs)
+    assert len(first) == len(second) == 20 + (suffix == "csv")
+    read = read_csv if suffix == "csv" else lambda out: [json.loads(line) for line in out.read_text().splitlines()]
+    for one, other, vote in zip(*map(read, outs), votes, strict=True):
+        assert int(one["vote"]) == int(other["vote"]) == vote
+        assert one.keys() == other.keys()
+
+
+def test_rows_with_different_fields_have_one_header(decided, tmp_path):
+    lines = [{"text": "one"}, {"text": "long " * 400, "more": "x"}, {"text": "three", "vote": "=1"}]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    classify = load_classifier(decided)
+    predict_file(classify, tmp_path / "rows.jsonl", tmp_path / "out.csv", quiet=True)
+    table = read_csv(tmp_path / "out.csv")
+    assert [row["more"] for row in table] == ["", "x", ""]
+    assert [row["input: vote"] for row in table] == ["", "", "'=1"]
+    assert [bool(row["note"]) for row in table] == [False, True, False]
+    assert [row["vote"] == "" for row in table] == [False, True, False]
+
+
+def test_error_in_a_late_row_comes_before_the_model_and_leaves_no_file(decided, tmp_path, monkeypatch):
+    monkeypatch.setattr("flip_flop.classifier.stream.CHUNK", 2)
+    (tmp_path / "rows.csv").write_text("text\none\ntwo\nthree\nfour,4\n")
+    classify = load_classifier(decided, tmp_path / "no model")
+    refused("E-DATA-PARSE: .*line 5: 2 cells", predict_file, classify, tmp_path / "rows.csv", tmp_path / "out.csv")
+    (tmp_path / "other.csv").write_text("name\none\n")
+    refused("E-TPL-RENDER", predict_file, classify, tmp_path / "other.csv", tmp_path / "out.csv")
+    (tmp_path / "latin.csv").write_bytes(b"text\n" + b"caf\xe9\n")
+    refused("E-DATA-ENCODING", predict_file, classify, tmp_path / "latin.csv", tmp_path / "out.csv")
+    assert not list(tmp_path.glob("out*")) + list(tmp_path.glob(".out*"))
+
+
+def test_options_that_the_classifier_decides_are_refused(decided, rows, tmp_path, flip_flop, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_csv(tmp_path / "rows.csv", rows[:2])
+    files = ("--input", "rows.csv", "--out", "out.csv")
+    for options in (("--task", "demo"), ("--calibrate", "batch"), ("--chat-template", "on"), ("--dtype", "float16")):
+        result = flip_flop("predict", "--with", decided, *files, *options)
+        assert result.code == 2
+        assert f"E-CLASSIFIER: {options[0]} and --with are both given." in result.err
+    assert "Give --with, or --model and --task." in flip_flop("predict", *files).err
+
+
+@pytest.fixture(scope="module")
+def adapted(tmp_path_factory):
+    """An audit of a trained adapter, with stored offsets."""
+    folder = tmp_path_factory.mktemp("adapted")
+    base = save_tiny(folder / "base", seed=3)
+    train_tiny(folder / "f2c", model=str(base), learning_rate=5e-2)
+    loaded = load_model(base, adapter=folder / "f2c" / "adapter")
+    return audit(loaded, make_task(make_rows(60)), quiet=True).write(folder / "audit")
+
+
+@pytest.mark.slow
+def test_merged_weights_equal_the_audit_on_all_rows(adapted, tmp_path):
+    figures = export(adapted, tmp_path / "out", merge=True, templates=["all"])
+    assert figures.startswith("0 of 60 answers differ")
+    shutil.move(tmp_path / "out", tmp_path / "moved")
+    classify = load_classifier(tmp_path / "moved")
+    assert classify.classifier.adapter is None
+    run = load_run(adapted)
+    assert [row["vote"] for row in classify(make_rows(60))] == run.voting.data.votes.tolist()
+    names = {path.suffix for path in (tmp_path / "moved" / "model").iterdir()}
+    assert ".safetensors" in names
+    assert ".bin" not in names
+
+
+@pytest.mark.slow
+def test_export_has_the_adapter_and_can_be_moved(adapted, tmp_path, flip_flop, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert flip_flop("export", adapted, "--out", "out").code == 0
+    shutil.move(tmp_path / "out", tmp_path / "moved")
+    classify = load_classifier(tmp_path / "moved")
+    votes = [row["vote"] for row in classify(make_rows(9))]
+    assert votes == [row["vote"] for row in load_classifier(adapted)(make_rows(9))]
+
+
+@pytest.mark.slow
+def test_wrong_merge_is_refused_and_writes_nothing(adapted, decided, tmp_path, monkeypatch):
+    refused("E-MERGE: .* has no adapter", export, decided, tmp_path / "out", merge=True)
+    refused("E-MERGE: .* has no rows", export, adapted.parent / "f2c", tmp_path / "out", merge=True)
+    merge = LoraModel.merge_and_unload
+
+    def flipped(self, **how):
+        model = merge(self, **how)
+        with torch.no_grad():
+            model.get_input_embeddings().weight.neg_()
+        return model
+
+    monkeypatch.setattr(LoraModel, "merge_and_unload", flipped)
+    refused("E-MERGE: merged weights give other answers", export, adapted, tmp_path / "out", merge=True)
+    assert not list(tmp_path.iterdir())
