@@ -44,6 +44,7 @@ COMMANDS = {
         "Predict labels for a data file, by template and majority.",
     ),
     "export": ("flip_flop.classifier.cli:export_command", "Write a classifier with its adapter or merged weights."),
+    "serve": ("flip_flop.serving.cli:serve_command", "Answer questions over HTTP with a classifier."),
     "templates": ("flip_flop.cli.templates:templates_command", "Fetch, list, show, lint and vary templates."),
     "compare": ("flip_flop.cli.compare:compare_command", "Differences between audits, also of changed prompts."),
     "report": ("flip_flop.cli.report:report_command", "One HTML page from audits."),

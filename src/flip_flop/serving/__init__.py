@@ -1,0 +1,1 @@
+"""A classifier as a server of typed questions: ``flip-flop serve``. It needs the extra ``serve``."""
