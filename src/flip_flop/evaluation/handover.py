@@ -22,7 +22,8 @@ def classifier_of(
         measured: Metrics of these templates on the rows of the audit, as fractions.
     """
     record = run.record
-    if not all(template.jinja for template in record.task.templates):
+    texts = {template.name for template in record.task.templates if template.jinja}
+    if not texts.issuperset(names):
         return None
     decided: dict[str, Any] = {"decision": decision, "measured": measured}
     if is_calibrated and run.calibrated:
