@@ -20,10 +20,12 @@ class Tally:
 
     def add(self, predictions: Sequence[Mapping[str, Any]], abstain_below: float) -> None:
         """Count predictions."""
+        split = "without a strict majority of the templates"
         none = "without a readable answer" if self.task.answer else "without an answer that is a label"
+        self.notes.update(dict.fromkeys([split, "abstained", "too long", none], 0))  # in this order
         for row in predictions:
             self.votes[row["vote"]] += 1
-            self.notes["without a strict majority of the templates"] += row["consensus"] is False
+            self.notes[split] += row["consensus"] is False
             if row.get("note"):
                 self.notes["too long"] += 1
             elif row["vote"] is None:
