@@ -266,7 +266,7 @@ def test_the_python_of_judges_and_of_open_answers_runs(name, tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     page = read(f"docs/how-to/{name}.md")
     command = re.search("    flip-flop (init .*)", page)[1].partition(" #")[0]
-    lines = [f"question {row},answer {row}" for row in range(40)]
+    lines = [f"question {row},answer {row}" for row in range(100)]
     (tmp_path / "verdicts.csv").write_text("\n".join(["question,answer", *lines]))
     assert flip_flop(*shlex.split(command.replace("svamp.jsonl", "verdicts.csv"))).code == 0
     (task,) = tmp_path.glob("*.yaml")
