@@ -171,6 +171,8 @@ def _show(runs: Sequence[Audit], run: AuditOptions, checks: gates.Checks) -> int
             first, *others = result.decision.sentences
             echo()
             echo_prose(" ".join(others), strong=f"{result.path}: {first}" if run.compare_chat else first)
+            if result.decision.command:
+                echo(f"\n    {result.decision.command}")
             if result.abstention_advice:
                 echo()
                 echo_prose(result.abstention_advice)

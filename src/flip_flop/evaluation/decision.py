@@ -145,9 +145,10 @@ def _choose(run: AuditValues, forms: Sequence[AuditValues]) -> Decision:
     """Choose from the templates of these forms of a run, raw and calibrated, by macro-F1.
 
     No template is chosen from fewer than 50 labelled instances, no constant template, and none whose macro-F1 is not
-    clearly above that of answers that ignore the input. Of those that are not clearly worse than the best, the first
-    template is chosen, which may be a prompt of the user, or else a raw form, or else a short prompt. All intervals
-    hold together, because the instances that compare the candidates also choose among them.
+    clearly above that of answers that ignore the input. Of those that are not clearly worse than the best, also by the
+    narrower interval of the two alone, the first template is chosen, which may be a prompt of the user, or else a raw
+    form, or else a short prompt. All printed intervals hold together, because the instances that compare the
+    candidates also choose among them.
     """
     if run.data.answered:
         return _decide_open(run)
@@ -176,10 +177,12 @@ def _choose(run: AuditValues, forms: Sequence[AuditValues]) -> Decision:
     tied = [best, *(index for index in others if ranking.faults[index] is None and ends[index] >= 0)]
     tokens = run.metrics.get("prompt_tokens_per_template") or dict.fromkeys(templates, 0)
     ranks = [(name != templates[0], is_calibrated, tokens[name]) for name, is_calibrated in names]
-    for used in (min(tied, key=ranks.__getitem__), best):
+    for used in sorted(tied, key=ranks.__getitem__):
         single = candidates.labelled.single(used)
         interval = bootstrap_interval(metric.statistic, single, confidence=1 - 0.05 / len(names))
-        if interval[0] > chance:
+        change = metric.change_interval(candidates.labelled.single(best), single)
+        is_worse = change is not None and change[1] < 0
+        if used == best or (interval[0] > chance and not is_worse):
             break
     value = float(ranking.values[used])
     what = f"95% interval for the choice among {len(names)}" if len(names) > 1 else "95% interval"
