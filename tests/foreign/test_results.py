@@ -175,25 +175,20 @@ def test_answers_that_are_no_label_are_reported(tables, caplog):
     assert run.value("unmapped_share") == 5 / 180
 
 
-def test_probabilities_give_the_calibration_error(tmp_path, caplog):
+def test_probabilities_give_the_calibration_error(caplog):
     rows = make_rows(4, 0.7)
     errors = dict.fromkeys([(variant, prob) for variant in VARIANTS for prob in (0.6, 0.9)], 0.0)
     for row in rows:
         row["answer"] = row["answer"].replace("maybe", "no")
-        row["probability"] = 0.9 if row["id"] % 2 else 0.6
-        is_right = row["answer"] == row["gold"]
-        errors[row["variant"], row["probability"]] += is_right - row["probability"]
-    run = load_run(write_csv(tmp_path / "one.csv", rows))
-    assert run.value("ece") == pytest.approx(sum(map(abs, errors.values())) / len(rows), abs=1e-6)
-    columns = []
-    for row in rows:
+        prob = 0.9 if row["id"] % 2 else 0.6
+        errors[row["variant"], prob] += (row["answer"] == row["gold"]) - prob
         other = "yes" if row["answer"] == "no" else "no"
-        probs = {f"p({row['answer']})": row["probability"], f"p({other})": 1 - row["probability"]}
-        columns.append({name: row[name] for name in ("id", "variant", "answer", "gold")} | probs)
-    assert Audit.from_results(columns).value("ece") == pytest.approx(run.value("ece"), abs=1e-6)
+        row |= {f"p({row['answer']})": prob, f"p({other})": 1 - prob}
+    expected = sum(map(abs, errors.values())) / len(rows)
+    assert Audit.from_results(rows).value("ece") == pytest.approx(expected, abs=1e-6)
     assert not caplog.text
-    columns[0] |= {"p(no)": 0.5, "p(yes)": ""}
-    assert Audit.from_results(columns).value("ece") is None
+    rows[0] |= {"p(no)": 0.5, "p(yes)": ""}
+    assert Audit.from_results(rows).value("ece") is None
     assert "no probabilities are used: an answer to '" in caplog.text
 
 
@@ -243,7 +238,10 @@ def test_other_files_are_refused_in_a_line(tmp_path):
     (tmp_path / "log.json").write_text('{"results": {}}')
     (tmp_path / "log.eval").write_text("not an archive")
     (tmp_path / "old.jsonl").write_text('{"doc_id": 0, "filtered_resps": []}\n')
-    for name in ("log.json", "log.eval", "old.jsonl"):
+    sample = samples_of("reviews_recommend")[0]
+    sample["acc"] = 1 - sample["acc"]  # as for several right answers, or for choices that are numbers
+    (tmp_path / "several.jsonl").write_text(json.dumps(sample))
+    for name in ("log.json", "log.eval", "old.jsonl", "several.jsonl"):
         refused(f"E-DATA-PARSE: .*{name} is not a file of results", load_run, tmp_path / name)
     refused("E-DATA-FILE: there is no file .*logs.jsonl", load_run, tmp_path / "logs.jsonl")
     refused("E-RUN-MISSING: .*nothing is not a folder", load_run, tmp_path / "nothing")

@@ -20,7 +20,7 @@ from flip_flop.tasks import DELIMITERS, Rows, cell_text, load_file
 AROUND_TASK = re.compile(r"\Asamples_|_\d{4}-\d\d-\d\dT[\d.:-]+\Z")
 NO_MATCH = "[invalid]"  # the answer of lm-eval if a filter finds none
 ZSTANDARD = 93  # the compression of logs, which zipfile reads from Python 3.14 on
-RIGHT = {"C": 1, "1": 1, "1.0": 1, "True": 1, "I": 0, "N": 0, "0": 0, "0.0": 0, "False": 0}  # values of Inspect
+RIGHT = ("C", "1", "1.0", "True")  # values of Inspect
 
 
 def read_file(path: Path) -> list[dict[str, Any]]:
@@ -55,30 +55,30 @@ def _task(rows: Rows) -> Iterator[dict[str, Any]]:
 
     Labels of multiple choice are numbers, because variants may name their choices in different words.
     """
+    variant = AROUND_TASK.sub("", Path(rows.source).stem)
     for row in rows.rows:
         sample = row.fields
         if sample["filter"] != rows.rows[0].fields["filter"]:
             continue
-        read = {"id": str(sample["doc_id"]), "variant": AROUND_TASK.sub("", Path(rows.source).stem)}
         gold = sample["target"].strip()
+        read = {"id": str(sample["doc_id"]), "variant": variant, "gold": gold}
         responses = sample["filtered_resps"]
         if isinstance(responses[0], str):
             answer = responses[0].replace(NO_MATCH, "").strip()
-            yield read | {"answer": answer, "gold": gold, "right": sample.get("exact_match")}
+            yield read | {"answer": answer, "right": sample.get("exact_match")}
             continue
         requests = sample["arguments"].values()
         choices = [request["arg_1"].strip() for request in requests if request["arg_0"]]  # not the unconditional ones
         scores = np.array([float(score) for score, _ in responses[: len(choices)]])
+        if gold in choices and not gold.isdecimal():
+            read["gold"] = str(choices.index(gold))
         answer = str(scores.argmax())
-        is_number = gold.isdecimal() and sample.get("acc") == (answer == gold)
-        if gold in choices and not is_number:
-            gold = str(choices.index(gold))
-        probs = np.exp(scores - scores.max())
-        yield (
-            read
-            | {"answer": answer, "gold": gold}
-            | {f"p({label})": prob for label, prob in enumerate(probs / probs.sum())}
-        )
+        is_right = answer == read["gold"]
+        if sample.get("acc", is_right) != is_right:
+            raise ValueError(f"acc of doc_id {read['id']} does not follow from its target")
+        probs = np.exp(scores - np.logaddexp.reduce(scores))
+        read |= {f"p({label})": prob for label, prob in enumerate(probs)}
+        yield read | {"answer": answer}
 
 
 def _sample(facts: dict[str, Any], sample: dict[str, Any]) -> dict[str, Any]:
@@ -86,19 +86,21 @@ def _sample(facts: dict[str, Any], sample: dict[str, Any]) -> dict[str, Any]:
     parts = [facts["task"], *(f"{name}={value}" for name, value in (facts.get("task_args") or {}).items())]
     if sample["epoch"] > 1:
         parts.append(f"epoch {sample['epoch']}")
-    scorer, score = next(iter((sample.get("scores") or {"": {}}).items()))
-    answer = score.get("answer")
-    if answer is None:
-        answer = sample["output"].get("completion", "")
     target = sample["target"]
-    return {
+    read = {
         "id": str(sample["id"]),
         "variant": ", ".join(parts),
-        "answer": str(answer).strip(),
+        "answer": sample["output"].get("completion", "").strip(),
         "gold": target if isinstance(target, str) else target[0],
-        "right": None if scorer == "choice" else RIGHT.get(str(score.get("value"))),
         "model": facts["model"],
     }
+    for scorer, score in (sample.get("scores") or {}).items():
+        if score.get("answer") is not None:
+            read["answer"] = str(score["answer"]).strip()
+        if scorer != "choice":
+            read["right"] = str(score["value"]) in RIGHT
+        break
+    return read
 
 
 def _member(archive: ZipFile, name: str) -> Any:
