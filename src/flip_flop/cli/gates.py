@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from flip_flop.console import count, markdown_cell, on_one_line, percent
+from flip_flop.console import count, markdown_cell, on_one_line
 from flip_flop.errors import InputError, look_up
 from flip_flop.evaluation.result import Audit
 from flip_flop.evaluation.run_directory import load_run
@@ -18,6 +18,7 @@ from flip_flop.tasks import RenderedSplit
 
 EXIT_CODES = {True: 0, False: 1, None: 2}
 RESULTS = {True: "passed", False: "**failed**", None: "**no value**"}
+CHANGE = "{} {} to {}"  # of a metric
 OF_PAIRS = ("observed_agreement", "fleiss_kappa")  # of two or more templates
 
 
@@ -190,12 +191,11 @@ def _compared(stored: Audit, run: Audit, metric: str | None) -> tuple[bool, str]
             "Choose another metric, such as agreement, or audit 50 or more rows.",
         )
     worse = bool(constant) or (change is not None and change.interval is not None and change.interval[1] < 0)
-    before, after = (percent(each.value(name), **METRICS[name].form) for each in (stored, run))
-    values = f"{METRICS[name].title} {before} to {after}"
-    parts = [f"{values} ({change.words()})" if change else values]
+    parts = [CHANGE.format(*pair.line(name))]
     parts += [f"constant now: {on_one_line(', '.join(constant))}"] if constant else []
-    if note := pair.note(run):
-        parts += [note, *(f"{title} {before} to {after}" for title, before, after in pair.vote_and_templates)]
+    if pair.reworded:
+        parts.append(pair.note(run))
+        parts += [CHANGE.format(*line) for line in pair.template_lines]
     parts += pair.other_prompts
     return not worse, f"{'worse' if worse else 'not clearly worse'} than {stored.path}: {'; '.join(parts)}"
 
@@ -205,13 +205,12 @@ def _is_newly_constant(template: str, stored: Audit, run: Audit) -> bool:
 
     The paired interval of their share accounts for the number of templates.
     """
+    from flip_flop.report.compare import answers_of
+
     if template in stored.constant_templates:
         return False
     after = run.data.answer_keys[:, run.template_names.index(template)]
-    # The answers that an added template joins are those of the vote.
-    earlier = stored.data.voted
-    if template in stored.template_names:
-        earlier = stored.data.single(stored.template_names.index(template))
+    earlier = answers_of(stored, template) or stored.data.voted  # which an added template joins
     before = earlier.answer_keys[:, 0]
     answers, counts = np.unique(after, return_counts=True)
     top = answers[counts.argmax()]

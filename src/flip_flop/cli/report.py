@@ -64,8 +64,8 @@ def report_command(
     if figures is not None:
         page.write_figures(groups, figures)
     for group in groups:
-        for text in group.tables:
-            echo(f"{text}\n")
+        for metric_name in group.paired_metrics:
+            echo(f"{group.matrix_text(metric_name)}\n")
         for text in (*group.other_prompts, *group.decision):
             is_verdict = text == group.verdict
             echo_prose("" if is_verdict else text, strong=text if is_verdict else "")

@@ -27,7 +27,6 @@ from flip_flop.evaluation.run_directory import load_run
 from flip_flop.metrics import (
     ALIASES,
     METRICS,
-    Metric,
     Scores,
     accuracy_per_template,
     batch_offsets,
@@ -38,12 +37,10 @@ from flip_flop.metrics import (
 )
 from flip_flop.report.audit_tables import render_text
 from flip_flop.report.pairing import (
-    changed_prompts,
     data_differences,
-    differing,
     in_order_of,
     may_be_same,
-    same_rows,
+    prompt_changes,
     side_by_side,
 )
 from flip_flop.report.table import Column, Table, TableCell
@@ -149,9 +146,8 @@ class AuditComparison:
     def heading(self) -> str:
         """The task, split, templates and instances as one line of plain text."""
         task, kind = self.base.record.task, "held-out template" if self.held_out else "template"
-        sizes = sorted({len(run.template_names) for run in self.runs})
-        templates = " or ".join(count(size, kind) for size in sizes)
-        parts = [task.name, task.split, templates, count(len(self.base.scores), "instance")]
+        size = len(self.template_names)
+        parts = [task.name, task.split, count(size, kind), count(len(self.base.scores), "instance")]
         return on_one_line(", ".join(parts))
 
     @property
@@ -169,7 +165,8 @@ class AuditComparison:
     @property
     def other_prompts(self) -> list[str]:
         """A sentence if a model read different prompts in the runs, as with a chat template that prints the date."""
-        records = [run.record for run in self.runs if "prompts_digest" in run.record.scoring and not self.changes(run)]
+        runs = [run for run in self.runs if run not in self.reworded]
+        records = [run.record for run in runs if "prompts_digest" in run.record.scoring]
         models = [(record.model.digest or record.model.name, record.scoring.get("chat_template")) for record in records]
         read = {(model, record.scoring["prompts_digest"]) for model, record in zip(models, records, strict=True)}
         dates = sorted({record.scoring.get("prompt_date") or "none" for record in records})
@@ -192,8 +189,14 @@ class AuditComparison:
     @property
     def trained(self) -> list[Audit]:
         """The runs with an adapter and the prompts of the baseline, if all runs are of one base."""
-        runs = [run for run in self.runs[1:] if run.record.adapter and not self.changes(run)]
-        return [] if self.compares_models else runs
+        if self.compares_models:
+            return []
+        return [run for run in self.runs[1:] if run.record.adapter and run not in self.reworded]
+
+    @cached_property
+    def reworded(self) -> list[Audit]:
+        """The runs with other prompts than the baseline."""
+        return [run for run in self.runs if self.note(run)]
 
     @cached_property
     def is_calibrated_alike(self) -> bool:
@@ -233,30 +236,35 @@ class AuditComparison:
         """The templates of all runs."""
         return [*dict.fromkeys(name for run in self.runs for name in run.template_names)]
 
-    def changes(self, run: Audit) -> dict[str, str]:
-        """The templates of a run that differ from the baseline, see :func:`changed_prompts`."""
-        return changed_prompts(self.base, run)
-
     def note(self, run: Audit) -> str:
-        """The changed prompts of a run in words, or an empty text."""
-        return on_one_line(", ".join(f"{name} {kind}" for name, kind in self.changes(run).items()))
+        """The changed prompts of a run in words, see :func:`prompt_changes`."""
+        return prompt_changes(self.base, run)
 
     @cached_property
     def lines(self) -> list[list[str]]:
-        """The main metrics, and F1 or accuracy of each template, in percent, with differences from the baseline."""
-        data = [run.data for run in self.runs]
-        lines = [[METRICS[name].title, *_cells(METRICS[name], data)] for name in SHOWN]
-        metric = METRICS["accuracy" if self.is_open else "mean_f1"]
-        for name in self.template_names:
-            answers = [_answers(run, name) for run in self.runs]
-            lines.append([name, *_cells(metric, answers)])
-        return [line for line in lines if {*line[1:]} != {MISSING}]
+        """The main metrics and :attr:`template_lines`, in percent, with differences from the baseline."""
+        lines = [self.line(name) for name in SHOWN if name != "vote_f1"]
+        return [line for line in lines + self.template_lines if {*line[1:]} != {MISSING}]
 
-    @property
-    def vote_and_templates(self) -> list[list[str]]:
-        """The :attr:`lines` of the majority vote and of the templates."""
-        titles = [METRICS["vote_accuracy" if self.is_open else "vote_f1"].title, *self.template_names]
-        return [line for line in self.lines if line[0] in titles]
+    @cached_property
+    def template_lines(self) -> list[list[str]]:
+        """F1 or accuracy of the majority vote, and of each template."""
+        vote, metric = ("vote_accuracy", "accuracy") if self.is_open else ("vote_f1", "mean_f1")
+        return [self.line(vote), *(self.line(metric, name) for name in self.template_names)]
+
+    def line(self, name: str, template: str = "") -> list[str]:
+        """A metric of each run, with its difference from the first one, of all templates or of one."""
+        metric = METRICS[name]
+        line = [template or metric.title]
+        answers = [answers_of(run, template) if template else run.data for run in self.runs]
+        values = [metric.value(data) if data else None for data in answers]
+        for data, value in zip(answers, values, strict=True):
+            cell = percent(value, **metric.form)
+            if line[1:] and data and answers[0] and value is not None and values[0] is not None:
+                change = Difference(value - values[0], metric.change_interval(answers[0], data), metric.form)
+                cell += f" ({change.words()})"
+            line.append(cell)
+        return line
 
     @property
     def table(self) -> Table:
@@ -268,16 +276,11 @@ class AuditComparison:
             rows.append(row)
         return Table("", f"Differences from {self.base.name}", columns, rows)
 
-    @property
-    def has_other_prompts(self) -> bool:
-        """Whether a run has other prompts than the baseline."""
-        return any(map(self.changes, self.runs))
-
-    @property
-    def tables(self) -> list[str]:
-        """The tables of a terminal: :attr:`table` if prompts differ, and the differences of several models."""
-        tables = [self.table.text()] if self.has_other_prompts else []
-        return [*tables, *map(self.matrix_text, self.paired_metrics)]
+    def tables(self, width: int | None = None) -> str:
+        """The values of the runs and their differences as text, for a terminal of ``width`` columns."""
+        values = render_text(comparison_blocks(self.runs), width)
+        matrices = map(self.matrix_text, self.paired_metrics)
+        return "\n\n".join([values, self.table.text(width), *matrices])
 
     @property
     def readings(self) -> list[str]:
@@ -311,16 +314,13 @@ class AuditComparison:
         words = {"observed_agreement": "agreement", quality(free): self.quality_title}
         metrics = [(name, title) for name, title in words.items() if self.base.value(name) is not None]
         sentences = [*self.readings, *([self.verdict] if self.verdict else [])]
-        reworded = [run for run in self.runs[1:] if self.changes(run)]
-        for run in (*self.trained, *reworded):
-            changes = [(name, title, self.difference(name, run)) for name, title in metrics]
-            numbers = [
-                f"{title} {percent(self.base.value(name))} to {percent(run.value(name))} ({change.words()})"
-                for name, title, change in changes
-                if change
-            ]
+        for run in (*self.trained, *self.reworded):
+            sentence = [self.note(run)] if run in self.reworded else []
+            for name, title in metrics:
+                line = self.line(name)
+                sentence.append(f"{title} {line[1]} to {line[1 + self.runs.index(run)]}")
             form = f"{run.name}, not calibrated" if free is not self.base else run.name
-            sentences.append(f"{form}: {', '.join(filter(None, [self.note(run), *numbers]))}.")
+            sentences.append(f"{form}: {', '.join(sentence)}.")
         if not self.is_calibrated_alike and any(run.calibrated for run in (self.base, *self.trained)):
             sentences.append("The runs are not calibrated in the same way, so they are compared without calibration.")
         if self.trained and free is not self.base and size > 1 and not self.base.record.adapter:
@@ -386,29 +386,15 @@ class AuditComparison:
         return pd.DataFrame(rows, columns=columns)
 
     def __repr__(self) -> str:
-        texts = dict.fromkeys([self.table.text(), *self.tables, *self.other_prompts, *self.decision])
-        return "\n\n".join([render_text(comparison_blocks(self.runs)), *texts])
+        return "\n\n".join([self.tables(), *self.other_prompts, *self.decision])
 
     def _repr_html_(self) -> str:
         return html_table(self.heading, ("%", *(run.name for run in self.runs)), self.lines)
 
 
-def _answers(run: Audit, template: str) -> Scores | None:
+def answers_of(run: Audit, template: str) -> Scores | None:
+    """The answers under one template, or None if the run does not have it."""
     return run.data.single(run.template_names.index(template)) if template in run.template_names else None
-
-
-def _cells(metric: Metric, answers: Sequence[Scores | None]) -> list[str]:
-    """The value of each run, with its difference from the first. None is a run without the template."""
-    first = answers[0]
-    start = metric.value(first) if first else None
-    cells = []
-    for data in answers:
-        value = metric.value(data) if data else None
-        cell = percent(value)
-        if first and data and first is not data and start is not None and value is not None:
-            cell += f" ({Difference(value - start, metric.change_interval(first, data)).words()})"
-        cells.append(cell)
-    return cells
 
 
 def compare(*runs: Audit | str | PathLike[str]) -> AuditComparison:
@@ -476,11 +462,14 @@ def require_comparable(groups: Sequence[AuditComparison]) -> None:
 def what_differs(left: Audit, right: Audit) -> str:
     """The differences, in words, that prevent a comparison of two runs as one model before and after training."""
     one, other = left.record.model, right.record.model
-    same = same_rows(left, right)
-    same["templates"] = left.template_names == right.template_names and not changed_prompts(left, right)
-    same["model's weights"] = may_be_same(one.digest, other.digest)
-    same["data type"] = one.dtype == other.dtype
-    return differing(same)
+    found = [data_differences(left, right)]
+    if left.template_names != right.template_names or prompt_changes(left, right):
+        found.append("templates")
+    if not may_be_same(one.digest, other.digest):
+        found.append("model's weights")
+    if one.dtype != other.dtype:
+        found.append("data type")
+    return " and ".join(filter(None, found))
 
 
 def _calibration(run: Audit) -> tuple[str, tuple[float, ...]] | None:

@@ -17,7 +17,7 @@ from flip_flop.evaluation.result import Audit
 from flip_flop.evaluation.run_directory import StoredInstances
 from flip_flop.files import compress
 from flip_flop.metrics import label_probs, vote_counts
-from flip_flop.prompts import RenderedInstance
+from flip_flop.prompts import OpenAnswers, RenderedInstance
 from flip_flop.report.compare import AuditComparison
 
 WITH_GOLD = ("unanimous, wrong", "split, vote wrong", "split, vote right", "unanimous, right")
@@ -257,7 +257,7 @@ def _pack(
         for index, rows in zip(place, texts_of_runs, strict=False):
             read = [(name, row[1]) for name, row in zip(names, rows, strict=True) if row]
             blocks = {template: _blocks(read, template, len(names)) for template in order}
-            words = (labels.words[index],) * len(order) if labels.words else _words([row.choices for _, row in read])
+            words = (labels.words[index],) * len(order) if labels.words else read[0][1].choices
             if index in printed:
                 kept[index] = blocks, words
             prompt = blocks[order[0]][0][1]
@@ -324,31 +324,22 @@ def _blocks(read: Sequence[tuple[str, RenderedInstance]], template: int, num_run
     return blocks
 
 
-def _words(choices: Sequence[Choices]) -> Choices:
-    """The answer choices of each template. Choices that differ between runs are joined."""
-    groups = np.array([*zip(*choices, strict=True)], dtype=object)  # templates, runs, labels
-    return tuple(tuple(map(" / ".join, map(dict.fromkeys, group.T))) for group in groups)
-
-
 def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def _read(run: Audit, wanted: Collection[int], names: Sequence[str]) -> Iterator[tuple[int, RenderedInstance]]:
     """The wanted instances, with the templates of these names, or the first for those that the run does not have."""
+    if isinstance(run.instances, StoredInstances):
+        rows = run.instances.chosen(wanted)
+    else:
+        rows = ((index, instance) for index, instance in enumerate(run.instances) if index in wanted)
     columns = [run.template_names.index(name) if name in run.template_names else 0 for name in names]
-    for index, instance in _chosen(run, wanted):
+    for index, instance in rows:
         prompts = tuple(instance.prompts[column] for column in columns)
         choices = tuple(instance.choices[column] for column in columns)
         written = tuple(instance.written[column] for column in columns if instance.written)
-        answers = instance.open and replace(instance.open, texts=written)
-        yield index, replace(instance, prompts=prompts, choices=choices, open=answers)
-
-
-def _chosen(run: Audit, wanted: Collection[int]) -> Iterator[tuple[int, RenderedInstance]]:
-    if isinstance(run.instances, StoredInstances):
-        return run.instances.chosen(wanted)
-    return ((index, instance) for index, instance in enumerate(run.instances) if index in wanted)
+        yield index, replace(instance, prompts=prompts, choices=choices, open=OpenAnswers(texts=written))
 
 
 def _names(texts: Iterable[str]) -> list[str]:

@@ -1,27 +1,36 @@
 """Pairs of runs: whether they have the same rows, which prompts differ, and their answers side by side."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from flip_flop.arrays import InstanceLabels
 from flip_flop.console import on_one_line
 from flip_flop.evaluation.result import Audit
 from flip_flop.record import TaskRecord
 
 MAX_NAMED = 3
 VOTE = "majority vote"
-_KINDS = {(True, True): "changed", (False, True): "added", (True, False): "removed"}
 # The keys of a task file besides its templates that change every prompt, or the reading of every answer.
 SETTINGS = ("system", "assistant_prefix", "chat_template_kwargs", "extract", "answer")
 
 
-def changed_prompts(before: Audit, after: Audit) -> dict[str, str]:
-    """The templates that were ``changed``, ``added`` or ``removed``, by name, and the task file's keys that changed."""
-    one, other = _prompts(before), _prompts(after)
-    names = sorted(name for name in one | other if one.get(name) != other.get(name))
-    return {name: _KINDS[name in one, name in other] for name in names}
+def prompt_changes(before: Audit, after: Audit) -> str:
+    """The templates that were changed, added or removed, and the task file's keys that changed. Empty without any.
+
+    Example: ``plain changed, short added``.
+    """
+    one = _prompts(before)
+    other = _prompts(after)
+    changes = []
+    for name in sorted(one | other):
+        if name not in other:
+            changes.append(f"{name} removed")
+        elif name not in one:
+            changes.append(f"{name} added")
+        elif one[name] != other[name]:
+            changes.append(f"{name} changed")
+    return on_one_line(", ".join(changes))
 
 
 def _prompts(run: Audit) -> dict[str, object]:
@@ -31,13 +40,35 @@ def _prompts(run: Audit) -> dict[str, object]:
 
 
 def data_differences(left: Audit, right: Audit) -> str:
-    """The differences of the rows and labels, in words, that prevent a comparison. Empty if there is none."""
-    return differing(same_rows(left, right))
+    """The differences of the rows and labels, in words, that prevent a comparison. Empty if there is none.
 
-
-def differing(parts: Mapping[str, bool]) -> str:
-    """The names of the parts that are not the same."""
-    return " and ".join(name for name, same in parts.items() if not same)
+    Prompts may differ.
+    """
+    one = left.record.task
+    other = right.record.task
+    pairs = {
+        "split": (one.split, other.split),
+        "labels, F1 or scale": (_labels(one), _labels(other)),
+        "held-out templates": (_is_held_out(left), _is_held_out(right)),
+    }
+    found = [name for name, values in pairs.items() if values[0] != values[1]]
+    ids = sorted({*left.instance_ids} ^ {*right.instance_ids})
+    if ids or len(left.scores) != len(right.scores):
+        found.append(f"instances{_listed(ids)}")
+    if found:
+        return " and ".join(found)
+    # The digest of the instances covers their prompts, the digest of the data file covers the rows only.
+    has_other_prompts = bool(prompt_changes(left, right))
+    if not has_other_prompts and not may_be_same(one.instances_digest, other.instances_digest):
+        found.append("instances")
+    has_file_only = has_other_prompts or one.answer
+    if has_file_only and not may_be_same(one.data.get("sha256"), other.data.get("sha256")):
+        found.append("data file")
+    is_other = _golds(left) != _golds(in_order_of(left, right))
+    if is_other.any():
+        ids = np.array(left.instance_ids)[is_other].tolist()
+        found.append(f"gold labels{_listed(sorted(ids))}")
+    return " and ".join(found)
 
 
 def may_be_same(one: str | None, other: str | None) -> bool:
@@ -45,44 +76,24 @@ def may_be_same(one: str | None, other: str | None) -> bool:
     return not one or not other or one == other
 
 
-def same_rows(left: Audit, right: Audit) -> dict[str, bool]:
-    """Whether two runs have the same rows with the same labels, part by part. Their prompts may differ."""
-    one, other = left.record.task, right.record.task
-    ids, only = sorted(left.instance_ids), {*left.instance_ids} ^ {*right.instance_ids}
-    same = {
-        "split": one.split == other.split,
-        "labels, F1 or scale": _labels(one) == _labels(other),
-        "held-out templates": _is_held_out(left) == _is_held_out(right),
-        f"instances{_listed(sorted(only))}": len(left.scores) == len(right.scores) and not only,
-    }
-    if differing(same):
-        return same
-    # The digest of the instances covers their prompts, the digest of the data file covers the rows only.
-    has_other_prompts = bool(changed_prompts(left, right))
-    same["instances"] = has_other_prompts or may_be_same(one.instances_digest, other.instances_digest)
-    if has_other_prompts or one.answer:
-        same["data file"] = may_be_same(one.data.get("sha256"), other.data.get("sha256"))
-    gold, other_gold = (np.minimum(run.gold, 0 if one.answer else np.inf)[_by_id(run)] for run in (left, right))
-    named = np.array(ids)[gold != other_gold].tolist()
-    return same | {f"gold labels{_listed(named)}": not named}
-
-
 def _labels(task: TaskRecord) -> tuple[object, ...]:
     """The labels, F1 and scale that all numbers depend on. A run numbers its open answers."""
     return (task.answer["kind"] if task.answer else task.labels), task.f1, task.scale
+
+
+def _golds(run: Audit) -> np.ndarray:
+    """The gold labels. Each run numbers its open answers, so that only their presence can be compared."""
+    return np.minimum(run.gold, 0) if run.data.answered else run.gold
 
 
 def in_order_of(base: Audit, run: Audit) -> Audit:
     """The run with its instances in the order of the baseline, which has the same instances."""
     if base.instance_ids == run.instance_ids:
         return run
-    rows = _by_id(run)[np.argsort(_by_id(base))]
+    places = {name: row for row, name in enumerate(run.instance_ids)}
+    rows = [places[name] for name in base.instance_ids]
     instances = [*run.instances]
     return replace(run, data=run.data[rows], instances=[instances[row] for row in rows] if instances else ())
-
-
-def _by_id(run: Audit) -> InstanceLabels:
-    return np.argsort(np.array(run.instance_ids))
 
 
 def side_by_side(runs: Sequence[Audit]) -> list[Audit]:
@@ -103,4 +114,6 @@ def _is_held_out(run: Audit) -> bool:
 
 
 def _listed(ids: Sequence[str]) -> str:
-    return on_one_line(f" ({', '.join(ids[:MAX_NAMED])}{', ...' * (len(ids) > MAX_NAMED)})") if ids else ""
+    named = ", ".join(ids[:MAX_NAMED])
+    more = ", ..." if len(ids) > MAX_NAMED else ""
+    return on_one_line(f" ({named}{more})") if ids else ""

@@ -137,13 +137,12 @@ def chart_section(group: AuditComparison) -> dict[str, Any]:
         agreement.append(table.tolist())
     lowest = np.min(agreement)
     shares = [("all templates", [run.metrics["label_shares"] for run in group.runs])]
-    charted = charted_names(group)
-    for name in charted:
+    for name in names:
         of_runs = [run.metrics["label_shares_per_template"].get(name) for run in group.runs]
         shares.append((name, of_runs))
     section: dict[str, Any] = {
         "runs": group.runs,
-        "forms": chart_forms(group),
+        "forms": chart_forms(shown),
         "base": group.base,
         "open": group.is_open,
         "legend": [],
@@ -155,17 +154,9 @@ def chart_section(group: AuditComparison) -> dict[str, Any]:
         "label_shares": shares,
         "gold_shares": gold_shares(group.base),
     }
-    section["charted"] = charted
     if not group.is_open and group.base.data.num_labels <= MAX_LEGEND:
         section["legend"] = group.base.label_names
     return section
-
-
-def charted_names(group: AuditComparison) -> list[str]:
-    """The templates of the charts: those that all runs have, by :func:`template_order`, then the others."""
-    names = group.aligned.base.template_names
-    in_order = [names[index] for index in template_order(group.aligned)]
-    return [name for name in dict.fromkeys(in_order + group.template_names) if name in group.template_names]
 
 
 def template_order(group: AuditComparison) -> list[int]:
@@ -208,7 +199,9 @@ def template_scores(group: AuditComparison) -> dict[str, Any]:
 
     ``calibrated`` holds the values of several runs after calibration, ``intervals`` the 95% intervals of ``rows``.
     """
-    base, names, forms = group.base, charted_names(group), chart_forms(group)
+    base = group.base
+    forms = chart_forms(group.aligned)
+    order = template_order(group.aligned)
     raw = [template_values(form) for form in forms]
     intervals = [template_intervals(form) for form in forms]
     others: list[list[float | None]] = []
@@ -227,23 +220,19 @@ def template_scores(group: AuditComparison) -> dict[str, Any]:
     low = min(int(min(known, default=0.0) * 10 + 1e-9), 9)
     ticks = [tick / 10 for tick in sorted(range(10, low - 1, -1 if low > 4 else -2))]
     return {
-        "rows": _by_template(forms, raw, names),
-        "calibrated": _by_template(forms, others, names),
-        "intervals": _by_template(forms, intervals, names),
+        "rows": _by_template(raw, order),
+        "calibrated": _by_template(others, order),
+        "intervals": _by_template(intervals, order),
         "lines": lines,
         "low": low / 10,
         "ticks": ticks,
     }
 
 
-def _by_template(runs: Sequence[Audit], values: Sequence[Sequence[Any]], names: Sequence[str]) -> list[list[Any]]:
-    """The values of all runs for each template; None if a run does not have it."""
-    of_runs = [dict(zip(run.template_names, each, strict=True)) for run, each in zip(runs, values, strict=True)]
-    rows = []
-    for name in names:
-        row = [values.get(name) for values in of_runs]
-        rows.append(row)
-    return rows
+def _by_template(values: Sequence[Sequence[Any]], order: Sequence[int]) -> list[tuple[Any, ...]]:
+    """The values of all runs for each template."""
+    templates = [*zip(*values, strict=True)]
+    return [templates[index] for index in order]
 
 
 def gold_shares(run: Audit) -> list[float] | None:
