@@ -269,8 +269,41 @@ def test_stored_run_is_the_run(tables, tmp_path):
     assert again.to_pandas("flips").equals(run.to_pandas("flips").assign(prompt=None))
 
 
+def test_samples_of_one_model_are_compared_with_those_of_another(flip_flop, tmp_path):
+    """The other model has the answers of the first one, but for each row that both wordings had wrong."""
+    pattern = "samples_reviews_*.jsonl"
+    for file in (HERE / "lm_eval").glob(pattern):
+        samples = samples_of(file.name.removeprefix("samples_").rpartition("_2")[0])
+        for sample in samples:
+            sample["filtered_resps"] = [["-2.0", "False"], ["-1.0", "True"]]
+            sample["acc"] = float(sample["target"] == "1")
+        (tmp_path / file.name).write_text("\n".join(map(json.dumps, samples)))
+    shown = flip_flop("compare", HERE / "lm_eval" / pattern, tmp_path / pattern)
+    assert shown.code == 0
+    before, after = load_run(HERE / "lm_eval" / pattern), load_run(tmp_path / pattern)
+    assert after.value("agreement") == 1
+    assert f"P_o {100 * before.value('agreement'):.1f} 100.0 (+" in " ".join(shown.out.split())
+    assert "explain" not in shown.err
+
+
+def test_tables_of_other_rows_are_refused_in_one_line(flip_flop, tables, tmp_path):
+    rows = make_rows(3, 0.9)
+    other = write_csv(tmp_path / "other.csv", [row | {"id": f"x{row['id']}"} for row in rows])
+    result = flip_flop("compare", tables[0], other)
+    assert result.code == 2
+    differences = "they differ in their instances (0, 1, 10, ...)"
+    assert f"E-RUN-MISMATCH: base and other cannot be compared: {differences}" in result.err
+    more = write_csv(tmp_path / "more.csv", rows + [row | {"variant": "polite"} for row in rows[::3]])
+    result = flip_flop("compare", tables[0], more, "--explain")
+    assert result.code == 0
+    assert "more: polite added, agreement " in result.out
+    assert "P_o: how likely two templates give the same label" in result.out
+
+
 @pytest.mark.slow
-def test_no_torch_is_imported(tables):
-    code = "import sys; from flip_flop import compare; print(compare(*sys.argv[1:])); print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code, *tables], capture_output=True, text=True, check=True)
-    assert done.stdout.rstrip().endswith("False")
+def test_comparison_imports_no_torch(tables):
+    code = "import sys; from flip_flop.cli.main import main; print(main(sys.argv[1:]), 'torch' in sys.modules)"
+    arguments = [sys.executable, "-c", code, "compare", *tables]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=True)
+    assert "Differences from base" in done.stdout
+    assert done.stdout.rstrip().endswith("\n0 False")

@@ -35,7 +35,8 @@ def load_results(path: Path) -> Audit | None:
     if path.is_dir():
         files = [*path.rglob("samples_*.jsonl"), *path.rglob("*.eval")]
     else:
-        files = [Path(name) for name in glob.glob(str(path)) or [str(path)] if path.suffix in SUFFIXES]
+        found = map(Path, glob.glob(str(path)) or [str(path)])
+        files = [file for file in found if file.suffix in SUFFIXES]
     named = path.parent if "*" in path.name else path
     rows = [row for file in sorted(files) for row in read_file(file)]
     return _audit(rows, str(path), named.resolve().stem) if rows else None
