@@ -190,7 +190,7 @@ def _compared(stored: Audit, run: Audit, metric: str | None) -> tuple[bool, str]
             f"--fail-if-worse-than: {name} of this run has no {lacks}.",
             "Choose another metric, such as agreement, or audit 50 or more rows.",
         )
-    worse = bool(constant) or (change is not None and change.interval is not None and change.interval[1] < 0)
+    worse = bool(constant) or (change is not None and change.place == "below")
     parts = [CHANGE.format(*pair.line(name))]
     parts += [f"constant now: {on_one_line(', '.join(constant))}"] if constant else []
     if pair.reworded:

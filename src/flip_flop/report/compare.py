@@ -39,6 +39,7 @@ from flip_flop.report.audit_tables import render_text
 from flip_flop.report.pairing import (
     data_differences,
     in_order_of,
+    is_held_out,
     may_be_same,
     prompt_changes,
     side_by_side,
@@ -139,8 +140,7 @@ class AuditComparison:
     @property
     def held_out(self) -> bool:
         """Whether training used none of the templates."""
-        held_out = {name for run in self.runs for name in run.record.task.held_out_templates}
-        return bool(held_out) and held_out.issuperset(self.base.template_names)
+        return is_held_out(self.base)
 
     @property
     def heading(self) -> str:
@@ -167,14 +167,18 @@ class AuditComparison:
         """A sentence if a model read different prompts in the runs, as with a chat template that prints the date."""
         runs = [run for run in self.runs if run not in self.reworded]
         records = [run.record for run in runs if "prompts_digest" in run.record.scoring]
-        models = [(record.model.digest or record.model.name, record.scoring.get("chat_template")) for record in records]
-        read = {(model, record.scoring["prompts_digest"]) for model, record in zip(models, records, strict=True)}
+        read = set()
+        models = set()
+        for record in records:
+            model = (record.model.digest or record.model.name, record.scoring.get("chat_template"))
+            models.add(model)
+            read.add((model, record.scoring["prompts_digest"]))
         dates = sorted({record.scoring.get("prompt_date") or "none" for record in records})
         text = (
             "W-PROMPTS: a model read different prompts in these runs, from the same rows and templates "
             f"(printed date: {', '.join(dates)}). Audit again with the same --prompt-date, chat template and versions."
         )
-        return [on_one_line(text)] if len(read) > len({*models}) else []
+        return [on_one_line(text)] if len(read) > len(models) else []
 
     @property
     def is_open(self) -> bool:
@@ -486,11 +490,13 @@ def _calibration(run: Audit) -> tuple[str, tuple[float, ...]] | None:
 def _with_distinct_names(runs: Sequence[Audit]) -> list[Audit]:
     """Add the folders, or numbers, to runs that share their name."""
     named = []
-    for place, run in enumerate(runs):
-        duplicates = [at for at, each in enumerate(runs) if each.name == run.name]
-        folders = {runs[at].folder for at in duplicates} - {""}
-        mark = run.folder if len(folders) == len(duplicates) else str(1 + duplicates.index(place))
-        named.append(run if len(duplicates) == 1 else _renamed(run, f"{run.name} ({mark})"))
+    for run in runs:
+        same = [each for each in runs if each.name == run.name]
+        folders = {each.folder for each in same} - {""}
+        if len(same) > 1:
+            mark = run.folder if len(folders) == len(same) else str(1 + same.index(run))
+            run = _renamed(run, f"{run.name} ({mark})")
+        named.append(run)
     return named
 
 

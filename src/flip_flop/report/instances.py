@@ -5,7 +5,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
@@ -17,13 +17,13 @@ from flip_flop.evaluation.result import Audit
 from flip_flop.evaluation.run_directory import StoredInstances
 from flip_flop.files import compress
 from flip_flop.metrics import label_probs, vote_counts
-from flip_flop.prompts import OpenAnswers, RenderedInstance
 from flip_flop.report.compare import AuditComparison
 
 WITH_GOLD = ("unanimous, wrong", "split, vote wrong", "split, vote right", "unanimous, right")
 WITHOUT_GOLD = ("no majority", "majority", "unanimous")
 MAX_EXAMPLES = 20
 Choices = tuple[tuple[str, ...], ...]
+Cell = tuple[str, tuple[str, ...], str | None]  # of a template: its prompt, its answer choices and the written answer
 # The runs that read a prompt (none if all did), the prompt, and the answers that these runs wrote, by name.
 Block = tuple[list[str], str, list[tuple[str, str]]]
 PAGE_SIZE = 4_000_000  # characters of a page's instances, compressed and in Base64
@@ -163,16 +163,19 @@ class RowLabels:
         keys = np.concatenate([run.data.answer_keys for run in runs], axis=1).tolist()
         exact = np.concatenate([run.data.answered["exact"] for run in runs], axis=1)
         voted = np.concatenate([run.data.voted.answer_keys for run in runs], axis=1).tolist()
-        numbers, votes, all_words = [], [], []
+        numbers = []
+        votes = []
+        all_words = []
         for row, answers in enumerate(keys):
-            known: dict[int, int] = {}
-            for key in answers:
-                if key >= 0:
-                    known.setdefault(key, len(known))
-            places = [divmod(answers.index(key), size) for key in known]
-            words = [runs[run].label_name(int(runs[run].predictions[row, column]), row) for run, column in places]
-            numbers.append([known.get(key, -1) for key in answers])
-            votes.append([known.get(key, -1) for key in voted[row]])
+            known = {-1: -1}
+            words = list[str]()
+            for place, key in enumerate(answers):
+                if key not in known:
+                    known[key] = len(words)
+                    run = runs[place // size]
+                    words.append(run.label_name(int(run.predictions[row, place % size]), row))
+            numbers.append([known[key] for key in answers])
+            votes.append([known[key] for key in voted[row]])
             if gold[row] >= 0:
                 right = np.array(numbers[row])[exact[row]]
                 if not len(right):
@@ -255,9 +258,11 @@ def _pack(
         # A run may lack the last prompts.
         texts_of_runs = zip_longest(*(_read(run, place, shown) for run in group.runs))
         for index, rows in zip(place, texts_of_runs, strict=False):
-            read = [(name, row[1]) for name, row in zip(names, rows, strict=True) if row]
+            read = [(name, row) for name, row in zip(names, rows, strict=True) if row]
             blocks = {template: _blocks(read, template, len(names)) for template in order}
-            words = (labels.words[index],) * len(order) if labels.words else read[0][1].choices
+            words = tuple(choices for _, choices, _ in read[0][1])
+            if labels.words:
+                words = (labels.words[index],) * len(order)
             if index in printed:
                 kept[index] = blocks, words
             prompt = blocks[order[0]][0][1]
@@ -311,16 +316,17 @@ def _shared_words(one: str, other: str) -> str:
     return shared[: 1 + max(shared.rfind(" "), shared.rfind("\n"))]
 
 
-def _blocks(read: Sequence[tuple[str, RenderedInstance]], template: int, num_runs: int) -> list[Block]:
+def _blocks(read: Sequence[tuple[str, Sequence[Cell]]], template: int, num_runs: int) -> list[Block]:
     """Return each different prompt of a template, with the runs that read it and the answers that they wrote."""
-    by_prompt: dict[str, list[tuple[str, RenderedInstance]]] = {}
-    for name, instance in read:
-        by_prompt.setdefault(instance.prompts[template], []).append((name, instance))
+    by_prompt: dict[str, list[tuple[str, str | None]]] = {}
+    for name, cells in read:
+        prompt, _, written = cells[template]
+        by_prompt.setdefault(prompt, []).append((name, written))
     blocks = []
-    for prompt, runs in by_prompt.items():
-        names = [] if len(runs) == num_runs else [name for name, _ in runs]
-        written = [(name, visible(instance.written[template])) for name, instance in runs if instance.written]
-        blocks.append((names, visible(prompt), written))
+    for prompt, answers in by_prompt.items():
+        names = [] if len(answers) == num_runs else [name for name, _ in answers]
+        shown = [(name, visible(text)) for name, text in answers if text is not None]
+        blocks.append((names, visible(prompt), shown))
     return blocks
 
 
@@ -328,18 +334,17 @@ def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def _read(run: Audit, wanted: Collection[int], names: Sequence[str]) -> Iterator[tuple[int, RenderedInstance]]:
-    """The wanted instances, with the templates of these names, or the first for those that the run does not have."""
+def _read(run: Audit, wanted: Collection[int], names: Sequence[str]) -> Iterator[list[Cell]]:
+    """The wanted instances under the templates of these names, or the first for those that the run does not have."""
     if isinstance(run.instances, StoredInstances):
         rows = run.instances.chosen(wanted)
     else:
         rows = ((index, instance) for index, instance in enumerate(run.instances) if index in wanted)
     columns = [run.template_names.index(name) if name in run.template_names else 0 for name in names]
-    for index, instance in rows:
-        prompts = tuple(instance.prompts[column] for column in columns)
-        choices = tuple(instance.choices[column] for column in columns)
-        written = tuple(instance.written[column] for column in columns if instance.written)
-        yield index, replace(instance, prompts=prompts, choices=choices, open=OpenAnswers(texts=written))
+    for _, instance in rows:
+        written = instance.written or [None] * len(instance.prompts)
+        cells = [*zip(instance.prompts, instance.choices, written, strict=True)]
+        yield [cells[column] for column in columns]
 
 
 def _names(texts: Iterable[str]) -> list[str]:

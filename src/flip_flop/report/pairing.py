@@ -49,7 +49,7 @@ def data_differences(left: Audit, right: Audit) -> str:
     pairs = {
         "split": (one.split, other.split),
         "labels, F1 or scale": (_labels(one), _labels(other)),
-        "held-out templates": (_is_held_out(left), _is_held_out(right)),
+        "held-out templates": (is_held_out(left), is_held_out(right)),
     }
     found = [name for name, values in pairs.items() if values[0] != values[1]]
     ids = sorted({*left.instance_ids} ^ {*right.instance_ids})
@@ -108,7 +108,8 @@ def side_by_side(runs: Sequence[Audit]) -> list[Audit]:
     return views
 
 
-def _is_held_out(run: Audit) -> bool:
+def is_held_out(run: Audit) -> bool:
+    """Whether training used none of the templates."""
     held_out = run.record.task.held_out_templates
     return bool(held_out) and set(held_out).issuperset(run.template_names)
 
