@@ -101,7 +101,8 @@ def known_metric(option: str, name: str) -> str:
 
 def unscored_audit(split: RenderedSplit) -> Audit:
     """Return an audit of this split without scores, to compare its data with those of a stored run."""
-    names, instances = tuple(split.task.templates.names), split.instances
+    names = tuple(split.task.templates.names)
+    instances = split.instances
     shape = (len(instances), len(names), len(instances[0].choices[0]))
     scores = Scores(np.zeros(shape, np.float32), split.gold, ids=tuple(instance.id for instance in instances))
     return Audit(RunRecord(kind="audit", task=TaskRecord(**split.record), model=ModelRecord()), {}, scores, names)
@@ -112,7 +113,8 @@ def check_threshold(name: str, split: RenderedSplit) -> None:
     metric = METRICS[ALIASES.get(name, name)]
     if split.task.answer and (metric.needs_labels or metric.needs_probabilities):
         raise _no_value(name, "the answers are open", "Use agreement or accuracy.")
-    labelled, number = int((split.gold >= 0).sum()), len(split.task.templates)
+    labelled = int((split.gold >= 0).sum())
+    number = len(split.task.templates)
     if (metric.needs_gold and not labelled) or (metric.name in OF_PAIRS and number < 2):
         raise _no_value(
             name, f"split {split.split!r} has {count(labelled, 'gold label')} and {count(number, 'template')}"
@@ -147,7 +149,8 @@ def check_stored(stored: Audit, run: Audit, metric: str | None) -> None:
 
 def threshold_gate(run: Audit, name: str, minimum: float) -> Gate:
     """Compare a metric with its minimum. A run fails if each of its templates has one answer to every row."""
-    value, limit = run.metrics[ALIASES.get(name, name)], f"{minimum:.15g}"
+    value = run.metrics[ALIASES.get(name, name)]
+    limit = f"{minimum:.15g}"
     gate = partial(Gate, str(run.path), f"{name} >= {limit}")
     if value is None:
         why = "all answers are one label" if len({*run.predictions.flat}) == 1 else "these answers do not define it"
@@ -214,7 +217,8 @@ def _is_newly_constant(template: str, stored: Audit, run: Audit) -> bool:
     before = earlier.answer_keys[:, 0]
     answers, counts = np.unique(after, return_counts=True)
     top = answers[counts.argmax()]
-    share, confidence = mean_statistic(np.asarray, bounds=(0.0, 1.0)), 1 - 0.05 / len(run.template_names)
+    share = mean_statistic(np.asarray, bounds=(0.0, 1.0))
+    confidence = 1 - 0.05 / len(run.template_names)
     _, high = paired_bootstrap_interval(share, [before != top], [after != top], confidence=confidence)
     return high < 0
 

@@ -87,7 +87,8 @@ def mean_difference(metric: str, before: Audit, after: Sequence[Audit], *, choic
     The interval covers the sampling of instances: every resample uses the same instances in all runs. It does not
     cover the variation between training seeds. It holds for the best of ``choices`` such differences.
     """
-    start, metric = before.value(metric), ALIASES.get(metric, metric)
+    start = before.value(metric)
+    metric = ALIASES.get(metric, metric)
     values = [value for run in after if (value := run.value(metric)) is not None]
     if start is None or len(values) < len(after):
         return None
@@ -145,7 +146,8 @@ class AuditComparison:
     @property
     def heading(self) -> str:
         """The task, split, templates and instances as one line of plain text."""
-        task, kind = self.base.record.task, "held-out template" if self.held_out else "template"
+        task = self.base.record.task
+        kind = "held-out template" if self.held_out else "template"
         size = len(self.template_names)
         parts = [task.name, task.split, count(size, kind), count(len(self.base.scores), "instance")]
         return on_one_line(", ".join(parts))
@@ -298,7 +300,8 @@ class AuditComparison:
 
         The interval accounts for the choice among all runs, as that of a decision does among templates.
         """
-        free, forms = self.untrained_form, self.trained_forms
+        free = self.untrained_form
+        forms = self.trained_forms
         changes = [(run, mean_difference(quality(run), free, [run], choices=len(forms))) for run in forms]
         known = [(run, change) for run, change in changes if change]
         if not known or self.base.record.adapter:
@@ -314,7 +317,8 @@ class AuditComparison:
     @cached_property
     def decision(self) -> list[str]:
         """Sentences on unread answers, the verdict, changes by training, the vote, and runs that have collapsed."""
-        free, size = self.untrained_form, len(self.base.template_names)
+        free = self.untrained_form
+        size = len(self.base.template_names)
         words = {"observed_agreement": "agreement", quality(free): self.quality_title}
         metrics = [(name, title) for name, title in words.items() if self.base.value(name) is not None]
         sentences = [*self.readings, *([self.verdict] if self.verdict else [])]
@@ -455,7 +459,8 @@ def require_comparable(groups: Sequence[AuditComparison]) -> None:
         InputError: ``E-RUN-MISMATCH``, with the differences between the first two runs.
     """
     if len(groups) > 1 and not any(group.is_comparison for group in groups):
-        left, right = groups[0].base, groups[1].base
+        left = groups[0].base
+        right = groups[1].base
         raise InputError(
             "E-RUN-MISMATCH",
             f"{left.place} and {right.place} cannot be compared: they differ in their {data_differences(left, right)}.",
@@ -465,7 +470,8 @@ def require_comparable(groups: Sequence[AuditComparison]) -> None:
 
 def what_differs(left: Audit, right: Audit) -> str:
     """The differences, in words, that prevent a comparison of two runs as one model before and after training."""
-    one, other = left.record.model, right.record.model
+    one = left.record.model
+    other = right.record.model
     found = [data_differences(left, right)]
     if left.template_names != right.template_names or prompt_changes(left, right):
         found.append("templates")
@@ -490,13 +496,11 @@ def _calibration(run: Audit) -> tuple[str, tuple[float, ...]] | None:
 def _with_distinct_names(runs: Sequence[Audit]) -> list[Audit]:
     """Add the folders, or numbers, to runs that share their name."""
     named = []
-    for run in runs:
-        same = [each for each in runs if each.name == run.name]
-        folders = {each.folder for each in same} - {""}
-        if len(same) > 1:
-            mark = run.folder if len(folders) == len(same) else str(1 + same.index(run))
-            run = _renamed(run, f"{run.name} ({mark})")
-        named.append(run)
+    for place, run in enumerate(runs):
+        duplicates = [at for at, each in enumerate(runs) if each.name == run.name]
+        folders = {runs[at].folder for at in duplicates} - {""}
+        mark = run.folder if len(folders) == len(duplicates) else str(1 + duplicates.index(place))
+        named.append(run if len(duplicates) == 1 else _renamed(run, f"{run.name} ({mark})"))
     return named
 
 

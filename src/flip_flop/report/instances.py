@@ -63,7 +63,8 @@ def states(run: Audit) -> InstanceLabels:
     The state is -1 if the run has gold labels but this instance lacks one.
     """
     num_templates = run.scores.shape[1]
-    sizes, right = _largest_groups(run), run.data.voted.right[:, 0]
+    sizes = _largest_groups(run)
+    right = run.data.voted.right[:, 0]
     agreed = sizes == num_templates
     if not run.has_gold:
         return np.where(agreed, 2, np.where(2 * sizes > num_templates, 1, 0))
@@ -79,7 +80,9 @@ def state_counts(run: Audit) -> list[int]:
 
 def transition_counts(before: Audit, after: Audit) -> list[list[int]]:
     """How many instances moved from each state (rows) to each state (columns)."""
-    size, was, now = len(state_names(before)), states(before), states(after)
+    size = len(state_names(before))
+    was = states(before)
+    now = states(after)
     known = (was >= 0) & (now >= 0)
     return np.bincount(size * was[known] + now[known], minlength=size**2).reshape(size, size).tolist()
 
@@ -87,7 +90,8 @@ def transition_counts(before: Audit, after: Audit) -> list[list[int]]:
 def answer_counts(before: Audit, after: Audit) -> list[list[int]]:
     """How many answers moved from wrong and right (rows) to wrong and right (columns)."""
     labelled = before.gold >= 0
-    was, now = before.data.right[labelled], after.data.right[labelled]
+    was = before.data.right[labelled]
+    now = after.data.right[labelled]
     return np.bincount(2 * was.ravel() + now.ravel(), minlength=4).reshape(2, 2).tolist()
 
 
@@ -99,20 +103,23 @@ def margins(scores: LabelScores) -> CellValues:
 
 def find_changes(base: Audit, after: Audit | None) -> list[Change]:
     """The instances whose state changed; for a single run, those that are split or wrong."""
-    names, was = state_names(base), states(base)
+    names = state_names(base)
+    was = states(base)
     if after is None:
         disagreeing = base.scores.shape[1] - _largest_groups(base)
         return [
             Change(index, Kind(None, names[was[index]], "other"), int(disagreeing[index]))
             for index in np.flatnonzero((was >= 0) & (was < len(names) - 1)).tolist()
         ]
-    now, no_majority = states(after), -1 if base.has_gold else names.index("no majority")
+    now = states(after)
+    no_majority = -1 if base.has_gold else names.index("no majority")
     changed: InstanceLabels = (base.data.answer_keys != after.data.answer_keys).sum(axis=1)
     other_label = (base.data.voted.answer_keys != after.data.voted.answer_keys)[:, 0] & (not base.has_gold)
     other_label &= (was != no_majority) & (now != no_majority)
     changes = []
     for index in np.flatnonzero((was >= 0) & (now >= 0) & (changed > 0)).tolist():
-        before, later = names[was[index]], names[now[index]]
+        before = names[was[index]]
+        later = names[now[index]]
         if other_label[index]:
             changes.append(Change(index, Kind(before, f"{later}, another label", "other"), int(changed[index])))
         elif before != later:
@@ -157,7 +164,8 @@ class RowLabels:
     @classmethod
     def of(cls, runs: Sequence[Audit]) -> "RowLabels":
         """Number the open answers of each instance over all runs, by their keys."""
-        gold, size = runs[0].gold.copy(), runs[0].predictions.shape[1]
+        gold = runs[0].gold.copy()
+        size = runs[0].predictions.shape[1]
         if not runs[0].data.answered:
             return cls([run.predictions for run in runs], [run.data.votes for run in runs], gold)
         keys = np.concatenate([run.data.answer_keys for run in runs], axis=1).tolist()

@@ -265,7 +265,8 @@ class Headline:
 
 def headlines(group: AuditComparison) -> list[Headline]:
     """The headline metrics of the group."""
-    base, after = group.base, group.after
+    base = group.base
+    after = group.after
     names = HEADLINE_OPEN if group.is_open else HEADLINE
     return [
         Headline(
