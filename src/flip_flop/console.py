@@ -134,7 +134,9 @@ def fit_columns(lines: Sequence[Sequence[str]], *, num_left: int, rule: int, wid
 
 def terminal_width() -> int | None:
     """Return the columns of the terminal to which the command prints; None for a file or a pipe."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    if sys.stdout.isatty():
+        return shutil.get_terminal_size().columns
+    return None
 
 
 def text_width(text: str) -> int:
@@ -164,7 +166,9 @@ def spreadsheet_cell(value: Any) -> Any:
     """
     # The last four are full-width forms of the first four, for spreadsheets in East Asian locales.
     is_formula = isinstance(value, str) and value.startswith(tuple("=+-@\t\r\n＝＋－＠"))
-    return f"'{value}" if is_formula and not re.fullmatch(r"[+-][\d ,.]+", value) else value
+    if is_formula and not re.fullmatch(r"[+-][\d ,.]+", value):
+        return f"'{value}"
+    return value
 
 
 def percent(fraction: float | None, decimals: int = 1, *, scale: int = 100) -> str:
@@ -174,7 +178,9 @@ def percent(fraction: float | None, decimals: int = 1, *, scale: int = 100) -> s
         >>> percent(0.7531), percent(None), percent(1.0), percent(1.25, 2, scale=1), percent(-0.035), percent(-0.0002)
         ('75.3', '–', '100.0', '1.25', '−3.5', '0.0')
     """
-    return MISSING if fraction is None else f"{scale * fraction:z.{decimals}f}".replace("-", "−")
+    if fraction is None:
+        return MISSING
+    return f"{scale * fraction:z.{decimals}f}".replace("-", "−")
 
 
 def points(difference: float | None, decimals: int = 1, *, scale: int = 100) -> str:
@@ -194,12 +200,16 @@ def points(difference: float | None, decimals: int = 1, *, scale: int = 100) -> 
 
 def percent_interval(interval: Interval | None, decimals: int = 1, *, scale: int = 100) -> str:
     """Format the interval of a metric: ``72.0 to 78.5``."""
-    return MISSING if interval is None else " to ".join(percent(end, decimals, scale=scale) for end in interval)
+    if interval is None:
+        return MISSING
+    return " to ".join(percent(end, decimals, scale=scale) for end in interval)
 
 
 def point_interval(interval: Interval | None, decimals: int = 1, *, scale: int = 100) -> str:
     """Format the interval of a difference: ``+17.6 to +22.0``."""
-    return MISSING if interval is None else " to ".join(points(end, decimals, scale=scale) for end in interval)
+    if interval is None:
+        return MISSING
+    return " to ".join(points(end, decimals, scale=scale) for end in interval)
 
 
 def count(number: int, noun: str) -> str:
@@ -242,7 +252,8 @@ def num_processes() -> int:
     Raises:
         InputError: ``E-DISTRIBUTED`` if a launcher's variables are incomplete.
     """
-    size, others = os.environ.get("WORLD_SIZE", "1"), ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+    size = os.environ.get("WORLD_SIZE", "1")
+    others = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
     missing = [name for name in others if size != "1" and not os.environ.get(name)]
     if missing or not re.fullmatch("[1-9][0-9]*", size):
         raise InputError(
@@ -256,7 +267,9 @@ def num_processes() -> int:
 def stop_signals() -> set[int]:
     """Return SIGTERM, and SIGHUP of a closed terminal where the platform has it and ``nohup`` does not ignore it."""
     hangup = getattr(signal, "SIGHUP", signal.SIGTERM)
-    return {signal.SIGTERM} if signal.getsignal(hangup) == signal.SIG_IGN else {signal.SIGTERM, hangup}
+    if signal.getsignal(hangup) == signal.SIG_IGN:
+        return {signal.SIGTERM}
+    return {signal.SIGTERM, hangup}
 
 
 def echo(text: object = "", *, err: bool = False) -> None:
@@ -314,13 +327,17 @@ def track(label: str, total: int, unit: str, *, quiet: bool = False) -> Iterator
 
 class _LogProgress:
     def __init__(self, label: str, total: int, unit: str):
-        self.label, self.total, self.unit, self.finished = label, total, unit, 0
+        self.label = label
+        self.total = total
+        self.unit = unit
+        self.finished = 0
         self.begun = time.monotonic()
         self.first = self.due = self.begun + SECONDS_TO_FIRST_LINE
 
     def add(self, done: int, note: str = "") -> None:
         self.finished += done
-        line, now = f"{self.label}: {self.finished} of {self.total} {self.unit}", time.monotonic()
+        line = f"{self.label}: {self.finished} of {self.total} {self.unit}"
+        now = time.monotonic()
         line += f", {note}" * bool(note)
         if self.finished < self.total and now >= self.due:
             self.due = now + SECONDS_BETWEEN_LINES

@@ -81,7 +81,9 @@ def _node(path: Path) -> str | None:
     """Return the kind of node that a path names or links to, or ``None`` if it does not exist."""
     with contextlib.suppress(FileNotFoundError):
         kind = stat.S_IFMT(path.stat().st_mode)
-        return "a stream" if _stream(path) is not None else NODES.get(kind, "a special file")
+        if _stream(path) is not None:
+            return "a stream"
+        return NODES.get(kind, "a special file")
     return None
 
 
@@ -160,7 +162,8 @@ def lock_output(path: Path, *, wait: bool = False) -> Iterator[None]:
             folder cannot be written.
     """
     check_output(path, is_folder=path.is_dir())
-    typed, path = path, path.resolve()
+    typed = path
+    path = path.resolve()
     if path.is_dir() and (path.is_mount() or not os.access(path.parent, os.W_OK)):
         why = "it is a mount point" if path.is_mount() else f"{path.parent} cannot be written"
         raise InputError(
@@ -196,9 +199,10 @@ def user_cache() -> Path:
 
 def read_answers(path: Path | None) -> dict[str, Any]:
     """Return the stored answers by key. A line without the right digest of key and answer is ignored."""
-    answers = {}
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path and path.is_file() else ()
-    for line in lines:
+    answers: dict[str, Any] = {}
+    if path is None or not path.is_file():
+        return answers
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         with contextlib.suppress(ValueError, TypeError, RecursionError):
             key, answer, digest = json.loads(line)
             if digest == sha256_json([key, answer]):
@@ -299,7 +303,10 @@ def _write_in_place(path: Path, parts: Iterable[bytes]) -> None:
     """Write to a pipe, a device or a stream (``E-OUT-PATH``, also for a pipe that no process reads)."""
     number = _stream(path)
     try:  # opening a pipe that no process reads would wait for ever
-        descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK) if number is None else os.dup(number)
+        if number is None:
+            descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+        else:
+            descriptor = os.dup(number)
     except OSError as error:
         raise InputError(
             "E-OUT-PATH", f"Cannot write to {path}: {error.strerror}.", "A pipe needs a process that reads it."

@@ -30,7 +30,9 @@ def why_unreachable() -> str:
     if is_offline():
         return "HF_HUB_OFFLINE is set"
     address = os.environ.get("HF_ENDPOINT", "").rstrip("/") or "https://huggingface.co"
-    return "" if _answers(address) else f"{urlsplit(address).hostname} does not answer"
+    if _answers(address):
+        return ""
+    return f"{urlsplit(address).hostname} does not answer"
 
 
 def commit_on_hub(repository: str, revision: str | None, kind: str) -> str | None:
@@ -60,7 +62,9 @@ def gguf_name(name: str) -> GGUFName | None:
     """
     folder = Path(name)
     if name == DEMO or not folder.is_dir():
-        return GGUFName(str(folder.parent), folder.name) if name.endswith(".gguf") else None
+        if name.endswith(".gguf"):
+            return GGUFName(str(folder.parent), folder.name)
+        return None
     files = [] if any(folder.glob("*.safetensors")) else sorted(folder.glob("*.gguf"))
     if len(files) > 1:
         raise InputError("E-MODEL-FILE", f"{name} has {len(files)} GGUF files.", f"Name one, such as {files[0]}.")
@@ -77,7 +81,9 @@ def is_local_name(name: str) -> bool:
 
 def absolute_place(name: str) -> str:
     """Return the absolute path of a local model, and any other name unchanged."""
-    return str(Path(name).absolute()) if is_local_name(name) and Path(name).exists() else name
+    if is_local_name(name) and Path(name).exists():
+        return str(Path(name).absolute())
+    return name
 
 
 def check_model_name(name: str, revision: str | None = None, *, dtype: str = "auto", device: str = "auto") -> None:

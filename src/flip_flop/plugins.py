@@ -38,7 +38,8 @@ class PluginTable(UserDict[str, Value]):
     """
 
     def __init__(self, group: str, built_in: Mapping[str, Value]):
-        self.group, self.built_in = group, built_in
+        self.group = group
+        self.built_in = built_in
 
     @functools.cached_property
     def data(self) -> dict[str, Value]:  # type: ignore[override]

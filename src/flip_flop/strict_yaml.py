@@ -104,7 +104,8 @@ def validate(model: type[Model], content: Any, where: str, *, code: str) -> Mode
         if first["type"] == "missing":
             raise InputError(code, f"{inside_of} has no {last}.", f"Add {last}: to it.")
         raise InputError(code, f"{inside_of} has an unknown key {last!r}.", nearest(str(last), model.model_fields))
-    place, examples = key, model.model_fields[str(key)].examples
+    place = key
+    examples = model.model_fields[str(key)].examples
     hint = first["msg"].replace("Input should", "It should", 1) + "."
     if inside and isinstance(inside[0], int):
         place = f"{key}, entry {inside[0] + 1},"

@@ -136,7 +136,9 @@ def audit_command(
             if is_first_process():
                 result.write(out)
         runs.append(result)
-    return _show(runs, run, checks) if is_first_process() else 0
+    if is_first_process():
+        return _show(runs, run, checks)
+    return 0
 
 
 def _variants(run: AuditOptions, scoring: ScoringOptions) -> dict[Path, ScoringOptions]:

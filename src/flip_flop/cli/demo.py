@@ -109,7 +109,10 @@ def run_demo(out: Path, *, seed: int = 0, quiet: bool = False) -> dict[str, list
 
 def _clear(out: Path, overwrite: bool) -> None:
     """Remove an earlier demo. Refuse a folder with any other folder or file, except hidden ones."""
-    names = {item.name for item in out.iterdir() if not item.name.startswith(".")} if out.is_dir() else set()
+    if out.is_dir():
+        names = {item.name for item in out.iterdir() if not item.name.startswith(".")}
+    else:
+        names = set()
     if names and not overwrite:
         raise InputError("E-OUT-USED", f"{out} is not empty.", "Give another --out, or add --overwrite to a demo's.")
     if foreign := sorted(names - {"base", "report.html", *METHODS}):

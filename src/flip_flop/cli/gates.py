@@ -153,12 +153,18 @@ def threshold_gate(run: Audit, name: str, minimum: float) -> Gate:
     limit = f"{minimum:.15g}"
     gate = partial(Gate, str(run.path), f"{name} >= {limit}")
     if value is None:
-        why = "all answers are one label" if len({*run.predictions.flat}) == 1 else "these answers do not define it"
+        if len({*run.predictions.flat}) == 1:
+            why = "all answers are one label"
+        else:
+            why = "these answers do not define it"
         return gate(None, str(_no_value(name, why, "Choose another metric, such as agreement.")))
     reached = value >= minimum - 1e-9  # 33 / 60 is less than 0.55 in floating point
     digits = next((number for number in range(4, 10) if (round(value, number) >= minimum) == reached), 15)
     shown = f"{name} is {value:.{digits}f}"
-    line = f"{shown}, at least {limit}" if reached else f"below the threshold: {shown}, under {limit}"
+    if reached:
+        line = f"{shown}, at least {limit}"
+    else:
+        line = f"below the threshold: {shown}, under {limit}"
     constant = run.constant_templates
     if constant:
         line += f"; constant: {on_one_line(', '.join(constant))}"

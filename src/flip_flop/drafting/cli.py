@@ -165,7 +165,10 @@ def _show_variants(task: Task, variants: "Sequence[VariedTemplate]", vary: VaryO
     own = task.training_templates.names
     lines = [("template", "change", "verdict"), *((name, "original", "") for name in own)]
     for variant in variants:
-        verdict = f"rejected: {variant.rejected}" if variant.rejected else " ".join(("kept", *variant.warnings))
+        if variant.rejected:
+            verdict = f"rejected: {variant.rejected}"
+        else:
+            verdict = " ".join(("kept", *variant.warnings))
         lines.append((variant.name, variant.text, verdict))
     kept = sum(not variant.rejected for variant in variants)
     reached = f"{count(len(own) + kept, 'template')}, {len(own)} of them original; {len(variants) - kept} rejected"

@@ -19,7 +19,8 @@ Ask = Callable[[str, str, Sequence[str]], str] | None
 
 MAX_LABELS = 20  # a column of more values has labels only if the user names it
 _MAX_NAMED_LABELS = 100
-_LABEL_LENGTH, _TEXT_LENGTH = 50, 15
+_LABEL_LENGTH = 50
+_TEXT_LENGTH = 15
 NAMES = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
 _ANSWER_NAME = re.compile(r"(?i)\s*(answer|response|output|completion|reply)_?([ab12])?\s*")
 _NESTED = re.compile(r"""\s*[\[{]\s*(?:["'\[\]{}]|-?\d)""")  # the text of a list or an object, as JSON or in Python
@@ -70,7 +71,9 @@ def find_columns(
         look_up(name, dict.fromkeys(names), "E-INIT", f"{rows.source} has no column")
     if label in texts:
         raise InputError("E-INIT", f"{label!r} cannot be both a text and the label.", "Give one of the two.")
-    options = () if is_open or (texts and set(texts) & set(_options(names))) else _options(names)
+    options = _options(names)
+    if is_open or (texts and set(texts) & set(options)):
+        options = ()
     if label is None and not has_none and not is_open:
         label = _label_column(rows, [name for name in names if name not in (*texts, *options)], labels, ask)
     values = {} if label is None or is_open else _label_values(rows, label, labels)
@@ -113,7 +116,9 @@ def answer_columns(names: Sequence[str]) -> list[str]:
 def verdict_column(rows: Rows, texts: Sequence[str]) -> str | None:
     """Return the column of human verdicts by name, unless it is blank, for the kind ``judge``."""
     name = _named(rows, rows.columns(), NAMES["verdict"])
-    return name if name and name not in texts and _cells(rows, name) else None
+    if name and name not in texts and _cells(rows, name):
+        return name
+    return None
 
 
 def asked_columns(rows: Rows, texts: Sequence[str], label: str | None) -> tuple[Sequence[str], str | None]:
@@ -126,7 +131,8 @@ def asked_columns(rows: Rows, texts: Sequence[str], label: str | None) -> tuple[
     """
     names = rows.columns()
     if not texts:
-        question, context = _named(rows, names, NAMES["question"]), _named(rows, names, NAMES["context"])
+        question = _named(rows, names, NAMES["question"])
+        context = _named(rows, names, NAMES["context"])
         if question is None:
             raise InputError("E-INIT", f"{rows.source}: no column of questions by name.", "Give --text COLUMN.")
         texts = tuple(filter(None, (context, question)))
@@ -237,7 +243,10 @@ def _text_columns(rows: Rows, names: Sequence[str], ask: Ask) -> tuple[str, ...]
         choices = candidates or worded
         return (ask("Which column holds the text?", alone or choices[0], choices),)
     if alone is None:
-        fault = f"the text may be in {_listed(candidates)}" if candidates else "no column holds texts"
+        if candidates:
+            fault = f"the text may be in {_listed(candidates)}"
+        else:
+            fault = "no column holds texts"
         raise InputError("E-INIT", f"{rows.source}: {fault}.", "Give --text COLUMN; twice for a pair.")
     return (alone,)
 
@@ -253,4 +262,6 @@ def _is_text(rows: Rows, name: str) -> bool:
 
 
 def _listed(names: Sequence[str]) -> str:
-    return ", ".join(map(repr, names[:-1])) + f" or {names[-1]!r}" if len(names) > 1 else repr(names[0])
+    if len(names) > 1:
+        return ", ".join(map(repr, names[:-1])) + f" or {names[-1]!r}"
+    return repr(names[0])

@@ -309,7 +309,8 @@ def _labels(
 
 def _refuse_no_verdicts(rows: Rows, columns: Columns) -> None:
     """Refuse labels of a judge that the user has not named if they are perhaps no verdicts."""
-    values, is_usual = columns.values, (columns.label or "").strip().lower() in NAMES["label"]
+    values = columns.values
+    is_usual = (columns.label or "").strip().lower() in NAMES["label"]
     are_texts = len(values) == sum(values.values()) or not is_usual
     if len(values) > MAX_LABELS or (are_texts and not all(map(str.isdecimal, values))):
         raise InputError(
@@ -361,12 +362,15 @@ def split_labels(text: str) -> tuple[str, ...]:
 def _word(label: str | None) -> str:
     """Return the word to ask about from the name of a label column; empty for a name such as ``label``."""
     word = re.sub(r"(?i)^(is|has|was|does|ist|hat|war|est|es|è)[ _]", "", (label or "").strip()).replace("_", " ")
-    return "" if word.lower().replace(" ", "_") in NAMES["label"] else word
+    if word.lower().replace(" ", "_") in NAMES["label"]:
+        return ""
+    return word
 
 
 def _option_labels(rows: Rows, columns: Columns) -> tuple[str, ...]:
     """Return the label of each option: a number from 0 or 1, a letter, or the option's column."""
-    number, values = len(columns.options), set(columns.values)
+    number = len(columns.options)
+    values = set(columns.values)
     if not values:
         return ()
     forms = dict.fromkeys(
@@ -381,7 +385,8 @@ def _option_labels(rows: Rows, columns: Columns) -> tuple[str, ...]:
     fitting = [form for form in forms if set(form) == values] or [form for form in forms if values <= set(form)]
     if len(fitting) == 1:
         return fitting[0]
-    message, hint = f"{rows.source}: {columns.label!r} holds {', '.join(columns.values)}", "letter or column there"
+    message = f"{rows.source}: {columns.label!r} holds {', '.join(columns.values)}"
+    hint = "letter or column there"
     if fitting:
         raise InputError("E-INIT", f"{message}, counted from 0 or from 1.", f"Write an option's {hint}.")
     raise InputError(
@@ -421,7 +426,9 @@ def _scalar(text: str) -> str:
 
 
 def _label(value: str) -> str:
-    return value if re.fullmatch(r"0|-?[1-9]\d{0,8}", value) else _scalar(value)
+    if re.fullmatch(r"0|-?[1-9]\d{0,8}", value):
+        return value
+    return _scalar(value)
 
 
 def _quoted(text: str) -> str:

@@ -63,14 +63,16 @@ class TemplateParts:
         self.options = self._lines() or self._row()
 
     def _masked(self, source: str) -> str:
-        out, code = "", ""
+        out = ""
+        code = ""
         for _, kind, value in jinja2.Environment().lex(source):
             if kind == "data":
                 out += "".join(self._piece(character) if _PIECE.match(character) else character for character in value)
                 continue
             code += value
             if kind.endswith("_end") or kind == "raw_begin":
-                out, code = out + self._piece(code), ""
+                out = out + self._piece(code)
+                code = ""
         return out
 
     def _piece(self, code: str) -> str:
@@ -92,12 +94,15 @@ class TemplateParts:
 
     def _lines(self) -> _Options | None:
         for marks, wrapper in _LISTS:
-            items, start, index = [], None, 0
+            items = []
+            start = None
+            index = 0
             for mark in _MARKS.get(marks, [""] * 99):
                 line = re.compile(rf"^[ \t]*{re.escape(wrapper.format(mark))}[ \t]+(\S.*)\n?", re.MULTILINE)
                 if (found := line.search(self.text) if start is None else line.match(self.text, index)) is None:
                     break
-                start, index = found.start() if start is None else start, found.end()
+                start = found.start() if start is None else start
+                index = found.end()
                 items.append(found[1].rstrip())
             if len(items) > 1 and start is not None and not any("{%" in code for code in self.holds("".join(items))):
                 end = start + len(self.text[start:index].rstrip())
@@ -121,7 +126,9 @@ class TemplateParts:
     @property
     def marks(self) -> tuple[str, ...]:
         """The marks of the options, without the wrapper."""
-        return _MARKS.get(self.options.marks, ())[: len(self.options.items)] if self.options else ()
+        if self.options:
+            return _MARKS.get(self.options.marks, ())[: len(self.options.items)]
+        return ()
 
     @property
     def num_movable(self) -> int:
@@ -133,7 +140,9 @@ class TemplateParts:
         if any(code.startswith("{%") or SEPARATOR in code for code in self.holds("".join(self.answers))):
             return 0
         if (options := self.options) is None:
-            return len(self.answers) if any(map(_JOIN.match, self.pieces)) else 0
+            if any(map(_JOIN.match, self.pieces)):
+                return len(self.answers)
+            return 0
         others = "\n".join([self.text[: options.start], *options.items, self.text[options.end :]])
         spoken = any(re.search(rf"\b{re.escape(mark)}\b", others) for mark in self.marks)
         if spoken or re.search(r"\b(above|below)\b", "\n".join(options.items), re.IGNORECASE):
@@ -151,7 +160,8 @@ class TemplateParts:
 
     def fields(self, text: str) -> list[tuple[str, str, str, str]]:
         """Return the leading space, the descriptor, the separator and the text of each line."""
-        lines, out = re.split(r"(\s*\n\s*)", text), list[tuple[str, str, str, str]]()
+        lines = re.split(r"(\s*\n\s*)", text)
+        out = list[tuple[str, str, str, str]]()
         for space, line in zip(["", *lines[1::2]], lines[::2], strict=True):
             found = _DESCRIPTOR.match(line)
             name, separator = found.groups() if found and len(found[1].split()) < 5 else ("", "")
@@ -170,8 +180,10 @@ def format_choices(template: Template, *, keep_punctuation: bool = False) -> dic
 
     With ``keep_punctuation``, a colon stays a colon, fields have only space between them, and marks are usual ones.
     """
-    parts, found = TemplateParts(template), dict[str, tuple[Any, ...]]()
-    fields, options = parts.fields(parts.text), parts.options
+    parts = TemplateParts(template)
+    found = dict[str, tuple[Any, ...]]()
+    fields = parts.fields(parts.text)
+    options = parts.options
     names = [name for _, name, *_ in fields if name]
     if names:
         found["separator"] = _SEPARATORS
@@ -230,7 +242,9 @@ def apply_format(template: Template, change: Mapping[str, Any], name: str) -> Te
         >>> other.jinja, other.answer_choices
         ('REVIEW - {{ text }} || Bad or good?', 'bad ||| good')
     """
-    parts, out, before = TemplateParts(template), "", True
+    parts = TemplateParts(template)
+    out = ""
+    before = True
     text, answers = _with_options(parts, change)
     for space, descriptor, separator, rest in parts.fields(text):
         fixed = parts.is_fixed(rest)
@@ -240,7 +254,8 @@ def apply_format(template: Template, change: Mapping[str, Any], name: str) -> Te
             out += casing(descriptor) if parts.recased(descriptor) else descriptor
             stays = fixed and "\n" in separator  # a list of options follows
             out += separator if stays else change.get("separator", separator)
-        out, before = out + rest, fixed
+        out = out + rest
+        before = fixed
     if change.get("typos"):
         out = _with_typos(out, parts.answers, change["typos"], generator(change["typo_seed"], "typos"))
     text = parts.source(out.strip()) + parts.target
@@ -249,16 +264,19 @@ def apply_format(template: Template, change: Mapping[str, Any], name: str) -> Te
 
 def _with_options(parts: TemplateParts, change: Mapping[str, Any]) -> tuple[str, str]:
     """Return the prompt with reordered or rewrapped options, and the answers if they are marks."""
-    options, order = parts.options, change.get("order")
+    options = parts.options
+    order = change.get("order")
     if options is None:
         if order is not None:
             chosen = ", ".join(f"{RESERVED_FIELD}[{index}]" for index in order)
             parts.pieces = [_JOIN.sub(rf"\1[{chosen}]\2", piece) for piece in parts.pieces]
         return parts.text, ""
-    answers, order = "", order or range(len(options.items))
+    answers = ""
+    order = order or range(len(options.items))
     items = [options.items[index] for index in order]
     if options.wrapper:
-        marks, wrapper = parts.marks or ("",) * len(items), change.get("wrapper", options.wrapper)
+        marks = parts.marks or ("",) * len(items)
+        wrapper = change.get("wrapper", options.wrapper)
         listed = "\n".join(f"{wrapper.format(mark)} {item}" for mark, item in zip(marks, items, strict=True))
         if sorted(parts.answers) == sorted(marks):
             answers = f" {SEPARATOR} ".join(marks[list(order).index(marks.index(answer))] for answer in parts.answers)
@@ -277,8 +295,12 @@ def _with_typos(text: str, answers: list[str], rate: float, random: np.random.Ge
     kept = set(re.findall(r"\w+", " ".join(answers).casefold()))
 
     def exchange(found: re.Match[str]) -> str:
-        word, index, drawn = found[0], int(random.integers(1, len(found[0]) - 1)), random.random()
+        word = found[0]
+        index = int(random.integers(1, len(found[0]) - 1))
+        drawn = random.random()
         keep = drawn >= rate or word.casefold() in kept
-        return word if keep else word[:index] + word[index + 1] + word[index] + word[index + 2 :]
+        if keep:
+            return word
+        return word[:index] + word[index + 1] + word[index] + word[index + 2 :]
 
     return re.sub(r"[^\W\d_]{4,}", exchange, text)

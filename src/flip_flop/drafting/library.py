@@ -57,7 +57,9 @@ class Phrasings:
                 is_known_elsewhere = True
         if len(order) == len(roles):
             return tuple(order)
-        return tuple(range(len(words))) if by_place and not is_known_elsewhere else None
+        if by_place and not is_known_elsewhere:
+            return tuple(range(len(words)))
+        return None
 
     def shared_words(self, texts: Iterable[str]) -> int:
         """Count the words of the texts that the phrasings have too: they tell Spanish and Italian apart."""
@@ -89,7 +91,9 @@ def guess_kind(words: Sequence[str], *, is_pair: bool, has_options: bool, has_qu
         if fits and phrasings.order(words, by_place=False) is not None:
             return phrasings.kind
     if not are_words:
-        return "yes_no" if has_question and len(words) == 2 else None
+        if has_question and len(words) == 2:
+            return "yes_no"
+        return None
     return None if is_pair else "topic"
 
 

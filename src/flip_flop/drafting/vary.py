@@ -94,7 +94,8 @@ def vary_templates(
         by: The name of the paraphraser, for the record.
         form: ``typos`` and ``keep_punctuation`` of :func:`flip_flop.drafting.formats.draw_format`.
     """
-    found, own = list[VariedTemplate](), list(task.training_templates)
+    found = list[VariedTemplate]()
+    own = list(task.training_templates)
     if generate is not None:
         keys = [
             (template, index) for template in own for index in islice(_free(task, template, "paraphrase"), paraphrases)
@@ -140,7 +141,9 @@ def _paraphrase(
     template: Template, index: int, reply: str, made: dict[str, Any], first: dict[str, str]
 ) -> VariedTemplate:
     """Make a template from a reply. ``first`` maps each text, without case and punctuation, to its first template."""
-    name, text, new = f"{template.name} paraphrase {index}", cut_reply(reply), None
+    name = f"{template.name} paraphrase {index}"
+    text = cut_reply(reply)
+    new = None
     why = "" if text else "the reply is not one prompt with an end"
     if text:
         try:
@@ -226,7 +229,8 @@ def read_paraphrase(template: Template, text: str, name: str) -> tuple[Template,
     parts = TemplateParts(template)
     found = replace(template, name=name, jinja=text + parts.target, levels={})
     other = TemplateParts(found)
-    own, new = Counter(parts.holds(parts.text)), Counter(other.holds(other.text))
+    own = Counter(parts.holds(parts.text))
+    new = Counter(other.holds(other.text))
     lost = [
         answer for answer in parts.answers if parts.names(answer, parts.text) and not parts.names(answer, other.text)
     ]
@@ -238,7 +242,9 @@ def read_paraphrase(template: Template, text: str, name: str) -> tuple[Template,
 def cut_reply(reply: str) -> str:
     """Return the prompt of a reply; empty for a reply without an end or with a separator."""
     text, end, _ = reply.strip().removeprefix("<template>").partition("</template>")
-    return text.strip() if end and SEPARATOR not in text else ""
+    if end and SEPARATOR not in text:
+        return text.strip()
+    return ""
 
 
 def sampler(loaded: LoadedModel) -> Generate:
@@ -249,7 +255,10 @@ def sampler(loaded: LoadedModel) -> Generate:
         read = (encoder.as_read(RenderedInstance("", (prompt,), (), None)) for prompt in prompts)
         ids = [encoder.prompt_ids(instance)[0] for instance in read]
         longest = max(map(len, ids), default=0)
-        room = longest if encoder.max_length is None else min(longest, encoder.max_length - longest)
+        if encoder.max_length is None:
+            room = longest
+        else:
+            room = min(longest, encoder.max_length - longest)
         form = AnswerFormat(stop=("</template>",), max_tokens=max(1, room))
         batches = batches_of(ids, form.max_tokens, DEFAULT_SCORING.batch_tokens)
         with track("paraphrases", len(ids), "texts", quiet=False) as advance:

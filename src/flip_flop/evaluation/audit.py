@@ -41,7 +41,9 @@ from flip_flop.scoring.scores import CausalLMScorer, as_scorer
 from flip_flop.tasks import Data, RenderedSplit, as_split, instances_digest, log_findings, log_label_counts
 
 NUM_TIMED = {True: 16, False: 4}  # instances of a local or served model that an estimate scores
-NUM_TEXTS, MAX_TEXT = 3, 80  # generated texts to list per template, and their characters
+# Generated texts to list per template, and their characters.
+NUM_TEXTS = 3
+MAX_TEXT = 80
 
 
 def audit(
@@ -157,7 +159,8 @@ def ask_again(
     asked = copy.copy(scorer)
     with tempfile.TemporaryDirectory() as folder:
         asked.store = Path(folder) / "answers"  # instead of the stored answers
-        instances, names = split.distinct.instances, run.template_names
+        instances = split.distinct.instances
+        names = run.template_names
         again = asked.checked_scores(instances, scoring, names=names, label="again", quiet=quiet)
     flips = count_flips(run.data.answer_keys, again.scores.answer_keys)
     num_pairs = int(flips[:, 1].sum())
@@ -210,7 +213,8 @@ def score_calibrated(
     if calibrate != "auto" and not np.isfinite(scores).all():
         raise no_probabilities
     if calibrate == "auto":
-        calibrate, offsets = "batch", offsets_that_change(scores)
+        calibrate = "batch"
+        offsets = offsets_that_change(scores)
     else:
         offsets = find_offsets(
             calibrate, scores, label_prior, lambda: scorer.checked_scores(empty, scoring, names=names).scores.values
@@ -285,7 +289,8 @@ def estimate(scorer: Scorer, split: RenderedSplit, options: ScoringOptions) -> s
     Raises:
         InputError: As :meth:`~flip_flop.scoring.Scorer.scores`.
     """
-    instances, is_local = split.distinct.instances, isinstance(scorer, CausalLMScorer)
+    instances = split.distinct.instances
+    is_local = isinstance(scorer, CausalLMScorer)
     sample = instances[:: max(1, len(instances) // NUM_TIMED[is_local])][: NUM_TIMED[is_local]]
     names = split.task.templates.names
     if isinstance(scorer, CausalLMScorer):
@@ -307,7 +312,8 @@ def estimate(scorer: Scorer, split: RenderedSplit, options: ScoringOptions) -> s
         factor = total / sum(sizes[instance] for instance in scored.scores.ids)
         lines.append(f"tokens: {naive:,} naive, {total:,} packed; {len(too_long):,} prompts too long")
     else:
-        settings, factor = scored.settings, _length(instances) / _length(sample)
+        settings = scored.settings
+        factor = _length(instances) / _length(sample)
         asked = settings["num_asked"] * len(instances) // len(sample)
         read, written = (round(settings[f"tokens_{kind}"] * factor) for kind in ("read", "written"))
         lines.append(f"requests: {asked:,} by {settings['api']}; tokens: {read:,} in, {written:,} out")

@@ -39,10 +39,13 @@ from flip_flop.prompts import RenderedInstance
 from flip_flop.record import RunRecord, write_manifest
 from flip_flop.scoring.too_long import TOO_LONG_FILE, write_too_long
 
-METRICS_FILE, SCORES_FILE, INSTANCES_FILE = "metrics.json", "scores.npz", "instances.jsonl.gz"
+METRICS_FILE = "metrics.json"
+SCORES_FILE = "scores.npz"
+INSTANCES_FILE = "instances.jsonl.gz"
 Table = Literal["metrics", "scores", "flips", "templates", "instances", "coverage"]
 # Maximum templates and tokens to print.
-MAX_NAMED, MAX_TOKENS = 8, 3
+MAX_NAMED = 8
+MAX_TOKENS = 3
 # The metrics of a notebook.
 SHOWN = ("observed_agreement", "mean_f1", "f1_std", "accuracy", "token_f1", "vote_f1", "fleiss_kappa")
 NEAR = 0.8  # the coverage that the sentence on abstention is for, or the closest one
@@ -132,7 +135,9 @@ class Audit(AuditValues):
 
         frame = pandas.DataFrame(look_up(table, _TABLES, "E-CONFIG", "there is no table")(self))
         # Columns without values would be numbers. Only flips may be none.
-        return frame if len(frame) else frame.astype({name: str for name in frame if name != "margin"})
+        if len(frame):
+            return frame
+        return frame.astype({name: str for name in frame if name != "margin"})
 
     def __repr__(self) -> str:
         names = ("observed_agreement", "accuracy" if self.data.answered else "mean_f1")
@@ -188,7 +193,8 @@ class Audit(AuditValues):
         part, after, before = map(percent, (1 - point["coverage"], point["accuracy"], overall["accuracy"]))
         change = f"accuracy of the {kind}vote {after} instead of {before}."
         data = voting.data.labelled
-        keeps, right = vote_share(data) >= point["threshold"], data.voted.right[:, 0]
+        keeps = vote_share(data) >= point["threshold"]
+        right = data.voted.right[:, 0]
         if bootstrap_interval(_GAIN, keeps, right)[0] > 0:
             return f"Abstain on {part} % ({command}): {change}"
         return f"Abstaining on {part} % does not clearly help: {change}"
@@ -263,7 +269,8 @@ def check_out(out: Path, *, overwrite: bool = False) -> None:
 
 def template_rows(run: Audit) -> list[dict[str, Any]]:
     """Return a row per template, best first."""
-    ranking, labels = run.template_ranking, run.label_names
+    ranking = run.template_ranking
+    labels = run.label_names
     labelled = run.data.labelled
     quality = "accuracy" if run.data.answered else "macro_f1"
     mass = run.metrics.get("own_label_mass_per_template") or {}
@@ -274,7 +281,8 @@ def template_rows(run: Audit) -> list[dict[str, Any]]:
     errors = missing
     if len(labelled) and not run.data.is_generated:
         errors = calibration_error_per_template(labelled).tolist()
-    preference, preferred = missing, missing
+    preference = missing
+    preferred = missing
     if ranking.bias is not None:
         preference = (np.abs(ranking.bias).sum(axis=1) / 2).tolist()
         preferred = [labels[label] for label in ranking.bias.argmax(axis=1)]
@@ -400,7 +408,8 @@ def _flips(run: Audit) -> dict[str, Any]:
     votes = run.data.votes[:, None]
     is_flip = (run.predictions != votes) & (run.predictions >= 0) & (votes >= 0)
     rows, columns = (places.tolist() for places in np.nonzero(is_flip))
-    answers, votes = run.predictions[rows, columns], run.data.votes[rows]
+    answers = run.predictions[rows, columns]
+    votes = run.data.votes[rows]
     ids = [run.instance_ids[row] for row in rows]
     missing = [None] * len(run.template_names)
     flipped = set(ids)

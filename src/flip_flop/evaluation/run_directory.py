@@ -4,7 +4,7 @@ import gzip
 import io
 import json
 import os
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -60,8 +60,9 @@ def load_run(path: str | os.PathLike[str]) -> Audit:
     if (after := metrics.get("calibrated")) is not None:
         _check_metrics(after, names, num_labels, path / METRICS_FILE, CalibratedMetrics)
     # Reports work without prompts. The current folder may change before they are read.
-    has_prompts = (path / INSTANCES_FILE).exists()
-    instances = StoredInstances(path.resolve(), data.ids, (len(names), num_labels)) if has_prompts else ()
+    instances: Iterable[RenderedInstance] = ()
+    if (path / INSTANCES_FILE).exists():
+        instances = StoredInstances(path.resolve(), data.ids, (len(names), num_labels))
     data = replace(data, design=Design(**record.task.design(names)))
     listed = path / TOO_LONG_FILE
     too_long = b""

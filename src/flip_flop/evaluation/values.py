@@ -82,13 +82,17 @@ class AuditValues:
     @cached_property
     def answer_words(self) -> Sequence[Sequence[str]]:
         """The open answers of each instance, in the order of its labels."""
-        return [instance.choices[0] for instance in self.instances] if self.data.answered else ()
+        if self.data.answered:
+            return [instance.choices[0] for instance in self.instances]
+        return ()
 
     def label_name(self, label: int, row: int = 0) -> str:
         """A label's name, or the open answer to an instance. -1 is an answer that is none of the labels."""
         if label < 0:
             return "unreadable" if self.data.answered else "no label"
-        return self.answer_words[row][label] if row < len(self.answer_words) else self.label_names[label]
+        if row < len(self.answer_words):
+            return self.answer_words[row][label]
+        return self.label_names[label]
 
     @property
     def has_gold(self) -> bool:

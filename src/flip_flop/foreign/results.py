@@ -39,7 +39,9 @@ def load_results(path: Path) -> Audit | None:
         files = [file for file in found if file.suffix in SUFFIXES]
     named = path.parent if "*" in path.name else path
     rows = [row for file in sorted(files) for row in read_file(file)]
-    return _audit(rows, str(path), named.resolve().stem) if rows else None
+    if rows:
+        return _audit(rows, str(path), named.resolve().stem)
+    return None
 
 
 def from_results(results: Any, labels: Sequence[str] | None, name: str | None) -> Audit:

@@ -212,7 +212,8 @@ def split_templates(
     nc_level = consensus_scores[nc_mask].mean()  # line 16
     consensus_gap = cc_level - nc_level  # line 17
     steepness = float(torch.sigmoid(consensus_gap / settings.flip_temperature))
-    low, high = settings.flip_weight_min, settings.flip_weight_max
+    low = settings.flip_weight_min
+    high = settings.flip_weight_max
     flip_weight = low + (high - low) * steepness  # line 18
     # Rounding must not lift the weight over its bound.
     return TemplateSplit(3, cc_mask, nc_mask, min(flip_weight, high))  # line 19

@@ -21,7 +21,9 @@ def to_device(tensor: Tensor, device: torch.device) -> Tensor:
 
 def at_least_float32(tensor: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     """The tensor in float32 if it is narrower than that; float64 stays, for checks of gradients."""
-    return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
+    if tensor.dtype in (torch.float32, torch.float64):
+        return tensor
+    return tensor.float()
 
 
 def kl_divergence(
@@ -42,7 +44,8 @@ def kl_divergence(
     References:
         Kullback and Leibler, "On information and sufficiency", Ann. Math. Statist., 1951.
     """
-    log_p, log_q = at_least_float32(log_p), at_least_float32(log_q)
+    log_p = at_least_float32(log_p)
+    log_q = at_least_float32(log_q)
     p = log_p.exp()
     # Not `log_p > -inf`: a probability can also be too small for its dtype, and 0 * inf is NaN.
     return (p * torch.where(p > 0, log_p - log_q, 0.0)).sum(dim=-1)

@@ -130,7 +130,8 @@ def opct_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
     References:
         "On-Policy Consistency Training Improves LLM Safety with Minimal Capability Degradation", arXiv 2605.21834.
     """
-    log_probs, clean = label_log_probs(instance.scores()), config.clean_template
+    log_probs = label_log_probs(instance.scores())
+    clean = config.clean_template
     target = label_log_probs(to_device(instance.vote_scores[clean].detach(), log_probs.device))
     return {"opct": kl_divergence(other_rows(log_probs, clean), target).mean()}
 
@@ -149,7 +150,9 @@ def ssd_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
     labels = instance.consensus.predictions.tolist()
     nll = {label: answer_nll(instance, label, config) for label in set(labels) if label >= 0}
     answered = [nll[label][template] for template, label in enumerate(labels) if label >= 0]
-    return {"ssd": torch.stack(answered).mean()} if answered else {}
+    if answered:
+        return {"ssd": torch.stack(answered).mean()}
+    return {}
 
 
 def ttrl_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
@@ -296,7 +299,9 @@ def ppcl_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
     References:
         Qiang et al., "Prompt Perturbation Consistency Learning for Robust Language Models", Findings of EACL, 2024.
     """
-    clean, nll, scores = config.clean_template, gold_nll(instance, config), instance.scores()
+    clean = config.clean_template
+    nll = gold_nll(instance, config)
+    scores = instance.scores()
     other = drawn_template(instance, "ppcl", without=clean)
     cross_entropy = nll[clean] + nll[other]
     js = jsd_loss(label_log_probs(torch.stack([scores[clean], scores[other]])), weight=1.0)

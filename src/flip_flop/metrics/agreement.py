@@ -20,7 +20,9 @@ from flip_flop.arrays import (
 )
 from flip_flop.metrics.bootstrap import SumStatistic, mean_statistic, ratio, row_counts
 
-COLLAPSE_SHARE, COLLAPSE_SHARE_WITH_GOLD, COLLAPSE_EXCESS = 0.95, 0.9, 0.1 - 1e-9  # 1 - 0.9 < 0.1
+COLLAPSE_SHARE = 0.95
+COLLAPSE_SHARE_WITH_GOLD = 0.9
+COLLAPSE_EXCESS = 0.1 - 1e-9  # 1 - 0.9 < 0.1
 MIN_FOR_CONSTANT = 10  # A perfect template on a balanced binary task is constant in 1 of 512 samples of 10 instances.
 
 
@@ -83,7 +85,9 @@ def observed_agreement(predictions: Predictions) -> float | None:
         0.6667
     """
     agreement = instance_agreement(predictions)
-    return None if agreement is None or len(agreement) == 0 else float(agreement.mean())
+    if agreement is None or len(agreement) == 0:
+        return None
+    return float(agreement.mean())
 
 
 def template_agreement_matrix(
@@ -138,7 +142,8 @@ def axis_flips(predictions: Predictions, levels: Sequence[Mapping[str, str]], ax
         >>> axis_flips(predictions, levels, "order").tolist(), axis_flips(predictions, levels, "wording").tolist()
         ([[2, 2, 2], [0, 1, 2]], [[0, 2, 2], [1, 1, 2]])
     """
-    left, right = [], []
+    left = []
+    right = []
     for (u, one), (v, other) in combinations(enumerate(levels), 2):
         differing = [name for name, _ in one.items() ^ other.items()]  # twice if both have a level
         if differing == [axis, axis]:
@@ -359,7 +364,8 @@ def _kappa(sums: Float[np.ndarray, "samples features"]) -> Float[np.ndarray, " s
     Fleiss, "Measuring nominal scale agreement among many raters", 1971; the raters are the templates. NaN where all
     answers are one label: no chance is left.
     """
-    agreement, shares = sums[:, 0] / sums[:, 1], sums[:, 3:] / sums[:, 2:3]
+    agreement = sums[:, 0] / sums[:, 1]
+    shares = sums[:, 3:] / sums[:, 2:3]
     by_chance = (shares**2).sum(axis=1)
     return ratio(agreement - by_chance, 1 - by_chance, otherwise=np.nan)
 

@@ -6,7 +6,7 @@ intervals contain the true value.
 """
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,7 +60,8 @@ class SumStatistic:
 
     def of(self, view: Callable[[Any], Any]) -> "SumStatistic":
         """Return the statistic of ``view(data)``, for example of the votes instead of the templates."""
-        plain, extremes = self.plain, self.extremes
+        plain = self.plain
+        extremes = self.extremes
         return SumStatistic(
             lambda data: self.contributions(view(data)),
             self.value,
@@ -99,7 +100,8 @@ def mean_statistic(
     """
 
     def contributions(*data: Any) -> Float[np.ndarray, "instances 2"]:
-        values, ones = per_instance(*data), np.ones(len(data[0]))
+        values = per_instance(*data)
+        ones = np.ones(len(data[0]))
         if values is not None and 0 < (missing := int(np.isnan(values).sum())) < len(ones):
             raise ValueError(f"{missing} of {len(ones)} instances have the value NaN")
         if bounds is not None and values is not None and len(ones) and (np.min(values) < low or np.max(values) > high):
@@ -107,7 +109,10 @@ def mean_statistic(
         return np.stack([ones * np.nan if values is None else values, ones], axis=1)
 
     low, high = np.add(bounds or (-np.inf, np.inf), (-ROUNDING, ROUNDING))
-    ends = None if bounds is None else (np.array([[bounds[0], 1.0]]), np.array([[bounds[1], 1.0]]))
+    if bounds is None:
+        ends = None
+    else:
+        ends = (np.array([[bounds[0], 1.0]]), np.array([[bounds[1], 1.0]]))
     return SumStatistic(
         contributions,
         lambda sums: ratio(sums[:, 0], sums[:, 1], otherwise=np.nan),
@@ -241,11 +246,14 @@ def _resampled(
     key = (statistic, resamples, seed)
     if key not in kept:
         contributions = statistic.contributions(*data)
-        features, shape = _grouped(contributions.reshape(num_instances, -1)), contributions.shape[1:]
+        features = _grouped(contributions.reshape(num_instances, -1))
+        shape = contributions.shape[1:]
         blocks = _weights(len(features), resamples, seed)
         sums = np.concatenate([block.astype(np.float64) @ features for block in blocks]).reshape(resamples, *shape)
         extremes = statistic.extremes and statistic.extremes(*data)
-        totals = [sums] * 4 if extremes is None else _with_instance(sums, extremes, num_instances, seed)
+        totals: Iterable[np.ndarray] = [sums] * 4
+        if extremes is not None:
+            totals = _with_instance(sums, extremes, num_instances, seed)
         kept[key] = np.stack([statistic.value(total) for total in totals])
     return kept[key]
 
@@ -257,7 +265,8 @@ def _with_instance(
 
     It is the worst for all labels, the best for all, the worst or the best at random for each label, or the opposite.
     """
-    random, num_kinds = generator(seed, "bootstrap extremes", num_instances), len(extremes[0])
+    random = generator(seed, "bootstrap extremes", num_instances)
+    num_kinds = len(extremes[0])
     # Quantiles of Beta(1, n) make the interval of a share exact. For F1, half an instance of each label is added.
     quantiles = 1 - np.linspace(1, 0, len(sums)) ** (max(1, num_kinds / 2) / num_instances)
     share = random.permutation(quantiles).reshape(-1, *(1,) * (sums.ndim - 1))
@@ -282,7 +291,8 @@ def _grouped(contributions: Float[np.ndarray, "instances features"]) -> Float[np
 @functools.lru_cache(maxsize=1)
 def _weights(num_instances: int, resamples: int, seed: int) -> tuple[Float32[np.ndarray, "resamples instances"], ...]:
     """Dirichlet weights with a mean of 1, in blocks, kept for the next statistic: 66 MB at most of 2,000 resamples."""
-    random, size = generator(seed, "bootstrap weights", num_instances), max(1, BLOCK // num_instances)
+    random = generator(seed, "bootstrap weights", num_instances)
+    size = max(1, BLOCK // num_instances)
     rows = (min(size, resamples - start) for start in range(0, resamples, size))
     blocks = (random.standard_exponential((number, num_instances), dtype=np.float32) for number in rows)
     return tuple(block / block.mean(axis=1, keepdims=True) for block in blocks)

@@ -26,7 +26,9 @@ MIN_INSTANCES = 50
 ROUNDING = 0.01
 # Of prior_offsets: temperatures of the probabilities, how many instances they may miss the prior by, Newton's steps.
 TEMPERATURES = tuple(4.0**-power for power in range(12))
-TOLERANCE, MAX_STEP, MAX_STEPS = 0.1, 10.0, 1000
+TOLERANCE = 0.1
+MAX_STEP = 10.0
+MAX_STEPS = 1000
 PRIOR_HINT = "Give one positive share per label, in the labels' order, that sum to 1, such as 0.3,0.7."
 
 
@@ -71,7 +73,9 @@ def check_calibration(
         )
     if method == "prior" and prior is None:
         raise InputError("E-LABEL-PRIOR", "--calibrate prior needs a prior.", "Add --label-prior or --few-labels.")
-    return None if prior is None else check_prior(prior, num_labels)
+    if prior is None:
+        return None
+    return check_prior(prior, num_labels)
 
 
 def uniform_prior(num_labels: int) -> tuple[float, ...]:
@@ -165,9 +169,11 @@ def _matched(
         step = _centred(-np.linalg.pinv(curvature + 1e-12 * np.eye(len(target)), hermitian=True) @ gradient)
         # Where all answers are certain the curvature is next to nothing, and the step would be endless.
         step *= min(1.0, MAX_STEP / np.abs(step).max())
-        before, slope = objective(offsets), float(gradient @ step)
+        before = objective(offsets)
+        slope = float(gradient @ step)
         while objective(offsets + step) > before + 1e-4 * slope and abs(slope) > 1e-15:
-            step, slope = step / 2, slope / 2
+            step = step / 2
+            slope = slope / 2
         offsets = offsets + step
     return offsets
 
@@ -208,7 +214,9 @@ def offsets_that_change(
     if len(scores) < MIN_INSTANCES or not np.isfinite(scores).all():
         return None
     offsets = batch_offsets(scores)
-    return offsets if (predicted(calibrated(scores, offsets)) != predicted(scores)).any() else None
+    if (predicted(calibrated(scores, offsets)) != predicted(scores)).any():
+        return offsets
+    return None
 
 
 def calibrated(scores: LabelScores, offsets: Offsets) -> LabelScores:
@@ -222,7 +230,8 @@ def vote_changes(before: LabelScores, after: LabelScores) -> dict[str, float]:
     The drift is :func:`~flip_flop.metrics.share_drift` of the label shares. If it is large and the prior is only an
     assumption, the votes may have been correct before. A few labelled rows show which.
     """
-    votes, now = majority_vote(before), majority_vote(after)
+    votes = majority_vote(before)
+    now = majority_vote(after)
     drift = share_drift(*(label_shares(labels[:, None], before.shape[2]) for labels in (votes, now)))
     return {"votes_changed": float((votes != now).mean()), "vote_share_drift": drift}
 

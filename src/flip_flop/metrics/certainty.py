@@ -24,7 +24,9 @@ from flip_flop.metrics.f1 import F1_PER_TEMPLATE, accuracy_per_template, f1_per_
 BINS = 10
 MIN_LABELLED = 50  # Below, F1 does not rank the templates, and none is chosen.
 # The share of a label that makes a template constant, its label bias, and how far a template must be below the best.
-CONSTANT_SHARE, LABEL_BIAS, CLEARLY_BELOW = 0.9, 0.1, 0.1
+CONSTANT_SHARE = 0.9
+LABEL_BIAS = 0.1
+CLEARLY_BELOW = 0.1
 
 Fault = Literal["constant", "label preference", "low F1", "low agreement"]
 
@@ -133,7 +135,8 @@ def peer_votes(scores: LabelScores) -> Predictions:
     num_templates = scores.shape[1]
     if num_templates < 2:
         return np.full(scores.shape[:2], -1)
-    predictions, probs = predicted(scores), label_probs(scores)
+    predictions = predicted(scores)
+    probs = label_probs(scores)
     others = (np.arange(num_templates) != template for template in range(num_templates))
     return np.stack([most_votes(predictions, probs, kept) for kept in others], axis=1)
 
@@ -185,7 +188,9 @@ class TemplateRanking:
     @property
     def values(self) -> PerTemplate:
         """The numbers that rank the templates: F1 or agreement."""
-        return self.f1 if self.by_f1 and self.f1 is not None else self.agreement
+        if self.by_f1 and self.f1 is not None:
+            return self.f1
+        return self.agreement
 
 
 def resampled_per_template(labelled: Scores, agrees: CellValues | None) -> tuple[SumStatistic, Any]:

@@ -151,7 +151,9 @@ class Scores:
     @cached_property
     def right(self) -> CellFlags:
         """Whether each prediction is the gold label, or each open answer one of the references."""
-        return self.answered["exact"] if self.answered else self.predictions == self.gold[:, None]
+        if self.answered:
+            return self.answered["exact"]
+        return self.predictions == self.gold[:, None]
 
     @cached_property
     def is_generated(self) -> bool:

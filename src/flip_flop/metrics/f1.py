@@ -67,7 +67,9 @@ def accuracy_per_template(data: Any) -> PerTemplate | None:
         >>> accuracy_per_template(data).tolist()
         [1.0, 0.5]
     """
-    return data.labelled.right.mean(axis=0) if len(data.labelled) else None
+    if len(data.labelled):
+        return data.labelled.right.mean(axis=0)
+    return None
 
 
 def _counts(
@@ -79,14 +81,19 @@ def _counts(
     # What F1 counts, for each label that it is averaged over: hit, predicted, gold; all 0 without a gold label.
     require_labels("Predictions", predictions, num_labels)
     require_labels("Gold labels", gold, num_labels)
-    labels = np.array([1]) if resolve_average(average, num_labels) == "binary" else np.arange(num_labels)
+    if resolve_average(average, num_labels) == "binary":
+        labels = np.array([1])
+    else:
+        labels = np.arange(num_labels)
     is_gold = np.broadcast_to(gold[:, None, None] == labels, (*predictions.shape, len(labels)))
     is_predicted = (predictions[:, :, None] == labels) & (gold >= 0)[:, None, None]
     return np.stack([is_predicted & is_gold, is_predicted, is_gold], axis=-1).astype(np.float64)
 
 
 def _f1(counts: Float[np.ndarray, "*samples templates labels 3"]) -> Float[np.ndarray, "*samples templates"]:
-    hits, predicted, occurring = counts[..., 0], counts[..., 1], counts[..., 2]
+    hits = counts[..., 0]
+    predicted = counts[..., 1]
+    occurring = counts[..., 2]
     return ratio(2 * hits, predicted + occurring, otherwise=0.0).mean(axis=-1)
 
 
@@ -112,7 +119,8 @@ ACCURACY = mean_statistic(
 
 
 def _kappa_weights(data: Any) -> Float[np.ndarray, "labels labels_and_none"]:
-    gold, predicted = np.arange(data.num_labels)[:, None], np.arange(data.num_labels + 1)
+    gold = np.arange(data.num_labels)[:, None]
+    predicted = np.arange(data.num_labels + 1)
     weights = (gold - predicted) ** 2.0 if data.design.is_scale else (gold != predicted) * 1.0
     weights[:, -1] = weights[:, :-1].max()  # of an answer without a label, -1
     return weights
@@ -146,7 +154,8 @@ def _kappas(sums: Float[np.ndarray, "*samples templates features"]) -> Float[np.
 
 def _kappa_extremes(data: Any) -> Extremes:
     """Return the counts of the worst and of a right answer to each gold label."""
-    labels, farthest = np.arange(data.num_labels), _kappa_weights(data)[:, :-1].argmax(axis=1)
+    labels = np.arange(data.num_labels)
+    farthest = _kappa_weights(data)[:, :-1].argmax(axis=1)
     return _kappa_counts(data, farthest[:, None], labels), _kappa_counts(data, labels[:, None], labels)
 
 
@@ -168,4 +177,6 @@ def chance_f1(data: Any) -> float:
         0.2
     """
     share = float((data.gold == 1).mean())
-    return 2 * share / (1 + share) if data.is_binary else 1 / data.num_labels
+    if data.is_binary:
+        return 2 * share / (1 + share)
+    return 1 / data.num_labels

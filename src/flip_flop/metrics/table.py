@@ -94,7 +94,9 @@ class Metric:
     @property
     def form(self) -> dict[str, int]:
         """The arguments of :func:`~flip_flop.console.percent` and its siblings that print the number."""
-        return {} if self.in_percent else {"decimals": 2, "scale": 1}
+        if self.in_percent:
+            return {}
+        return {"decimals": 2, "scale": 1}
 
     def value(self, data: Scores) -> float | None:
         """Return the number, or None without a value."""
@@ -144,7 +146,9 @@ class Metric:
         has_extremes = getattr(self.statistic, "extremes", None) is not None
         if ends is None or not np.isfinite(ends).all():
             return None
-        return ends if has_extremes or (len(self.judged(data)) >= MIN_UNBOUNDED and ends[0] < ends[1]) else None
+        if has_extremes or (len(self.judged(data)) >= MIN_UNBOUNDED and ends[0] < ends[1]):
+            return ends
+        return None
 
     def judged(self, data: Scores) -> Scores:
         """Return the instances that count."""
@@ -164,7 +168,9 @@ def _over_templates(spread: Callable[[np.ndarray], np.floating]) -> Statistic:
 
     def statistic(data: Scores) -> float | None:
         f1 = f1_per_template(data.predictions, data.gold, num_labels=data.num_labels, average=data.design.average)
-        return None if f1 is None or len(f1) < 2 else float(spread(f1))
+        if f1 is None or len(f1) < 2:
+            return None
+        return float(spread(f1))
 
     return statistic
 
@@ -182,7 +188,9 @@ def _without_majority(data: Scores) -> PerInstance | None:
 def _posix(data: Scores) -> PerInstance | None:
     """Return the sensitivity of each instance, or None if one has no value."""
     sensitivity = instance_posix(data.values)
-    return None if sensitivity is None or np.isnan(sensitivity).any() else sensitivity
+    if sensitivity is None or np.isnan(sensitivity).any():
+        return None
+    return sensitivity
 
 
 def _calibration_error(data: Scores) -> float:
@@ -193,7 +201,9 @@ def _calibration_error(data: Scores) -> float:
 def _unread(data: Scores) -> CellFlags | None:
     """Return the answers that cannot be read, or None if the model chose among the labels."""
     unread = data.predictions < 0
-    return unread if data.is_generated or unread.any() else None
+    if data.is_generated or unread.any():
+        return unread
+    return None
 
 
 def _unread_share(data: Scores) -> PerInstance | None:
@@ -317,7 +327,9 @@ def summarise(
     predictions = data.predictions
 
     def by_template(values: np.ndarray | None) -> dict[str, Any] | None:
-        return None if values is None else dict(zip(names, values.tolist(), strict=True))
+        if values is None:
+            return None
+        return dict(zip(names, values.tolist(), strict=True))
 
     kappas = [METRICS["cohen_kappa"].value(data.single(template)) for template in range(num_templates)]
     interval_of: dict[str, list[float] | None] = {}

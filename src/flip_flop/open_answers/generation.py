@@ -63,7 +63,9 @@ def generate(
     assert asked is not None
     assert asked.format is not None
     form = asked.format
-    too_long, read, prompts = list[TooLong](), list[RenderedInstance](), list[list[int]]()
+    too_long = list[TooLong]()
+    read = list[RenderedInstance]()
+    prompts = list[list[int]]()
     (num_samples, seed), random_keys = sampling, list[RandomKey | None]()
     encoder.warn_of_special_tokens(instances)
     for instance in map(encoder.as_read, instances):
@@ -107,7 +109,8 @@ class GumbelNoise(LogitsProcessor):
     """
 
     def __init__(self, random: Sequence[np.random.Generator | None], temperature: float = TEMPERATURE) -> None:
-        self.random, self.temperature = random, temperature
+        self.random = random
+        self.temperature = temperature
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         """The logits ``[batch, vocab]`` over the temperature, with the noise."""
@@ -123,12 +126,14 @@ class AnswerDecoder:
     """Decodes answers. The special tokens of their reasoning are text, which is read; later ones are removed."""
 
     def __init__(self, tokenizer: Any, form: AnswerFormat) -> None:
-        self.tokenizer, self.form = tokenizer, form
+        self.tokenizer = tokenizer
+        self.form = form
         self.special = set(special_tokens(tokenizer))
 
     def text(self, tokens: Sequence[int], prompt: Sequence[int]) -> str:
         """Return the text of an answer to a prompt, which may have begun the reasoning."""
-        text, start = self.tokenizer.decode(tokens), self.end_of(prompt)
+        text = self.tokenizer.decode(tokens)
+        start = self.end_of(prompt)
         names = map(self.tokenizer.decode, self.special.intersection(tokens))
         removed = tuple(name for name in names if name.strip() and not begins_reasoning(name))
         until = replace(self.form, stop=removed)
@@ -146,7 +151,9 @@ class _Stops(StoppingCriteria):
     """Ends answers at their stop texts. The library's criterion would also end the reasoning before an answer."""
 
     def __init__(self, decoder: AnswerDecoder, prompts: Sequence[Sequence[int]], width: int) -> None:
-        self.decoder, self.prompts, self.width = decoder, prompts, width
+        self.decoder = decoder
+        self.prompts = prompts
+        self.width = width
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **kwargs: Any) -> torch.Tensor:
         return torch.tensor(list(map(self._is_ended, input_ids.tolist(), self.prompts)), device=input_ids.device)
@@ -179,7 +186,8 @@ def write_all(
     advance: Callable[..., object],
 ) -> dict[int, tuple[str, str | None]]:
     """Return the answers and their end tokens by the places of their prompts. None: it is cut at ``max_tokens``."""
-    model, tokenizer = unwrap(loaded.model), loaded.tokenizer
+    model = unwrap(loaded.model)
+    tokenizer = loaded.tokenizer
     known = model.generation_config.eos_token_id if model.generation_config else None
     ends = {tokenizer.eos_token_id, *(known if isinstance(known, list) else [known])} - {None}  # a tuned model has two
     settings = GenerationConfig(
@@ -193,13 +201,16 @@ def write_all(
     if not in_batches:
         warn_once(f"W-PADDED: {kind!r} is not tested with batches of open answers; they are written one at a time.")
         batches = [[place] for batch in batches for place in batch]
-    stored, answers, waiting = dict[str, Any](), {}, list(batches)[::-1]
+    stored = dict[str, Any]()
+    answers = {}
+    waiting = list(batches)[::-1]
     with contextlib.suppress(OSError):  # without a cache, answers are not stored
         stored = read_answers(loaded.store)
     with evaluation_mode(loaded.model):
         while waiting:
             batch = waiting.pop()
-            read, keys = [prompts[place] for place in batch], [random_keys[place] for place in batch]
+            read = [prompts[place] for place in batch]
+            keys = [random_keys[place] for place in batch]
             key = sha256_json([read, keys, settings.to_dict(), *form.stop])
             if key not in stored:
                 try:
@@ -216,7 +227,10 @@ def write_all(
             for place, tokens in zip(batch, stored[key], strict=True):
                 end = next((number for number, token in enumerate(tokens) if token in ends), len(tokens))
                 text = decoder.text(tokens[:end], prompts[place])
-                end_token = None if end == form.max_tokens else str(tokenizer.decode(tokens[end : end + 1]))
+                if end == form.max_tokens:
+                    end_token = None
+                else:
+                    end_token = str(tokenizer.decode(tokens[end : end + 1]))
                 # The limit may be inside a character.
                 answers[place] = text.rstrip("\ufffd") if end_token is None else text, end_token
             advance(len(batch))
@@ -241,7 +255,8 @@ def write_tokens(
     width = max(map(len, prompts))
     padded = torch.tensor([[0] * (width - len(tokens)) + list(tokens) for tokens in prompts], device=model.device)
     mask = torch.tensor([[0] * (width - len(tokens)) + [1] * len(tokens) for tokens in prompts], device=model.device)
-    stops, processors = StoppingCriteriaList(), LogitsProcessorList()
+    stops = StoppingCriteriaList()
+    processors = LogitsProcessorList()
     if form.stop:
         stops.append(_Stops(AnswerDecoder(loaded.tokenizer, form), prompts, width))
     if any(random_keys):
@@ -383,4 +398,6 @@ def as_choices(answered: Scored, seed: int, num_samples: int = 0) -> list[Render
 
 def _number(key: str | None) -> int:
     """Return a key as a number that is the same in all runs."""
-    return -1 if key is None else int.from_bytes(hashlib.sha256(utf8(key)).digest()[:7])
+    if key is None:
+        return -1
+    return int.from_bytes(hashlib.sha256(utf8(key)).digest()[:7])

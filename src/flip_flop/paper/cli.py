@@ -137,7 +137,9 @@ protocol_option = click.option("--protocol", type=click.Choice(get_args(Training
 
 def model_path(model: str) -> str:
     """The model as a plan names it. Units may run in other folders, so a path is absolute."""
-    return str(Path(model).resolve()) if model != "demo" and Path(model).is_dir() else model
+    if model != "demo" and Path(model).is_dir():
+        return str(Path(model).resolve())
+    return model
 
 
 def _setting(text: str) -> tuple[str, str]:
@@ -211,9 +213,11 @@ def run_command(grid: GridOptions, how: RunOptions, name: str, out: Path, quiet:
             "--export without --dtype or --device: this machine has no GPU, but the commands may run on one.",
             "Give --device cpu or cuda, or --dtype.",
         )
-    folder, plan = StudyFolder(out), make_plan(study, setup.with_dtype(on_gpu=on_gpu))
+    folder = StudyFolder(out)
+    plan = make_plan(study, setup.with_dtype(on_gpu=on_gpu))
     path = str(folder.write_plan(plan))
-    command, tables = [*PROGRAM, "work", path], [*PROGRAM, "tables", path]
+    command = [*PROGRAM, "work", path]
+    tables = [*PROGRAM, "tables", path]
     still_open = (unit for unit in plan.units if not all(map(folder.is_done, unit.cells)))
     commands = unit_commands(folder, still_open, command, launcher, sharded=study.shard is not None)
     if how.export is not None:

@@ -41,7 +41,9 @@ from flip_flop.paper.frame import (
 )
 from flip_flop.paper.published import PAPER_METRICS
 
-COLUMN, PAGE = 3.35, 6.9  # widths in inches of one column and of both, in a two-column paper
+# Widths in inches of one column and of both, in a two-column paper.
+COLUMN = 3.35
+PAGE = 6.9
 GREY, FAINT = "#4d4d4d", "#d9d9d9"
 SCALE = LinearSegmentedColormap.from_list("worse_better", ["#f08a4b", "#fbfbf7", "#005a46"])
 WHITE_FROM = 220 / 256  # the place on the scale from which white text is easier to read than black
@@ -98,7 +100,9 @@ def axis_name(task: str, limit: int = 22) -> str:
         ('ANLI R1', 'a_task_with_a_rather_…')
     """
     name = visible(task_title(task), one_line=True)
-    return name if len(name) <= limit else name[: limit - 1] + "…"
+    if len(name) <= limit:
+        return name
+    return name[: limit - 1] + "…"
 
 
 def _slant(labels: Iterable[Text], degrees: int) -> None:
@@ -116,13 +120,16 @@ def draw_boxes(f1: pd.DataFrame) -> Plot:
     tasks = tasks_of(f1)
     titles = by_method(f1, "method_title")
     colours = by_method(f1, "method_colour")
-    names, step = [axis_name(task) for task in tasks], 0.84 / len(methods)
+    names = [axis_name(task) for task in tasks]
+    step = 0.84 / len(methods)
     is_base = methods == [BASE.name]
     width, height = (COLUMN, 0.55 + 0.21 * len(tasks)) if is_base else (max(COLUMN, 0.7 + 0.62 * len(tasks)), 2.3)
     # From the smallest value, with some room, to 100 at most: an F1 has no more.
-    low, high = 100 * f1["f1"].min(), 100 * f1["f1"].max()
+    low = 100 * f1["f1"].min()
+    high = 100 * f1["f1"].max()
     room = max(2.0, 0.05 * (high - low))
-    limits, words = (max(-1.5, low - room), min(101.5, high + room)), "F1 over templates, percent"
+    limits = (max(-1.5, low - room), min(101.5, high + room))
+    words = "F1 over templates, percent"
     with _page(width, height) as figure:
         axes = figure.subplots()
         for (center, task), (index, method) in itertools.product(enumerate(tasks), enumerate(methods)):
@@ -171,7 +178,8 @@ def _box(axes: Axes, values: list[float], colour: str, position: float, width: f
 def draw_heatmaps(frame: pd.DataFrame, method: str) -> list[Plot]:
     """Draw the change by source and target: a map for each metric with a change."""
     asked = in_setting(frame, "transfer", method)
-    pairs, cells = pairs_of(asked), average_seeds(asked)
+    pairs = pairs_of(asked)
+    cells = average_seeds(asked)
     maps = []
     for metric in PAPER_METRICS:
         known = cells[cells["change"].notna() & (cells["metric"] == metric)]
@@ -266,13 +274,15 @@ def _panel(axes: Axes, cells: pd.DataFrame, colours: Mapping[str, str], metric: 
     known = cells[cells[metric].notna()]
     axes.grid(axis="y")
     for base in known[known["method"] == BASE.name].to_dict("records"):
-        level, band = base[metric], base["f1_std"]
+        level = base[metric]
+        band = base["f1_std"]
         axes.axhline(level, **_DASHED)
         if metric == "mean_f1" and not pd.isna(band):
             axes.axhspan(level - band, level + band, color=GREY, alpha=0.13, linewidth=0)
     for method, colour in colours.items():
         line = known[known["method"] == method].sort_values("k", kind="stable")
-        x, y = line["k"], line[metric]
+        x = line["k"]
+        y = line[metric]
         if metric == "mean_f1":
             band = line["f1_std"].fillna(0.0)
             axes.fill_between(x, y - band, y + band, color=colour, alpha=0.25, linewidth=0)

@@ -35,7 +35,8 @@ class StudyFolder:
         return self._is_marked(cell) and self.damage(cell) is None
 
     def _is_marked(self, cell: Cell) -> bool:
-        run, mark = _read(self.run(cell) / RUN_FILE), _read(self.run(cell) / CELL)
+        run = _read(self.run(cell) / RUN_FILE)
+        mark = _read(self.run(cell) / CELL)
         if run.get("kind") != cell.kind or mark.get("key") != cell.key:
             return False
         adapter = mark.get("adapter")
@@ -47,7 +48,9 @@ class StudyFolder:
         if cell.kind == "train":
             return find_damage(folder)
         # An audit's prompts may have been removed.
-        return find_change(folder, loaded_files(folder)) if (folder / RUN_FILE).exists() else None
+        if (folder / RUN_FILE).exists():
+            return find_change(folder, loaded_files(folder))
+        return None
 
     def finish(self, cell: Cell, training: Cell | None = None) -> None:
         """Mark a complete run as done: write its digest, and for an audit the adapter's digest, into its folder."""
@@ -92,7 +95,8 @@ class StudyFolder:
         The folder has the study's name if the study file names this model. Otherwise the end of the model's name
         follows, and six digits of a digest, as the names of two models may end alike.
         """
-        study, model = plan.study, plan.setup.model
+        study = plan.study
+        model = plan.setup.model
         name = study.name if study.protocol == "paper" else f"{study.name}-{study.protocol}"
         if study.model == model:
             return self.root / name
@@ -105,7 +109,8 @@ class StudyFolder:
         Units read the former: another command may start the same study with other seeds meanwhile.
         """
         record = _PLAN.dump_python(plan, mode="json", exclude={"study": {"settings", "override"}})
-        folder, revision = self.study(plan), plan.setup.revision
+        folder = self.study(plan)
+        revision = plan.setup.revision
         former = _read(folder / "study.json").get("setup", {}).get("revision")
         if former and revision and former != revision:
             log.warning(
@@ -157,7 +162,9 @@ def load_plan(path: Path) -> Plan:
 def _adapter(run: Path) -> str | None:
     """Return the digest of the adapter that a run saved or measured."""
     adapter = _read(run / RUN_FILE).get("adapter")
-    return adapter.get("digest") if isinstance(adapter, dict) else None
+    if isinstance(adapter, dict):
+        return adapter.get("digest")
+    return None
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -68,7 +68,9 @@ def make_frame(folder: StudyFolder, plan: Plan) -> pd.DataFrame:
             return "held_out"
         setting: Setting = "own" if cell.source in (None, cell.task_name) else "transfer"
         has_subsets = cell.task in plan.study.template_subsets
-        return "unseen" if has_subsets or (cell.task_name, cell.templates) in unseen else setting
+        if has_subsets or (cell.task_name, cell.templates) in unseen:
+            return "unseen"
+        return setting
 
     methods = _methods_audited(plan)
     trainings = {cell.key: cell for cell in plan.trainings}
@@ -204,7 +206,9 @@ def template_f1(frame: pd.DataFrame) -> pd.DataFrame:
 
 def sample_std(values: Sequence[float]) -> float:
     """Return the sample standard deviation, or NaN for a single or a missing value."""
-    return stdev(values) if len(values) > 1 and not any(map(math.isnan, values)) else math.nan
+    if len(values) > 1 and not any(map(math.isnan, values)):
+        return stdev(values)
+    return math.nan
 
 
 def direction(metric: str) -> int:
@@ -215,7 +219,9 @@ def direction(metric: str) -> int:
 def in_setting(frame: pd.DataFrame, setting: Setting | Sequence[Setting], method: str | None = None) -> pd.DataFrame:
     """Select the rows of settings, and of a method if given."""
     rows = frame[frame["setting"].isin([setting] if isinstance(setting, str) else setting)]
-    return rows if method is None else rows[rows["method"] == method]
+    if method is None:
+        return rows
+    return rows[rows["method"] == method]
 
 
 def methods_of(frame: pd.DataFrame) -> list[str]:
@@ -260,4 +266,6 @@ def _rank(name: str, known: Collection[str]) -> tuple[int, tuple[str | int, ...]
 
 def file_name(name: str, method: str) -> str:
     """Return a file name on transfer. Files of methods other than F2C end with the method."""
-    return name if method == "f2c" else f"{name}_{re.sub('[^A-Za-z0-9._-]+', '_', method)}"
+    if method == "f2c":
+        return name
+    return f"{name}_{re.sub('[^A-Za-z0-9._-]+', '_', method)}"

@@ -98,7 +98,9 @@ class Unit:
     @property
     def training(self) -> Cell | None:
         """The training run, or None for an audit of the base."""
-        return self.cells[0] if self.cells[0].kind == "train" else None
+        if self.cells[0].kind == "train":
+            return self.cells[0]
+        return None
 
     @property
     def name(self) -> str:
@@ -243,7 +245,8 @@ def _without_key(place: GridCell, plan: Plan, task: Task, training: Cell | None)
 
 def _suffix(task: Task, names: tuple[str, ...]) -> str:
     """Describe a choice of templates that differs from the task's default, such as ``-first5``."""
-    trainable, every = task.training_templates.names, task.templates.names
+    trainable = task.training_templates.names
+    every = task.templates.names
     if names == trainable:
         return ""
     if names == trainable[: len(names)]:
@@ -312,7 +315,8 @@ def _deciding(settings: Mapping[str, Any]) -> dict[str, Any]:
     from flip_flop.training.checkpoints import recorded_settings, resume_settings
 
     config = training_config(settings)
-    values, defaults = resume_settings(config), resume_settings(training_config({}))
+    values = resume_settings(config)
+    defaults = resume_settings(training_config({}))
     changed = {name for name in values if name in settings and values[name] != defaults[name]}
     names = (changed | set(recorded_settings(config))) & set(values)
     return {name: values[name] for name in sorted(names)}

@@ -34,7 +34,10 @@ from flip_flop.training.config import F2CConfig, make_config
 from flip_flop.training.data import load_training_data
 from flip_flop.training.run import train
 
-DONE, FAILED, STOPPED = 0, 1, 128 + signal.SIGTERM  # exit codes of a unit
+# Exit codes of a unit.
+DONE = 0
+FAILED = 1
+STOPPED = 128 + signal.SIGTERM
 
 
 # ---- one unit, in this process ----
@@ -101,10 +104,12 @@ def _run_cells(plan: Plan, folder: StudyFolder, unit: Unit) -> int:
     echo(f"---- {now()}, process {os.getpid()}")
     failures: list[str] = []
     for cell in unit.cells:
-        is_shared, is_done = _by_all_processes(plan, cell), folder.is_done(cell)
+        is_shared = _by_all_processes(plan, cell)
+        is_done = folder.is_done(cell)
         if all_gather(is_done)[0] if is_shared else is_done:
             continue
-        started, reason = time.monotonic(), ""
+        started = time.monotonic()
+        reason = ""
         try:
             _compute(plan, folder, unit, cell)
             folder.finish(cell, unit.training if cell.kind == "audit" else None)
@@ -163,7 +168,9 @@ def _load(plan: Plan, adapter: Path | None = None) -> LoadedModel:
 
 def _train(plan: Plan, folder: StudyFolder, cell: Cell) -> None:
     """Train, or continue from the last checkpoint. A stopped run ends this process, as a stopped audit does."""
-    task, out, study = _open(plan, cell), folder.run(cell), plan.study
+    task = _open(plan, cell)
+    out = folder.run(cell)
+    study = plan.study
     config = make_config(dict(cell.settings) | {"use_cpu": not plan.setup.on_gpu}, cell.label)
     split_batch_across_ranks(config, num_processes())
     if is_first_process():
@@ -174,7 +181,8 @@ def _train(plan: Plan, folder: StudyFolder, cell: Cell) -> None:
 
 
 def _audit(plan: Plan, folder: StudyFolder, unit: Unit, cell: Cell) -> None:
-    out, is_first = folder.run(cell), is_first_process()
+    out = folder.run(cell)
+    is_first = is_first_process()
     with lock_output(out) if is_first else contextlib.nullcontext():  # refused before the work, not after it
         split = _open(plan, cell).render(plan.study.split, limit=plan.study.limit)
         adapter = folder.run(unit.training) / "adapter" if unit.training else None
@@ -198,7 +206,10 @@ def worker_devices(device: str, jobs: int | None = None, processes: int = 1) -> 
     """
     available = 0 if device == "cpu" else torch.cuda.device_count()
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    names = list(map(str, range(available))) if named is None else [name.strip() for name in named.split(",")]
+    if named is None:
+        names = list(map(str, range(available)))
+    else:
+        names = [name.strip() for name in named.split(",")]
     gpus = [name for name in names if name][:available]
     if 0 < len(gpus) < processes:
         raise InputError(
@@ -240,13 +251,16 @@ def run_units(
     An error on a GPU or a lost process ends only its unit. SIGTERM, SIGHUP and Ctrl-C let each process finish its step
     and write a checkpoint. A second Ctrl-C ends them after the current backward pass.
     """
-    waiting, free, exit_codes = list(commands), list(devices), {}
+    waiting = list(commands)
+    free = list(devices)
+    exit_codes = {}
     running: dict[subprocess.Popen[bytes], tuple[Unit, str]] = {}
     with _exit_on_signal(), track(name, len(waiting), "units", quiet=quiet) as advance:
         try:
             while waiting or running:
                 while waiting and free:
-                    unit, device = waiting.pop(0), free.pop(0)
+                    unit = waiting.pop(0)
+                    device = free.pop(0)
                     process = subprocess.Popen(
                         ["sh", "-c", f"exec {commands[unit]}"],
                         stdin=subprocess.DEVNULL,

@@ -116,7 +116,8 @@ def submit(
             "--executor slurm: there is no sbatch here.",
             "Run it on a login node, or use --executor local, or --export.",
         )
-    jobs, name = folder.root / "slurm", plan.study.name
+    jobs = folder.root / "slurm"
+    name = plan.study.name
     queued = _queued(jobs)
     units = [unit for unit in commands if unit.name not in queued]
     if not units:

@@ -79,7 +79,9 @@ class _Block(StrictModel, strict=False):
     @model_validator(mode="before")
     @classmethod
     def _without_empty_keys(cls, content: Any) -> Any:
-        return {key: value for key, value in content.items() if value is not None} if type(content) is dict else content
+        if type(content) is dict:
+            return {key: value for key, value in content.items() if value is not None}
+        return content
 
 
 class Subsets(_Block):
@@ -195,7 +197,9 @@ class Study(_Block):
         """Return the name of a task, or the path of its file."""
         is_set = task.partition(":")[0] in task_loaders()  # promptsource:super_glue/rte
         is_file = task.endswith((".yaml", ".yml")) or ("/" in task and not is_set)
-        return str((Path(self.folder) / task).resolve()) if is_file else task
+        if is_file:
+            return str((Path(self.folder) / task).resolve())
+        return task
 
     def settings_of(self, method: str, task: str, model: str) -> dict[str, Any]:
         """Return the settings of one training run without its seed; for the base, those that its scoring reads.
@@ -221,7 +225,9 @@ class Study(_Block):
             self.override,
         )
         settings = {name: value for layer in layers for name, value in layer.items()}
-        return settings if method == BASE.name else settings | {"method": variant.method}
+        if method == BASE.name:
+            return settings
+        return settings | {"method": variant.method}
 
 
 def study_names() -> tuple[str, ...]:
@@ -346,7 +352,9 @@ class GridCell:
             InputError: ``E-STUDY`` if the task has too few templates, or if only some of the audited ones were
                 trained on. ``E-TASK-UNKNOWN``.
         """
-        trainable, every, wanted = task.training_templates.names, task.templates.names, self.templates
+        trainable = task.training_templates.names
+        every = task.templates.names
+        wanted = self.templates
         if wanted is None:
             return trainable
         if isinstance(wanted, str):
@@ -361,7 +369,10 @@ class GridCell:
                     f"task {task.name!r} has {len(names)} templates, fewer than the {wanted} of template_subsets.",
                     "Ask for fewer.",
                 )
-        trained = self.training.template_names(task) if self.training and self.training.task == self.task else ()
+        if self.training and self.training.task == self.task:
+            trained = self.training.template_names(task)
+        else:
+            trained = ()
         shared = [name for name in names if name in trained]
         if shared and len(shared) < len(names):
             raise InputError(

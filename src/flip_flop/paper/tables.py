@@ -53,7 +53,8 @@ STEMS = (
 BY_METHOD = ("table2_transfer", "table2_pairs", *(f"transfer_{metric}" for metric in PAPER_METRICS))
 ALL = "all"
 # Next to tasks, and no name of a task. To pandas 2, all texts that begin with \0 are equal.
-AVERAGE, COUNTS = "\naverage", "\ncounts"
+AVERAGE = "\naverage"
+COUNTS = "\ncounts"
 WIDE_RANGE = 0.15  # the paper counts the datasets with a larger interquartile range
 QUANTILES = {"min": 0.0, "Q1": 0.25, "median": 0.5, "Q3": 0.75, "max": 1.0}
 STATED_RANGES = ("mean interquartile range", "tasks with interquartile range above 15")
@@ -82,7 +83,9 @@ def number(value: Any, write: Callable[[float, int], str] = percent, std: Any = 
 
 def win_loss(better: Any, worse: Any) -> str:
     """Format P/N as in the paper."""
-    return MISSING if pd.isna(better) else f"{better}/{worse}"
+    if pd.isna(better):
+        return MISSING
+    return f"{better}/{worse}"
 
 
 def change_cell(line: Any) -> TableCell:
@@ -101,7 +104,9 @@ CHANGE: Parts = {"Δ": change_cell, "95% CI": interval_cell}
 
 def held_out(line: Any) -> str:
     """Return the suffix of a name for audits of held-out templates."""
-    return " (held out)" if line.setting == "held_out" else ""
+    if line.setting == "held_out":
+        return " (held out)"
+    return ""
 
 
 def task_head(line: Any, column: str = "task") -> TableCell:
@@ -148,7 +153,8 @@ def make_rows(
 
 def metric_columns(parts: Parts) -> tuple[list[Column], list[tuple[str, Write]]]:
     """Return the columns and cells of ``parts`` under each of the paper's metrics."""
-    columns, cells = [], []
+    columns = []
+    cells = []
     for metric in PAPER_METRICS:
         for heading, write in parts.items():
             if heading != "95% CI" or METRICS[metric].has_interval:
@@ -272,9 +278,11 @@ def methods_table(frame: pd.DataFrame) -> Table:
 
 def changes_table(frame: pd.DataFrame, setting: Setting = "own") -> Table:
     """Changes by method and task, then the average and the P/N counts, with the paper's over the same tasks."""
-    asked, cells = in_setting(frame, setting), _on_own_task(frame, setting)
+    asked = in_setting(frame, setting)
+    cells = _on_own_task(frame, setting)
     cells = cells[cells["method"] != BASE.name]
-    has_paper, num_tasks = bool(cells["paper"].notna().any()), cells["task"].nunique()
+    has_paper = bool(cells["paper"].notna().any())
+    num_tasks = cells["task"].nunique()
     averages = average_over_tasks(cells)
     of_change = {"mean_change": "change", "paper_mean_change": "paper_change"}
     lines = pd.concat(
@@ -285,7 +293,9 @@ def changes_table(frame: pd.DataFrame, setting: Setting = "own") -> Table:
     def head(line: Any) -> TableCell:
         if line.task == AVERAGE:
             return TableCell(f"average, {count(num_tasks, 'task')}")
-        return TableCell("better/worse") if line.task == COUNTS else task_head(line)
+        if line.task == COUNTS:
+            return TableCell("better/worse")
+        return task_head(line)
 
     def change(line: Any) -> TableCell:
         if line.task == COUNTS:
@@ -296,7 +306,10 @@ def changes_table(frame: pd.DataFrame, setting: Setting = "own") -> Table:
 
     def paper(line: Any) -> TableCell:
         is_count = line.task == COUNTS
-        text = win_loss(line.paper_better, line.paper_worse) if is_count else number(line.paper_change, points)
+        if is_count:
+            text = win_loss(line.paper_better, line.paper_worse)
+        else:
+            text = number(line.paper_change, points)
         return TableCell(text, "paper")
 
     columns, parts = metric_columns(CHANGE | {"Δ": change} | ({"paper": paper} if has_paper else {}))
@@ -310,16 +323,19 @@ def changes_table(frame: pd.DataFrame, setting: Setting = "own") -> Table:
         setting == "held_out" and HELD_OUT_NOTE,
         has_paper and f"In the columns named paper, {PAPER_NOTE} Its averages: over the same tasks.",
     )
-    name, title = "table1_changes", "Changes against the base"
+    name = "table1_changes"
+    title = "Changes against the base"
     if setting == "held_out":
-        name, title = f"{name}_held_out", f"{title} under held-out templates"
+        name = f"{name}_held_out"
+        title = f"{title} under held-out templates"
     return Table(name, title, [*[Column(is_text=True)] * 2, *columns], rows, notes, averages)
 
 
 def transfer_table(frame: pd.DataFrame, method: str) -> Table:
     """Table 2: one row for all pairs and one for each source, in the paper's layout and with its numbers."""
     asked, has_paper = _transfer(frame, method)
-    averages, sources = average_transfers(average_seeds(asked)), dict.fromkeys(source for source, _ in pairs_of(asked))
+    averages = average_transfers(average_seeds(asked))
+    sources = dict.fromkeys(source for source, _ in pairs_of(asked))
     lines = fill(averages, ["source"], [(source,) for source in [ALL, *sources]])
     lines = lines.merge(table2() if has_paper else table2()[:0], how="left", on=["source", "metric"])
     of_sources = lines["improvement"].where(lines["source"] != ALL)
@@ -380,7 +396,8 @@ def pairs_table(frame: pd.DataFrame, method: str) -> Table:
 
 def unseen_table(frame: pd.DataFrame) -> Table:
     """Study 3 by task and K: the metrics on held-out templates, and their changes."""
-    asked, titles = in_setting(frame, "unseen"), by_method(frame, "method_title")
+    asked = in_setting(frame, "unseen")
+    titles = by_method(frame, "method_title")
     lines = average_seeds(asked).sort_values("task", key=lambda tasks: tasks.map(task_order), kind="stable")
     lines["seen"] = np.where(lines["held_out"] | (lines["method"] == BASE.name), "", " (seen)")
 
@@ -409,7 +426,8 @@ def unseen_table(frame: pd.DataFrame) -> Table:
 def spread_table(frame: pd.DataFrame) -> Table:
     """F1 over templates of the base: quartiles by task, and their mean range."""
     asked = in_setting(frame, "own", BASE.name)
-    f1, tasks = template_f1(asked), tasks_of(in_setting(frame, "own"))
+    f1 = template_f1(asked)
+    tasks = tasks_of(in_setting(frame, "own"))
     spread = f1.groupby("task")["f1"].quantile(list(QUANTILES.values())).unstack().round(12).reindex(tasks)
     spread["range"] = spread[0.75] - spread[0.25]
     ranges = spread["range"].dropna()
@@ -433,7 +451,8 @@ def spread_table(frame: pd.DataFrame) -> Table:
         and f"The paper's mean range over its eleven datasets: {mean:.2f}; above 15 points: {above:.0f} of 11.",
     )
     columns = [Column("task", is_text=True), *map(Column, [*QUANTILES, "Q3-Q1"])]
-    title, records = "F1 of the base over templates (the paper's appendix)", f1[["task", "template", "f1"]]
+    title = "F1 of the base over templates (the paper's appendix)"
+    records = f1[["task", "template", "f1"]]
     return Table("base_spread", title, columns, rows, notes, records, is_wide=False)
 
 
@@ -487,7 +506,8 @@ def _on_own_task(frame: pd.DataFrame, setting: Setting) -> pd.DataFrame:
 
 def _with_paper(cells: pd.DataFrame) -> pd.DataFrame:
     """Add the paper's numbers to the audits on the own task under as many templates as in the paper."""
-    keys, numbers = ["method", "task", "metric"], ["paper", "paper_change"]
+    keys = ["method", "task", "metric"]
+    numbers = ["paper", "paper_change"]
     cells = cells.merge(table1()[[*keys, *numbers]], how="left", on=keys)
     counts = cells["task"].map({task: catalog_entry(task).paper["templates"] for task in dataset_names()})
     is_paper = (cells["setting"] == "own") & cells["templates"].fillna(counts).eq(counts)
@@ -512,7 +532,8 @@ def write_outputs(frame: pd.DataFrame, study: Study, out: Path) -> list[Path]:
     Raises:
         InputError: ``E-RUN-MISSING`` or ``E-RUN-BROKEN`` for a run that cannot be read.
     """
-    contents, plots = list(make_tables(frame)), make_plots(frame)
+    contents = list(make_tables(frame))
+    plots = make_plots(frame)
     files = {
         out / "tables" / f"{table.name}.{kind}": utf8(f"{write(table).rstrip()}\n")
         for kind, write in RENDERERS.items()

@@ -165,8 +165,11 @@ def is_missing(value: Any) -> bool:
 @pass_context
 def _finalize(context: Context, value: Any) -> str:
     """Print a value. If the render has a limit, shorten it like PromptSource, at a space and with three dots."""
-    text, limit = text_of(value), context[_STATE].value_limit
-    return text if limit is None else do_truncate(context.environment, text, limit)
+    text = text_of(value)
+    limit = context[_STATE].value_limit
+    if limit is None:
+        return text
+    return do_truncate(context.environment, text, limit)
 
 
 @pass_context
@@ -233,7 +236,8 @@ def check_characters(text: str, where: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        line, column = text.count("\n", 0, error.start) + 1, error.start - text.rfind("\n", 0, error.start)
+        line = text.count("\n", 0, error.start) + 1
+        column = error.start - text.rfind("\n", 0, error.start)
         raise InputError(
             "E-TPL-SYNTAX",
             f"{where}, line {line}, column {column}: {text[error.start]!r} is half of a character.",
@@ -273,7 +277,8 @@ def render_text(
     """
     template = compile_source(source, is_prompt, where)
     location = f"{where}, {row}"
-    pieces, length = [], 0
+    pieces = []
+    length = 0
     try:
         marked = _with_missing(fields)
         state = SimpleNamespace(generator=functools.cache(make_generator), value_limit=value_limit)
@@ -364,8 +369,14 @@ def _missing_name(error: MissingNameError, fields: Mapping[str, Any], hidden: st
             f"{location}: the prompt reads the label field {hidden!r}.",
             f"Move it behind {SEPARATOR}, or leave it out.",
         )
-    known = dict.fromkeys(reference(field, fields) for field in fields) if owner is missing else owner
-    words = nearest(str(name), known) if isinstance(known, Mapping) and name is not None else ""
+    if owner is missing:
+        known = dict.fromkeys(reference(field, fields) for field in fields)
+    else:
+        known = owner
+    if isinstance(known, Mapping) and name is not None:
+        words = nearest(str(name), known)
+    else:
+        words = ""
     what = f"there is no field {name!r}" if isinstance(name, str) else str(message).rstrip(".")
     return InputError("E-TPL-RENDER", f"{location}: {what}.", words)
 
@@ -388,7 +399,8 @@ def _not_printable(item: Any, fields: Mapping[str, Any], read: frozenset[str], l
 
 def _parts(value: Any) -> Iterator[Any]:
     """Yield the value and its parts, each once: a template can nest a list in itself many times."""
-    stack, seen = [value], set[int]()
+    stack = [value]
+    seen = set[int]()
     while stack:
         item = stack.pop()
         if id(item) in seen:

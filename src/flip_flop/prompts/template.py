@@ -215,12 +215,14 @@ class TemplateSet:
             return templates
         if isinstance(templates, Set):
             raise InputError("E-TASK-KEY", "templates is a set, which has no order.", "Give a list.")
-        listed = templates if isinstance(templates, Iterable) and not isinstance(templates, str) else [templates]
-        named = (
-            templates
-            if isinstance(templates, Mapping)
-            else {f"template_{index}": item for index, item in enumerate(listed, 1)}
-        )
+        if isinstance(templates, Iterable) and not isinstance(templates, str):
+            listed = templates
+        else:
+            listed = [templates]
+        if isinstance(templates, Mapping):
+            named = templates
+        else:
+            named = {f"template_{index}": item for index, item in enumerate(listed, 1)}
         answers = f" {SEPARATOR} ".join(map(str, labels)) or None
         members = [Template(name, item, answers) if isinstance(item, str) else item for name, item in named.items()]
         return cls(tuple(members))
@@ -241,7 +243,8 @@ class TemplateSet:
 
     def select(self, names: Iterable[str]) -> "TemplateSet":
         """The templates of these names, in the order of the names (``E-TASK-UNKNOWN``, ``E-TPL-DUP``)."""
-        by_name, names = {template.name: template for template in self.templates}, list(names)
+        by_name = {template.name: template for template in self.templates}
+        names = list(names)
         if (twice := first_repeated(names)) is not None:
             raise InputError("E-TPL-DUP", f"the template {twice!r} is selected twice.", "Name it once.")
         selected = (look_up(name, by_name, "E-TASK-UNKNOWN", "there is no template") for name in names)
@@ -369,7 +372,8 @@ def render_instance(
         (('Is tea good?', 'tea:'), (('No', 'Yes'), ('bad', 'good')))
     """
     row = row or f"instance {id!r}"
-    prompts, all_choices = [], []
+    prompts = []
+    all_choices = []
     for template in templates:
         prompt, choices = template.render(
             fields,

@@ -42,7 +42,9 @@ STATED = re.compile(
     r"\s*(?:\b(?:is|are|was|would\sbe|should\sbe|ist|est|es|è|é)\b|:|：|=|→|->)[\s*_:\"'“‘]*"
     r"|\[\[|(?:答案|答え|정답)\s*(?:是|为|は|:|：)?\s*"
 )
-MAX_STATED, MAX_STATEMENTS = 100, 100  # characters of a stated answer, and the last sentences that are read
+# Characters of a stated answer, and the last sentences that are read.
+MAX_STATED = 100
+MAX_STATEMENTS = 100
 USUAL = FULL_WIDTH | dict.fromkeys(map(ord, "\ufe0f\ufe0e\u20e3"))  # without the frames of keycaps
 # Punctuation, symbols, spaces and invisible characters, except the sign of a number.
 BEFORE = regex.compile(r"(?:(?![-+−]\d)[\p{P}\p{S}\p{Z}\p{C}])*+")
@@ -111,7 +113,8 @@ def label_begun(text: str, choices: Sequence[str]) -> tuple[int | None, bool]:
         >>> label_begun("B)", ["A", "B"]), label_begun("8/10", ["8", "9", "10"]), label_begun("是的", ["是", "否"])
         ((1, True), (0, True), (0, False))
     """
-    forms, text = choices_of(tuple(choices)), unicodedata.normalize("NFC", text).strip()
+    forms = choices_of(tuple(choices))
+    text = unicodedata.normalize("NFC", text).strip()
     lines = " ".join(text.split("\n")[: forms.num_lines])
     label, rest = forms.begun(forms.folded(lines))
     if label is None:
@@ -140,14 +143,17 @@ def labels_stated(text: str, choices: Sequence[str]) -> tuple[list[int], bool]:
         ([], False)
     """
     line = " ".join(unicodedata.normalize("NFC", text).split())
-    labels, final = list[int](), None
+    labels = list[int]()
+    final = None
     for match in list(STATED.finditer(line))[-MAX_STATEMENTS:]:
         label, _ = label_begun(line[match.end() : match.end() + MAX_STATED], choices)
         if label is not None and label not in labels:
             labels.append(label)
         if label is not None and match["final"]:
             final = label
-    return (labels, False) if final is None else ([final], True)
+    if final is None:
+        return (labels, False)
+    return ([final], True)
 
 
 def labels_inside(text: str, choices: Sequence[str]) -> set[int]:
@@ -171,12 +177,15 @@ def label_inside(text: str, choices: Sequence[str]) -> int | None:
         (0, None)
     """
     forms = choices_of(tuple(choices))
-    answer, labels = forms.folded(text), labels_inside(text, choices)
+    answer = forms.folded(text)
+    labels = labels_inside(text, choices)
     if len(labels) != 1 or forms.words is None or NEGATION.search(forms.words.sub("", answer)) or "?" in answer:
         return None
     (label,) = labels
     is_clause = all(CLAUSE_ENDS.match(answer, match.end()) for match in forms.words.finditer(answer))
-    return label if is_clause or not NEGATION.fullmatch(forms.bare[label]) else None
+    if is_clause or not NEGATION.fullmatch(forms.bare[label]):
+        return label
+    return None
 
 
 def _folded(text: str) -> str:
@@ -194,7 +203,9 @@ def _first(text: str, answers: Sequence[str]) -> tuple[int | None, str]:
     begun = [word for word in answers if word and text.startswith(word) and not _goes_on(word[-1], text[len(word) :])]
     longest = max(begun, key=len, default="")
     # Equal answers cannot be told apart.
-    return (answers.index(longest), text[len(longest) :]) if answers.count(longest) == 1 and longest else (None, "")
+    if answers.count(longest) == 1 and longest:
+        return (answers.index(longest), text[len(longest) :])
+    return (None, "")
 
 
 def _goes_on(last: str, rest: str) -> bool:
@@ -212,7 +223,8 @@ def _letter(choice: str) -> str:
 
 def _bare(text: str) -> str:
     """Return a text without punctuation, symbols and spaces around it, but with the sign of a number."""
-    behind, before = BEHIND.match(text[::-1]), BEFORE.match(text)
+    behind = BEHIND.match(text[::-1])
+    before = BEFORE.match(text)
     assert behind is not None
     assert before is not None
     return text[before.end() : max(before.end(), len(text) - behind.end())]

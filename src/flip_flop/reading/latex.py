@@ -71,7 +71,9 @@ def latex_key(text: str) -> str | None:
     """
     if boxes := boxed(text):
         return expression_key(boxes[-1])
-    return None if SCALED.search(text) else _parsed(text, bool(MATH.search(text)))
+    if SCALED.search(text):
+        return None
+    return _parsed(text, bool(MATH.search(text)))
 
 
 def expression_key(text: str) -> str | None:
@@ -106,7 +108,8 @@ def _parsed(text: str, is_latex: bool) -> str | None:
     with _LOCK:
         if _parser().poll() is not None:
             _stop(_parser())
-        process, reply = _parser(), ""
+        process = _parser()
+        reply = ""
         try:
             with contextlib.suppress(BrokenPipeError):
                 print(json.dumps([text, is_latex]), file=process.stdin, flush=True)

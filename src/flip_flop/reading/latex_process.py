@@ -25,7 +25,10 @@ def read(text: str, is_latex: bool) -> str | None:
     try:
         text = text.replace("−", "-").replace(r"\varnothing", r"\emptyset")
         text = THOUSANDS.sub(lambda number: re.sub(r"\D", "", number[0]), text)
-        forms = [LatexExtractionConfig()] if is_latex else [LatexExtractionConfig(), ExprExtractionConfig()]
+        if is_latex:
+            forms = [LatexExtractionConfig()]
+        else:
+            forms = [LatexExtractionConfig(), ExprExtractionConfig()]
         parsed = parse(text, forms, parsing_timeout=None)
         expression = next((item for item in parsed if isinstance(item, sympy.Basic | sympy.MatrixBase)), None)
         if isinstance(expression, sympy.Equality) and expression.lhs.is_Symbol:
@@ -49,7 +52,9 @@ def main() -> None:
 
     with contextlib.suppress(ValueError, OSError):  # macOS has no such limit
         resource.setrlimit(resource.RLIMIT_AS, (MAX_BYTES, MAX_BYTES))
-    replies, sys.stdout = sys.stdout, sys.stderr  # a library's own prints are no replies
+    # A library's own prints are no replies.
+    replies = sys.stdout
+    sys.stdout = sys.stderr
     read("$1$", True)
     print("ready", file=replies, flush=True)
     for line in sys.stdin:

@@ -197,8 +197,12 @@ class Reader:
         part = extracted(self.extract, text) or extracted(self.extract, inner)
         if part:
             read = self._answer(unwrap(part, has_boxes=self.kind != "latex"), is_whole=True)
-            return read if read.answer is None else Read(read.answer, how="extracted")
-        return self._answer(inner, True) if is_reference else Read(unread=f"extract {self.extract!r} finds nothing")
+            if read.answer is None:
+                return read
+            return Read(read.answer, how="extracted")
+        if is_reference:
+            return self._answer(inner, True)
+        return Read(unread=f"extract {self.extract!r} finds nothing")
 
     def _answer(self, text: str, is_whole: bool) -> Read:
         if not text.strip():
@@ -213,7 +217,9 @@ class Reader:
         if self.kind == "latex":
             key_of = expression_key if is_whole else latex_key
         key = key_of(text)
-        return Read(unread=f"no {self.kind}") if key is None else Read(key, how="whole")
+        if key is None:
+            return Read(unread=f"no {self.kind}")
+        return Read(key, how="whole")
 
 
 def read_number(text: str, is_whole: bool) -> Read:
@@ -236,8 +242,14 @@ def read_label(text: str, choices: Sequence[str]) -> Read:
     stated, is_final = labels_stated(text, choices)
     if begun is not None and not is_final:
         how = "whole" if is_whole else "begins"
-        return Read(begun, how=how) if set(stated) <= {begun} else Read(unread="two different answers")
+        if set(stated) <= {begun}:
+            return Read(begun, how=how)
+        return Read(unread="two different answers")
     if stated:
-        return Read(stated[0], how="stated") if len(stated) == 1 else Read(unread="two different answers")
+        if len(stated) == 1:
+            return Read(stated[0], how="stated")
+        return Read(unread="two different answers")
     inside = label_inside(text, choices)
-    return Read(unread="no answer choice, or several") if inside is None else Read(inside, how="inside")
+    if inside is None:
+        return Read(unread="no answer choice, or several")
+    return Read(inside, how="inside")

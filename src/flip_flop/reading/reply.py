@@ -47,7 +47,9 @@ BOXED_WORD = re.compile(r"\\(?:boxed|fbox)\s+([^\s{}$]+)")
 TEXT_COMMAND = regex.compile(r"\A\\(?:text|mathrm|mathbf|textbf)\{(.*)\}\Z", regex.DOTALL)
 MAX_BRACES = 5  # places of a text where an object of JSON may begin
 MAX_WRAPPERS = 5  # around each other
-AFTER, JSON_KEY = "after ", "json: "  # forms of ``extract``
+# Forms of ``extract``.
+AFTER = "after "
+JSON_KEY = "json: "
 
 
 def begins_reasoning(prompt: str) -> bool:
@@ -139,7 +141,8 @@ def named_tags(text: str) -> Iterator[str]:
 
 def boxed(text: str) -> list[str]:
     r"""Return the contents of each ``\boxed`` of a text, without those in others."""
-    contents, starts = [match[1] for match in BOXED_WORD.finditer(text)], list[int]()
+    contents = [match[1] for match in BOXED_WORD.finditer(text)]
+    starts = list[int]()
     for brace in BRACE.finditer(text):
         if brace[0].endswith("{") and len(brace[0]) != 2:
             starts.append(brace.end() if len(brace[0]) > 2 else -1)
@@ -196,8 +199,12 @@ def extracted(extract: str, text: str) -> str | None:
     """
     if extract.startswith(AFTER):
         mark = extract.removeprefix(AFTER).strip()
-        return text.rpartition(mark)[2].strip().partition("\n")[0] if mark in text else None
+        if mark in text:
+            return text.rpartition(mark)[2].strip().partition("\n")[0]
+        return None
     if extract.startswith(JSON_KEY):
         return json_value(text, extract.removeprefix(JSON_KEY).strip())
     match = regex.search(extract, text, timeout=limits.MAX_SECONDS)
-    return match[min(len(match.groups()), 1)] if match else None
+    if match:
+        return match[min(len(match.groups()), 1)]
+    return None

@@ -34,7 +34,8 @@ def token_f1(key: str | None, reference: str) -> float:
         >>> token_f1("eiffel tower", "tower in paris"), token_f1("paris", "paris"), token_f1(None, "paris")
         (0.4, 1.0, 0.0)
     """
-    answered, expected = (key or "").split(), reference.split()
+    answered = (key or "").split()
+    expected = reference.split()
     return 2 * sum((Counter(answered) & Counter(expected)).values()) / (len(answered) + len(expected))
 
 

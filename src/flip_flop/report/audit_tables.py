@@ -61,7 +61,9 @@ def cell_text(run: Audit, name: str) -> str:
         case "agreement_interval":
             return percent_interval(run.interval("observed_agreement"))
         case "f1_range":
-            return MISSING if run.f1_range is None else "..".join(map(percent, run.f1_range))
+            if run.f1_range is None:
+                return MISSING
+            return "..".join(map(percent, run.f1_range))
         case "label_shares":
             return " / ".join(map(percent, run.metrics["label_shares"]))
         case "collapsed":
@@ -101,7 +103,9 @@ def _with_interval(run: Audit, name: str) -> str:
     """A metric as in :func:`cell_text`; an added one with its interval, which has no column."""
     interval = run.interval(name) if name in METRICS and name not in METRICS.built_in else None
     text = cell_text(run, name)
-    return text if interval is None else f"{text} ({percent_interval(interval, **METRICS[name].form)})"
+    if interval is None:
+        return text
+    return f"{text} ({percent_interval(interval, **METRICS[name].form)})"
 
 
 def render_csv(blocks: Blocks) -> str:
@@ -127,7 +131,9 @@ def _csv_row(run: Audit) -> dict[str, Any]:
 
 def legend(runs: Collection[Audit]) -> Sequence[str]:
     """The columns of :func:`render_text` explained."""
-    return _OPEN_LEGEND if any(run.data.answered for run in runs) else _LEGEND
+    if any(run.data.answered for run in runs):
+        return _OPEN_LEGEND
+    return _LEGEND
 
 
 def missing_values(runs: Collection[Audit]) -> list[str]:

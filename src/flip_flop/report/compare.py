@@ -77,7 +77,10 @@ class Difference:
             >>> Difference(0.198, (0.176, 0.22)).words()
             '+19.8, 95% CI +17.6 to +22.0'
         """
-        interval = f", 95% CI {point_interval(self.interval, **self.form)}" if self.interval else ""
+        if self.interval:
+            interval = f", 95% CI {point_interval(self.interval, **self.form)}"
+        else:
+            interval = ""
         return points(self.value, **self.form) + interval
 
 
@@ -180,7 +183,9 @@ class AuditComparison:
             "W-PROMPTS: a model read different prompts in these runs, from the same rows and templates "
             f"(printed date: {', '.join(dates)}). Audit again with the same --prompt-date, chat template and versions."
         )
-        return [on_one_line(text)] if len(read) > len(models) else []
+        if len(read) > len(models):
+            return [on_one_line(text)]
+        return []
 
     @property
     def is_open(self) -> bool:
@@ -235,7 +240,9 @@ class AuditComparison:
     def aligned(self) -> "AuditComparison":
         """The comparison with the templates that all runs have, by name, or without any with the majority votes."""
         is_aligned = len({run.template_names for run in self.runs}) == 1
-        return self if is_aligned else AuditComparison(tuple(side_by_side(self.runs)))
+        if is_aligned:
+            return self
+        return AuditComparison(tuple(side_by_side(self.runs)))
 
     @property
     def template_names(self) -> list[str]:
@@ -402,7 +409,9 @@ class AuditComparison:
 
 def answers_of(run: Audit, template: str) -> Scores | None:
     """The answers under one template, or None if the run does not have it."""
-    return run.data.single(run.template_names.index(template)) if template in run.template_names else None
+    if template in run.template_names:
+        return run.data.single(run.template_names.index(template))
+    return None
 
 
 def compare(*runs: Audit | str | PathLike[str]) -> AuditComparison:
@@ -490,7 +499,9 @@ def _calibration(run: Audit) -> tuple[str, tuple[float, ...]] | None:
     if not np.isfinite(run.scores).all():
         return None
     is_same = predicted(calibrated(run.scores, batch_offsets(run.scores))) == run.predictions
-    return ("batch", uniform_prior(run.data.num_labels)) if is_same.all() else None
+    if is_same.all():
+        return ("batch", uniform_prior(run.data.num_labels))
+    return None
 
 
 def _with_distinct_names(runs: Sequence[Audit]) -> list[Audit]:

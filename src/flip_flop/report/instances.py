@@ -40,7 +40,9 @@ class Kind:
     @property
     def title(self) -> str:
         """The kind in words."""
-        return self.after if self.before is None else f"{self.before} → {self.after}"
+        if self.before is None:
+            return self.after
+        return f"{self.before} → {self.after}"
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,9 @@ def answer_counts(before: Audit, after: Audit) -> list[list[int]]:
 def margins(scores: LabelScores) -> CellValues:
     """The probability of the best label minus the probability of the second; 1 if there is only one label."""
     probs = np.sort(label_probs(scores), axis=-1)
-    return probs[..., -1] - probs[..., -2] if probs.shape[-1] > 1 else np.ones(probs.shape[:-1])
+    if probs.shape[-1] > 1:
+        return probs[..., -1] - probs[..., -2]
+    return np.ones(probs.shape[:-1])
 
 
 def find_changes(base: Audit, after: Audit | None) -> list[Change]:

@@ -180,4 +180,6 @@ def _in_words(value: object) -> str:
     if isinstance(value, list | tuple):
         return "; ".join(map(_in_words, value))
     text = on_one_line(str(value))
-    return f"“{text}”" if text != text.strip() or not text else text
+    if text != text.strip() or not text:
+        return f"“{text}”"
+    return text

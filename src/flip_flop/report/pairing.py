@@ -83,7 +83,9 @@ def _labels(task: TaskRecord) -> tuple[object, ...]:
 
 def _golds(run: Audit) -> np.ndarray:
     """The gold labels. Each run numbers its open answers, so that only their presence can be compared."""
-    return np.minimum(run.gold, 0) if run.data.answered else run.gold
+    if run.data.answered:
+        return np.minimum(run.gold, 0)
+    return run.gold
 
 
 def in_order_of(base: Audit, run: Audit) -> Audit:
@@ -102,7 +104,10 @@ def side_by_side(runs: Sequence[Audit]) -> list[Audit]:
     names = tuple(name for name in runs[0].template_names if name in shared)
     views = []
     for run in runs:
-        data = run.data.select([run.template_names.index(name) for name in names]) if names else run.data.voted
+        if names:
+            data = run.data.select([run.template_names.index(name) for name in names])
+        else:
+            data = run.data.voted
         metrics = run.metrics | {"calibrated": None}  # of all templates
         views.append(replace(run, data=data, template_names=names or (VOTE,), metrics=metrics, instances=()))
     return views

@@ -171,14 +171,21 @@ def template_values(run: Audit) -> list[float | None]:
     if f1 is not None:
         return [float(value) for value in f1]
     agrees = _agreement_with_majority(run)
-    return [float(share) for share in agrees.mean(axis=0)] if len(agrees) else [None] * agrees.shape[1]
+    if len(agrees):
+        return [float(share) for share in agrees.mean(axis=0)]
+    return [None] * agrees.shape[1]
 
 
 def template_intervals(run: Audit) -> list[Interval | None]:
     """The 95% interval of each of :func:`template_values`."""
-    agrees = None if quality_per_template(run) is not None else _agreement_with_majority(run).astype(np.float64)
+    if quality_per_template(run) is not None:
+        agrees = None
+    else:
+        agrees = _agreement_with_majority(run).astype(np.float64)
     statistic, data = resampled_per_template(run.data.labelled.by_f1("macro"), agrees)
-    return [*column_intervals(statistic, data)] if len(data) else [None] * len(run.template_names)
+    if len(data):
+        return [*column_intervals(statistic, data)]
+    return [None] * len(run.template_names)
 
 
 def _agreement_with_majority(run: Audit) -> CellFlags:
@@ -191,7 +198,9 @@ def _agreement_with_majority(run: Audit) -> CellFlags:
 def chart_forms(group: AuditComparison) -> list[Audit]:
     """The columns of the chart of templates: the runs, or a single run raw and calibrated."""
     base = group.base
-    return [base, base.calibrated] if len(group.runs) == 1 and base.calibrated else list(group.runs)
+    if len(group.runs) == 1 and base.calibrated:
+        return [base, base.calibrated]
+    return list(group.runs)
 
 
 def template_scores(group: AuditComparison) -> dict[str, Any]:
@@ -295,7 +304,9 @@ def caveats(group: AuditComparison) -> list[str]:
         if (skipped := run.record.task.num_too_long)
     ]
     notes += [*group.other_prompts, *table_caveats(group.runs)]
-    return notes if group.compares_models else [*notes, *_method_caveats(group)]
+    if group.compares_models:
+        return notes
+    return [*notes, *_method_caveats(group)]
 
 
 def _method_caveats(group: AuditComparison) -> list[str]:
@@ -324,7 +335,9 @@ def _method_caveats(group: AuditComparison) -> list[str]:
 def _method_title(run: Audit) -> str:
     from flip_flop.method import METHODS  # imports torch, which most reports do not need
 
-    return METHODS[str(run.method)].title if run.method in METHODS else str(run.method)
+    if run.method in METHODS:
+        return METHODS[str(run.method)].title
+    return str(run.method)
 
 
 def metric_table(group: AuditComparison, columns: Sequence[str] | None = None) -> dict[str, Any]:
@@ -417,6 +430,9 @@ def table_caption(group: AuditComparison) -> str:
     if group.is_open:
         caption += " Distinct answers are numbers of answers, answer length is in characters."
     elif group.base.has_gold:
-        f1 = f"for label {group.base.label_name(1)!r}" if group.base.data.is_binary else "averaged over all labels"
+        if group.base.data.is_binary:
+            f1 = f"for label {group.base.label_name(1)!r}"
+        else:
+            f1 = "averaged over all labels"
         caption += f" F1 is {f1}; σ is its population standard deviation over templates."
     return caption

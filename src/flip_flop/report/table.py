@@ -55,12 +55,16 @@ class TableCell:
         """Render Markdown. A missing number has no style."""
         if self.style == "name":
             return markdown_cell(on_one_line(self.text))
-        return self.text if self.text in ("", MISSING) else _MARKDOWN_STYLES.get(self.style, "%s") % self.text
+        if self.text in ("", MISSING):
+            return self.text
+        return _MARKDOWN_STYLES.get(self.style, "%s") % self.text
 
     def latex(self) -> str:
         """Render LaTeX."""
         text = escape(self.text) if self.style == "name" else words(self.text)
-        return _LATEX_STYLES.get(self.style, "%s") % text if text else ""
+        if text:
+            return _LATEX_STYLES.get(self.style, "%s") % text
+        return ""
 
 
 @dataclass(frozen=True)
@@ -161,7 +165,9 @@ class Table:
             cells += [rf"\multicolumn{{{size}}}{{c}}{{{words(name)}}}"] if name else [""] * size
             rules += [rf"\cmidrule(lr){{{end + 1}-{end + size}}}"] if name else []
             end += size
-        return [f"    {' & '.join(cells)} \\\\", f"    {' '.join(rules)}"] if rules else []
+        if rules:
+            return [f"    {' & '.join(cells)} \\\\", f"    {' '.join(rules)}"]
+        return []
 
 
 def _latex_row(row: Row) -> str:

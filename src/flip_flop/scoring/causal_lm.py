@@ -82,7 +82,8 @@ def check_model(model: nn.Module) -> None:
             token.
     """
     causal_lm = unwrap(model)
-    kind, size = type(causal_lm).__name__, causal_lm.config.get_text_config().vocab_size
+    kind = type(causal_lm).__name__
+    size = causal_lm.config.get_text_config().vocab_size
     ids = torch.tensor([[0, 1, 2], [0, 1, 3]], device=causal_lm.device) % size
     with (
         as_input_error(

@@ -29,7 +29,9 @@ _answered = functools.partial(as_input_error, *OTHER_ENDED)
 
 def world_size() -> int:
     """Return the number of processes."""
-    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_world_size()
+    return 1
 
 
 def rank() -> int:
@@ -79,7 +81,9 @@ def sum_gradients(parameters: Iterable[Tensor]) -> None:
 
 def any_rank(flag: bool, device: torch.device) -> bool:
     """Return whether the flag is set in any process. A tensor, because sharded models ask before each pass."""
-    return bool(_sum(torch.tensor(int(flag), device=device))) if world_size() > 1 else flag
+    if world_size() > 1:
+        return bool(_sum(torch.tensor(int(flag), device=device)))
+    return flag
 
 
 def shard(items: Sequence[Any]) -> Sequence[Any]:
@@ -152,7 +156,9 @@ def sharding_arguments(name: str, config: PreTrainedConfig, device: str) -> dict
 
 def sharding_of(model: nn.Module) -> Shard | None:
     """Return how a model is divided between the processes."""
-    return None if getattr(unwrap(model).config, "distributed_config", None) is None else "fsdp"
+    if getattr(unwrap(model).config, "distributed_config", None) is None:
+        return None
+    return "fsdp"
 
 
 @contextmanager

@@ -165,13 +165,16 @@ class PromptEncoder:
     @functools.cached_property
     def starts_with_bos(self) -> bool:
         """Whether the tokenizer adds its BOS token to a text."""
-        bos, started = self.tokenizer.bos_token_id, self.tokenizer("a")["input_ids"]
+        bos = self.tokenizer.bos_token_id
+        started = self.tokenizer("a")["input_ids"]
         return bos is not None and started[:1] == [bos]
 
     @property
     def bos(self) -> int | None:
         """The id of the BOS token that is added to prompts, or ``None``. Chat templates write their BOS token."""
-        return self.tokenizer.bos_token_id if self.starts_with_bos and not self.uses_chat_template else None
+        if self.starts_with_bos and not self.uses_chat_template:
+            return self.tokenizer.bos_token_id
+        return None
 
     def encode(self, instance: RenderedInstance) -> EncodedInstance:
         """Tokenize one instance under all templates.
@@ -267,7 +270,9 @@ class PromptEncoder:
         """
         prefix = chat.assistant_prefix
         is_spaced = prefix[-1].isspace() if prefix else self.uses_chat_template
-        return "" if is_spaced or not has_spaces(prompt[-1:]) else " "
+        if is_spaced or not has_spaces(prompt[-1:]):
+            return ""
+        return " "
 
     @as_input_error("E-MODEL-FILE", "The tokenizer has a token beyond all vocabularies", kind=OverflowError)
     def encode_texts(self, prompts: Sequence[tuple[str, Sequence[str]]]) -> list[tuple[EncodedAnswer, ...]]:
@@ -303,7 +308,10 @@ class PromptEncoder:
 
     def _start(self, prompt: str) -> int:
         """Return the context of an answer that replaces all tokens of the prompt, or whose prompt has none."""
-        first = self.tokenizer.bos_token_id if self.tokenizer.bos_token_id is not None else self.tokenizer.eos_token_id
+        if self.tokenizer.bos_token_id is not None:
+            first = self.tokenizer.bos_token_id
+        else:
+            first = self.tokenizer.eos_token_id
         if first is None:
             raise InputError(
                 "E-MODEL-FILE",
@@ -316,7 +324,10 @@ class PromptEncoder:
         """Return the tokens of each text, of special tokens only with BOS."""
         texts = list(dict.fromkeys(texts))
         more = {"return_attention_mask": False, "return_token_type_ids": False}
-        ids = self.tokenizer(texts, add_special_tokens=False, verbose=False, **more)["input_ids"] if texts else []
+        if texts:
+            ids = self.tokenizer(texts, add_special_tokens=False, verbose=False, **more)["input_ids"]
+        else:
+            ids = []
         if (bos := self.bos) is not None:
             ids = [tokens if tokens[:1] == [bos] else [bos, *tokens] for tokens in ids]
         return dict(zip(texts, ids, strict=True))
@@ -369,7 +380,8 @@ class PromptEncoder:
 
 def _in_places(answers: Sequence[EncodedAnswer], choices: Sequence[str]) -> tuple[EncodedAnswer, ...]:
     """Return the answers of a template in the places of their texts, and one without tokens for each empty text."""
-    left, blank = iter(answers), EncodedAnswer(answers[0].context, ())
+    left = iter(answers)
+    blank = EncodedAnswer(answers[0].context, ())
     return tuple(next(left) if text else blank for text in choices)
 
 
@@ -399,7 +411,8 @@ def in_chat(tokenizer: PreTrainedTokenizerBase, prompt: str, chat: Chat) -> str:
         if max(prompt.split(), key=len, default="") not in text:  # white space may change
             raise ValueError("its text lacks the prompt")
     except Exception as error:  # a chat template is code, and may raise any error
-        what, hint = "a user's turn", "Use --chat-template off."
+        what = "a user's turn"
+        hint = "Use --chat-template off."
         if chat.given:
             what = f"a user's turn with {' and '.join(chat.given)}"
             hint = f"Remove {' or '.join(chat.given)} from the task: some models do not accept a system message."
@@ -414,9 +427,13 @@ def in_chat(tokenizer: PreTrainedTokenizerBase, prompt: str, chat: Chat) -> str:
 def refuse_without_template(tokenizer: PreTrainedTokenizerBase | None, chat: Chat) -> None:
     """Refuse chat settings of a task if no chat template is used (``E-CHAT-TEMPLATE``)."""
     for key in chat.given:
-        why, hint = "the served model has no --tokenizer", "Give the served model's tokenizer with --tokenizer."
+        why = "the served model has no --tokenizer"
+        hint = "Give the served model's tokenizer with --tokenizer."
         if tokenizer is not None:
-            why = "--chat-template is off" if tokenizer.chat_template else "the tokenizer does not have one"
+            if tokenizer.chat_template:
+                why = "--chat-template is off"
+            else:
+                why = "the tokenizer does not have one"
             hint = "Use an instruction-tuned model with a chat template, or write the text into the templates."
         raise InputError("E-CHAT-TEMPLATE", f"The task has {key}, which needs a chat template, but {why}.", hint)
 

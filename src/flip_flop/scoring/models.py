@@ -146,7 +146,10 @@ def weight_files(source: str, config: PreTrainedConfig, **hub: Any) -> Collectio
     first = getattr(config, "transformers_weights", None) or SAFE_WEIGHTS_NAME
     is_index = first.endswith(".json") or not (Path(source) / first).is_file()
     index = is_index and cached_file(source, first if first.endswith(".json") else SAFE_WEIGHTS_INDEX_NAME, **hub)
-    names = set(json.loads(Path(index).read_bytes())["weight_map"].values()) if index else {first}
+    if index:
+        names = set(json.loads(Path(index).read_bytes())["weight_map"].values())
+    else:
+        names = {first}
     if wrong := [name for name in names if Path(name).name != name or not name.endswith(".safetensors")]:
         raise ValueError(f"{wrong[0]!r} is not a safetensors file in the model's folder")
     return names
@@ -154,7 +157,8 @@ def weight_files(source: str, config: PreTrainedConfig, **hub: Any) -> Collectio
 
 def refuse_unscaled(name: str, folder: Path, files: Collection[str]) -> None:
     """Refuse quantized weights of a folder without their scale, which would be read as numbers (``E-MODEL-FILE``)."""
-    codes, scaled = set[str](), set[str]()
+    codes = set[str]()
+    scaled = set[str]()
     for file in files if folder.is_dir() else ():
         with safe_open(folder / file, "pt") as tensors:
             for key in tensors.keys():  # noqa: SIM118 - no mapping
@@ -214,8 +218,12 @@ class LoadedModel:
 
         The file is in the user's cache. If a run ends early, the same command continues it.
         """
-        model, adapter = unwrap(self.model), self.adapter
-        trained = [adapter.digest, (adapter.folder / ADAPTER_CONFIG).read_text("utf-8")] if adapter else []
+        model = unwrap(self.model)
+        adapter = self.adapter
+        if adapter:
+            trained = [adapter.digest, (adapter.folder / ADAPTER_CONFIG).read_text("utf-8")]
+        else:
+            trained = []
         parts = [asdict(self.record), trained, model.config.to_json_string(), model.device.type, versions()]
         # The processes of a divided model compute together, and may not find the same file.
         is_whole = self.record.digest is not None and sharding_of(model) is None
@@ -237,7 +245,9 @@ class LoadedModel:
         if chat_template == "auto" and trained_with is not None:
             chat_template = "on" if trained_with else "off"
         encoder = PromptEncoder.of(self.model, self.tokenizer, chat_template, date)
-        return replace(encoder, trained_chat=self.adapter.chat or {}) if self.adapter and trained_with else encoder
+        if self.adapter and trained_with:
+            return replace(encoder, trained_chat=self.adapter.chat or {})
+        return encoder
 
 
 @contextlib.contextmanager
@@ -282,7 +292,9 @@ def load_model(
     Raises:
         InputError: ``E-MODEL-...`` and ``E-ADAPTER-...``; ``E-DISTRIBUTED`` for a model that cannot be sharded.
     """
-    name, dtype, device = os.fspath(name), str(dtype).removeprefix("torch."), str(device)
+    name = os.fspath(name)
+    dtype = str(dtype).removeprefix("torch.")
+    device = str(device)
     check_model_name(name, revision, dtype=dtype, device=device)
     if shard is not None:
         check_shard(name, quantization_config, device_map)
@@ -511,11 +523,10 @@ def _convert(name: str, file: Path, folder: Path) -> None:
             Exception,
         ):
             header = _check_header(name, link)
-            loaded = (
-                AutoTokenizer.from_pretrained(alone, gguf_file=link.name)
-                if folder.name == "tokenizer"
-                else _read_weights(name, link, *header)
-            )
+            if folder.name == "tokenizer":
+                loaded = AutoTokenizer.from_pretrained(alone, gguf_file=link.name)
+            else:
+                loaded = _read_weights(name, link, *header)
         try:
             loaded.save_pretrained(fresh)
             write_json(fresh / DIGESTS, _file_digests(fresh))
@@ -555,7 +566,8 @@ def _read_weights(name: str, file: Path, architecture: str, tensors: tuple[str, 
         loaded = {key.removesuffix(".weight") for key in names}
         dropped = [key for key in tensors if key.removesuffix(".weight") not in loaded]
         refuse_tensors(name, dropped, "hold, without a place in the model,")
-    head, embeddings = model.get_output_embeddings(), model.get_input_embeddings()
+    head = model.get_output_embeddings()
+    embeddings = model.get_input_embeddings()
     if head is not None and torch.equal(head.weight, embeddings.weight):  # tied, but stored twice
         model.config.tie_word_embeddings = True
         model.tie_weights()

@@ -43,7 +43,8 @@ class ScoringOptions:
 
     def __post_init__(self) -> None:
         for item in fields(self):
-            value, choices = getattr(self, item.name), get_args(item.type) if get_origin(item.type) is Literal else ()
+            value = getattr(self, item.name)
+            choices = get_args(item.type) if get_origin(item.type) is Literal else ()
             if choices and value not in choices:
                 raise InputError("E-CONFIG", f"{item.name} is {value!r}.", f"Choose one of {', '.join(choices)}.")
             if "min" in item.metadata:

@@ -146,7 +146,8 @@ def _packed_logits(model: nn.Module, trie: TokenTrie) -> tuple[Float[Tensor, "ro
     nodes, token_row = np.unique(trie.token_node, return_inverse=True)
     ids, positions, kept = (torch.from_numpy(part.astype(np.int64)) for part in (trie.ids, trie.depth, nodes))
     positions = to_device(positions[None], unwrap(model).device)
-    what, unsupported = f"{type(unwrap(model)).__name__} does not take a packed row", (NotImplementedError, TypeError)
+    what = f"{type(unwrap(model)).__name__} does not take a packed row"
+    unsupported = (NotImplementedError, TypeError)
     with packed_attention(model), as_input_error("E-MODEL-KIND", what, "Use --backend padded.", unsupported):
         logits = _forward(model, ids[None], kept, position_ids=positions, packed=Layout(trie))[0]
     return logits, torch.from_numpy(token_row)
@@ -351,12 +352,14 @@ def groups(
 
     ``add`` returns the state of a group, such as its size, with another item. An empty group has the state ``start``.
     """
-    group, state = list[T](), start
+    group = list[T]()
+    state = start
     for item in items:
         grown = add(state, item)
         if group and not fits(grown):
             yield group
-            group, grown = [], add(start, item)
+            group = []
+            grown = add(start, item)
         group.append(item)
         state = grown
     if group:
@@ -381,5 +384,8 @@ def training_row_tokens(model: nn.Module, max_tokens: int) -> int:
     left_out = {id(module.weight) for module in [*embeddings, causal_lm.get_output_embeddings()]}
     weights = sum(parameter.numel() for parameter in causal_lm.parameters() if id(parameter) not in left_out)
     worthwhile = WORTHWHILE_FLOPS.get(causal_lm.device.type, WORTHWHILE_FLOPS["cuda"]) / (2 * max(weights, 1))
-    fewest = int(worthwhile) if distributed.sharding_of(model) is None else max(SHARDED_ROW, int(worthwhile))
+    if distributed.sharding_of(model) is None:
+        fewest = int(worthwhile)
+    else:
+        fewest = max(SHARDED_ROW, int(worthwhile))
     return max(1, min(max_tokens, fewest))

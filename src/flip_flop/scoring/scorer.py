@@ -104,7 +104,8 @@ def _fault(scored: object, instances: Sequence[RenderedInstance]) -> str:
     """Return how the result of a scorer breaks the contract of :meth:`Scorer.scores`, or an empty text."""
     if not isinstance(scored, Scored):
         return f"an object of type {type(scored).__name__}, not Scored"
-    scores, skipped = scored.scores, ids_of(scored.too_long)
+    scores = scored.scores
+    skipped = ids_of(scored.too_long)
     rows = [instance for instance in instances if instance.id not in skipped]
     if not rows or [*scores.ids] != [row.id for row in rows]:
         return f"{len(scores.ids)} ids, which differ from the ids of the {len(rows)} instances or their order"
@@ -118,4 +119,6 @@ def _fault(scored: object, instances: Sequence[RenderedInstance]) -> str:
     if not scores.answered and not np.array_equal(scores.gold, gold_of(rows)):
         return "gold labels that differ from the labels of the instances"
     highest = scores.values.max()
-    return "" if highest <= MAX_SCORE else f"the score {highest:g}, which is not a log-probability"
+    if highest <= MAX_SCORE:
+        return ""
+    return f"the score {highest:g}, which is not a log-probability"

@@ -48,14 +48,18 @@ WINDOW = 8  # forward passes whose instances are sorted by length
 # Kinds of layers in which tokens interact only by attention to earlier tokens.
 ATTENTION_LAYERS = {"full_attention", "sliding_attention", "chunked_attention"}
 # Rows of the self-check: one of 200, within these bounds, each under at most this number of templates.
-MIN_ROWS, MAX_ROWS, MAX_TEMPLATES = 2, 16, 3
+MIN_ROWS = 2
+MAX_ROWS = 16
+MAX_TEMPLATES = 3
 # Tolerance of the self-check in float32, absolute in nats and relative. Rounding is about 1e-7 of the logits.
-SAME_NATS, SAME_SHARE = 1e-3, 1e-5
+SAME_NATS = 1e-3
+SAME_SHARE = 1e-5
 # In units of eps, the dtype's spacing above 1. A logit from 16 to 32 is a multiple of 16 eps. The difference of two
 # logits, each rounded by up to half of that, doubles for two computations, and again for the layers below.
 ROUNDING_EPS = 64
 # Rows and tokens of the preferred tokens.
-NUM_ROWS, NUM_TOKENS = 3, 5
+NUM_ROWS = 3
+NUM_TOKENS = 5
 
 Visit = Callable[[Sequence[EncodedInstance], AnswerStates, Tensor], None]
 
@@ -114,7 +118,10 @@ def score(
     )
     with parts.of_run():
         scores = score_in_parts(encoded, score_part) if shared else score_part(encoded)
-        self_check = check_scores(loaded.model, scores, encoded, names, quiet=quiet) if check else None
+        if check:
+            self_check = check_scores(loaded.model, scores, encoded, names, quiet=quiet)
+        else:
+            self_check = None
     settings = {
         "delimiter": encoder.delimiter_of(instances[0].chat, instances[0].prompts[0]),
         "chat_template": encoder.uses_chat_template,
@@ -173,7 +180,8 @@ def choose_backend(model: nn.Module, instances: Sequence[EncodedInstance], wante
     if wanted == "padded":
         return wanted
     causal_lm = unwrap(model)
-    kind, name = causal_lm.config.model_type, type(causal_lm).__name__
+    kind = causal_lm.config.model_type
+    name = type(causal_lm).__name__
     obstacle = packed_obstacle(model, max((instance.longest for instance in instances), default=0))
     if wanted == "packed" and obstacle is not None:
         raise InputError("E-MODEL-KIND", f"{name} cannot be packed: {obstacle}.", "Use --backend auto or padded.")
@@ -193,7 +201,10 @@ def packed_obstacle(model: nn.Module, longest: int) -> str | None:
         return f"it has layers of kind {sorted(others)[0]}"
     if getattr(config, "attn_temperature_tuning", False):
         return "its attention depends on the place in a row"
-    slides = "sliding_attention" in kinds if kinds else getattr(config, "use_sliding_window", True)
+    if kinds:
+        slides = "sliding_attention" in kinds
+    else:
+        slides = getattr(config, "use_sliding_window", True)
     limits = {
         "attention window": slides and getattr(config, "sliding_window", None),
         "attention chunk": getattr(config, "attention_chunk_size", None),
@@ -333,7 +344,8 @@ def check_scores(
     Raises:
         InputError: ``E-SELF-CHECK`` for a larger difference.
     """
-    draw, allowed = generator(0, "self-check"), allowed_difference(model)
+    draw = generator(0, "self-check")
+    allowed = allowed_difference(model)
     rows = draw.permutation(len(scores))[: int(np.clip(len(scores) // 200, MIN_ROWS, MAX_ROWS))].tolist()
     differences = []
     with track("self-check", len(rows), "instances", quiet=quiet) as advance:
@@ -383,8 +395,12 @@ class CausalLMScorer(Scorer):
     """A local model, scored by the packed or the padded backend. ``shared`` and ``check`` as in :func:`score`."""
 
     def __init__(self, loaded: LoadedModel, *, shared: bool = False):
-        self.loaded, self.shared, self.check = loaded, shared, True
-        self.record, self.adapter, self.allowed_changes = loaded.record, loaded.adapter, loaded.allowed_changes
+        self.loaded = loaded
+        self.shared = shared
+        self.check = True
+        self.record = loaded.record
+        self.adapter = loaded.adapter
+        self.allowed_changes = loaded.allowed_changes
         self.is_instruct = bool(loaded.tokenizer.chat_template) and loaded.adapter is None
 
     def scores(

@@ -36,7 +36,8 @@ class TooLongError(InputError):
     """``E-TOO-LONG`` with the prompts that are too long among ``num_instances`` instances."""
 
     def __init__(self, too_long: Sequence[TooLong], num_instances: int, names: Sequence[str] = ()):
-        self.found, self.names = tuple(too_long), names
+        self.found = tuple(too_long)
+        self.names = names
         hint = NONE_LEFT if count_instances(too_long) == num_instances else HINT
         super().__init__("E-TOO-LONG", f"{_summary(too_long, num_instances, names)}.", hint)
 
@@ -67,7 +68,10 @@ def count_instances(too_long: Sequence[TooLong]) -> int:
 
 def words(sequence: TooLong, names: Sequence[str] = ()) -> str:
     """Describe the length of a prompt and its template."""
-    template = repr(names[sequence.template]) if names else f"template number {sequence.template + 1}"
+    if names:
+        template = repr(names[sequence.template])
+    else:
+        template = f"template number {sequence.template + 1}"
     return f"{sequence.tokens} tokens under {template}"
 
 
@@ -102,7 +106,8 @@ def _summary(too_long: Sequence[TooLong], num_instances: int, names: Sequence[st
         key = (sequence.split, sequence.id)
         longest[key] = max(sequence, longest.get(key, sequence), key=lambda one: one.tokens)
     shown = [f"{sequence.id!r} has {words(sequence, names)}" for sequence in [*longest.values()][:NAMED]]
-    verb, more = "is" if len(longest) == 1 else "are", ", ..." if len(longest) > NAMED else ""
+    verb = "is" if len(longest) == 1 else "are"
+    more = ", ..." if len(longest) > NAMED else ""
     return (
         f"{len(longest):,} of {count(num_instances, 'instance')} {verb} longer than the model's context of "
         f"{too_long[0].limit} tokens: {', '.join(shown)}{more}"

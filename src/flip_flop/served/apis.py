@@ -22,12 +22,16 @@ from flip_flop.scoring.encode import num_common
 
 # Retries begin after 0.5 s, 1 s, 2 s, ... up to 8 s. They span about a minute, in which a server can restart.
 LONGEST_WAIT = 8
-NOT_JSON, TOO_LARGE = 599, 499  # no server's statuses; the first is retried
-RETRIES, SECONDS = 10, 300.0
+# No server has these statuses. The first is retried.
+NOT_JSON = 599
+TOO_LARGE = 499
+RETRIES = 10
+SECONDS = 300.0
 WITHOUT_PROBABILITIES = "Add --by generation to use generated answers."
 UNSUPPORTED = (400, 404, 405, 422)  # statuses of a server that lacks an endpoint or an option
 OVERLOADED = re.compile(rb"(?i)rate.?limit|too.many.requests|overloaded|\b(429|50[0234])\b")
-SHORT_KEY, MAX_WORDS = 8, 300
+SHORT_KEY = 8
+MAX_WORDS = 300
 ROOM_TO_REASON = 2048  # tokens that max_completion_tokens counts, unlike max_tokens
 NUM_TOP = 20  # tokens of a chat completion that OpenAI and vLLM list at most
 ROUNDING = 0.01
@@ -190,7 +194,9 @@ class Completion(Reply):
     @property
     def counts(self) -> tuple[int, int]:
         """The numbers of tokens of prompt and completion, or zeros if the server does not count."""
-        return (self.usage.prompt_tokens, self.usage.completion_tokens) if self.usage else (0, 0)
+        if self.usage:
+            return (self.usage.prompt_tokens, self.usage.completion_tokens)
+        return (0, 0)
 
 
 def piece_of(token: str) -> bytes:
@@ -303,7 +309,8 @@ class Server:
 
     def _request(self, path: str, arguments: dict[str, Any]) -> Completion:
         """Send a request, and if the server refuses a parameter, send it again as the server wants."""
-        body, adapted = {"model": self.endpoint.model, "temperature": 0, **arguments}, self.adapted
+        body = {"model": self.endpoint.model, "temperature": 0, **arguments}
+        adapted = self.adapted
         if "temperature" in adapted:
             del body["temperature"]
         if "max_tokens" in adapted:
@@ -347,13 +354,19 @@ class Server:
             answers = faults.get(status, f"answers {status}")
             raise kind("E-ENDPOINT-ANSWER", f"{self} {answers}: {reason}.", hint) from None
         except self._errors.OpenAIError as error:
-            kind = UnreachableError if isinstance(error, self._errors.APIConnectionError) else InputError
+            if isinstance(error, self._errors.APIConnectionError):
+                kind = UnreachableError
+            else:
+                kind = InputError
             raise kind("E-ENDPOINT-ANSWER", f"{self} does not answer: {self.plain(error)}.") from None
 
     def plain(self, error: object) -> str:
         """Return the text of an error without line breaks and without the key, which some servers repeat."""
         # A short key may be part of other words.
-        key = rf"(?<!\w){re.escape(self._key)}(?!\w)" if len(self._key) < SHORT_KEY else re.escape(self._key)
+        if len(self._key) < SHORT_KEY:
+            key = rf"(?<!\w){re.escape(self._key)}(?!\w)"
+        else:
+            key = re.escape(self._key)
         text = re.sub(key, "***", str(error)) if self._key else str(error)
         return " ".join(text.split())[:MAX_WORDS].rstrip(".")
 
@@ -370,9 +383,11 @@ def ask(server: Server, question: Question) -> Answer:
     except InputError as error:
         raise type(error)(error.code, f"{question.place}: {error.message}", error.hint) from error
     except MissingError as error:  # only this leads to the next API: one invalid reply must not change the scores
-        code, hint = "E-ENDPOINT-LOGPROBS", WITHOUT_PROBABILITIES
+        code = "E-ENDPOINT-LOGPROBS"
+        hint = WITHOUT_PROBABILITIES
         if question.api == "generation":
-            code, hint = "E-ENDPOINT-ANSWER", ""
+            code = "E-ENDPOINT-ANSWER"
+            hint = ""
         raise UnsupportedError(code, f"{question.place}: {server}: {server.plain(error)}.", hint) from error
     except Exception as error:  # any that an invalid reply causes
         raise InputError(
@@ -387,7 +402,9 @@ def _fault(error: Exception) -> str:
     if isinstance(error, ValidationError):
         first = error.errors(include_url=False)[0]
         return f"{'.'.join(map(str, first['loc'])) or 'all'}: {first['msg'].removeprefix('Value error, ')}"
-    return str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
+    if type(error) is ValueError:
+        return str(error)
+    return f"{type(error).__name__}: {error}"
 
 
 def ask_echo(server: Server, question: Question) -> Answer:
@@ -402,7 +419,8 @@ def ask_echo(server: Server, question: Question) -> Answer:
         choice = reply.choices[0]
         required(required(choice.logprobs, "logprobs").get("tokens"), "echoed tokens")
         shown = EchoedTokens.model_validate(choice.logprobs)
-        number, is_echoed = len(shown.tokens), (choice.text or "").startswith(text)
+        number = len(shown.tokens)
+        is_echoed = (choice.text or "").startswith(text)
         required(is_echoed or number > 1 or None, "echoed text")
         lengths = {number, len(shown.token_logprobs), len(shown.text_offset or shown.tokens)}
         if not is_echoed or len(lengths) > 1:
@@ -438,7 +456,9 @@ def ask_prompt_logprobs(server: Server, question: Question) -> Answer:
     """
 
     def read(answer: str) -> Tokens:
-        return _chat_tokens(server, question.prompt, answer) if answer else _chat_context(server, question.prompt)
+        if answer:
+            return _chat_tokens(server, question.prompt, answer)
+        return _chat_context(server, question.prompt)
 
     return _score(server, read, question, always_compare=True)
 
@@ -480,7 +500,9 @@ def _score(
     if has_other_text or always_compare:
         context, _, more = read("")
         cut = num_common(context, tokens)
-        number, merged, used = len(tokens) - cut, cut < len(context), used + more
+        number = len(tokens) - cut
+        merged = cut < len(context)
+        used = used + more
         before = "".join(context[cut:])
         after = "".join(tokens[cut:])
         if always_compare and after.startswith(before) and after != before + answer and after.endswith(answer):
@@ -531,7 +553,8 @@ def ask_generation(server: Server, question: Question) -> Answer:
 
 def _check_end(context: Sequence[str], tokens: Sequence[str], answer: str) -> None:
     """Refuse tokens that are not the end of a prompt, whose tokens are ``context``, and the answer."""
-    before, after = "".join(context), "".join(tokens)
+    before = "".join(context)
+    after = "".join(tokens)
     if not spell(tokens, before + answer) or not (after.startswith(before) or UNKNOWN in before or "" in context):
         raise ValueError("the tokens are not those of prompt and answer")
 

@@ -97,7 +97,9 @@ class EndpointScorer(Scorer):
 
     def _encoder(self, options: ScoringOptions) -> PromptEncoder | None:
         date = options.prompt_date or today()
-        return None if self.tokenizer is None else PromptEncoder(self.tokenizer, options.chat_template, date=date)
+        if self.tokenizer is None:
+            return None
+        return PromptEncoder(self.tokenizer, options.chat_template, date=date)
 
     def scores(
         self,
@@ -128,7 +130,8 @@ class EndpointScorer(Scorer):
         if encoder is not None:
             encoder.warn_of_special_tokens(instances)
         read = [self.as_read(instance, options) for instance in instances]
-        key, failures = (options.by, options.api, options.chat_template), []
+        key = (options.by, options.api, options.chat_template)
+        failures = []
         for api, in_chat in self._apis.get(key) or self._possible_apis(options, encoder):
             if api == "top_logprobs":
                 require_different_beginnings(instances, names)
@@ -208,7 +211,9 @@ class EndpointScorer(Scorer):
         stored = {key: answer for key, answer in read_answers(self.store).items() if key in by_key}
         missing = [question for key, question in by_key.items() if key not in stored]
         again = [by_key[key] for key in sorted(stored)[:CHECKED]]  # keys are digests, so this is a random sample
-        answers, num_changed, num_allowed = dict(stored), 0, len(again) // 5  # a few may change by rounding
+        answers = dict(stored)
+        num_changed = 0
+        num_allowed = len(again) // 5  # a few may change by rounding
         asked: list[Answer] = []
         self.server.is_asked = True
         with (
@@ -283,8 +288,11 @@ def _meaning(question: Question, answer: Answer) -> Any:
 
 
 def _is_same(question: Question, one: Answer, other: Answer) -> bool:
-    meaning, again = _meaning(question, one), _meaning(question, other)
-    return np.allclose(meaning, again, rtol=0, atol=SAME_NATS) if isinstance(meaning, list) else meaning == again
+    meaning = _meaning(question, one)
+    again = _meaning(question, other)
+    if isinstance(meaning, list):
+        return np.allclose(meaning, again, rtol=0, atol=SAME_NATS)
+    return meaning == again
 
 
 def _scores_of(
@@ -316,9 +324,13 @@ def _questions(
     instance: RenderedInstance, encoder: PromptEncoder | None, api: str, in_chat: bool, names: Sequence[str]
 ) -> Iterator[Question]:
     # Without this, the text would have the BOS of the chat template and the BOS of the server's tokenizer.
-    bos = encoder.tokenizer.bos_token if encoder and encoder.uses_chat_template and encoder.starts_with_bos else ""
+    if encoder and encoder.uses_chat_template and encoder.starts_with_bos:
+        bos = encoder.tokenizer.bos_token
+    else:
+        bos = ""
     for template, (text, choices) in enumerate(zip(instance.prompts, instance.choices, strict=True)):
-        prompt, place = text.removeprefix(str(bos)), _place(instance, template, names)
+        prompt = text.removeprefix(str(bos))
+        place = _place(instance, template, names)
         if api not in EXACT:
             max_tokens = 16 + max(map(len, choices)) if api == "generation" else 1
             how = instance.open or OpenAnswers()

@@ -93,7 +93,8 @@ def create_app(engine: Engine, *, key: str = "", max_waiting: int = 1024, timeou
 
 async def receive(request: Request) -> bytes:
     """Return the body. One that is too long is received and dropped: otherwise its sender misses the answer."""
-    content, size = bytearray(), 0
+    content = bytearray()
+    size = 0
     async for chunk in request.stream():
         size += len(chunk)
         content += chunk[: MAX_BODY - len(content)]

@@ -31,7 +31,8 @@ async def answer_batches(waiting: Waiting, answer: Callable[[Sequence[Any]], Seq
 
     ``answer`` returns an answer or an exception for each question of a batch. One thread calls it.
     """
-    loop, thread = asyncio.get_running_loop(), ThreadPoolExecutor(1, "model")
+    loop = asyncio.get_running_loop()
+    thread = ThreadPoolExecutor(1, "model")
     while True:
         batch = [await waiting.get()]
         await asyncio.sleep(SECONDS_TO_GATHER)

@@ -49,7 +49,8 @@ def serve_command(run: ServeOptions, folder: Path) -> None:
     from flip_flop.serving.app import create_app
     from flip_flop.serving.engine import Engine
 
-    classifier, key = load_classifier(folder), os.environ.get("FLIP_FLOP_API_KEY", "")
+    classifier = load_classifier(folder)
+    key = os.environ.get("FLIP_FLOP_API_KEY", "")
     echo(f"loading {classifier.classifier.model.name}", err=True)
     engine = Engine(classifier)
     host = f"[{run.host}]" if ":" in run.host else run.host

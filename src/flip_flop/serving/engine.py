@@ -44,7 +44,8 @@ class Engine:
     """
 
     def __init__(self, classifier: LoadedClassifier):
-        task, labels = classifier.task, classifier.classifier.task.labels
+        task = classifier.task
+        labels = classifier.classifier.task.labels
         if task.answer is not None or classifier.scoring.by == "generation":
             raise InputError("E-SERVE", f"{task.name!r} has generated answers, without probabilities.")
         self.name, self.labels, self.classifier = task.name, [*map(str, labels)], classifier
@@ -71,7 +72,8 @@ class Engine:
         """Return the label of the classifier, and the mean of the probabilities under its templates."""
         split = self.classifier.render(RowsSource(map(self._row, batch), "state").load())
         scored = self._scored(split.instances, split.task.templates.names)
-        offsets, abstain_below = self.classifier.offsets, self.classifier.abstain_below
+        offsets = self.classifier.offsets
+        abstain_below = self.classifier.abstain_below
         predicted = prediction_rows(scored, split, self.scoring, offsets=offsets, abstain_below=abstain_below)
         answers: Answers = []
         for row, tokens in zip(predicted, _tokens(scored), strict=True):
@@ -83,8 +85,12 @@ class Engine:
 
     def _row(self, asked: Asked) -> Json:
         """Return the state as a row: an object, the text of the only field, or an object's JSON as text."""
-        options, row = asked.question.options, asked.state
-        is_same = {*options} == {*self.labels} if asked.question.type == "choice" else len(options) == len(self.labels)
+        options = asked.question.options
+        row = asked.state
+        if asked.question.type == "choice":
+            is_same = {*options} == {*self.labels}
+        else:
+            is_same = len(options) == len(self.labels)
         if options and not is_same:
             labels = ", ".join(self.labels)
             raise InputError("E-SERVE", f"The labels of {self.name!r} are {labels}.", "Leave the options out.")
@@ -160,10 +166,14 @@ def each(batch: Batch, work: Callable[[Batch], Answers]) -> Answers:
         return work(batch)
     except Exception as error:
         middle = len(batch) // 2
-        return each(batch[:middle], work) + each(batch[middle:], work) if middle else [error]
+        if middle:
+            return each(batch[:middle], work) + each(batch[middle:], work)
+        return [error]
 
 
 def _tokens(scored: Scored) -> list[int]:
     """Return the tokens of all prompts of each instance, zeros if unknown."""
     counts = scored.prompt_tokens
-    return [0] * len(scored.scores) if counts is None else counts.sum(axis=1).tolist()
+    if counts is None:
+        return [0] * len(scored.scores)
+    return counts.sum(axis=1).tolist()

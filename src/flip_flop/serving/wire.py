@@ -94,7 +94,8 @@ class Score(Instructed):
 
     def typed(self, answer: Answer) -> Json:
         """Return the expected level, and texts and probabilities by number."""
-        legend, probs = _numbered(self.criteria or answer.labels), _numbered(answer.probs)
+        legend = _numbered(self.criteria or answer.labels)
+        probs = _numbered(answer.probs)
         score = {"type": "score", "score": answer.level, "legend": legend}
         return score | {"probabilities": probs, "confidence": answer.confidence}
 
@@ -190,7 +191,9 @@ class Decisions(BaseModel):
 
 def as_text(content: JsonValue) -> str:
     """Return a text as it is, and other content as JSON."""
-    return content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
+    if isinstance(content, str):
+        return content
+    return json.dumps(content, ensure_ascii=False)
 
 
 def _numbered(values: Sequence[Any]) -> Json:

@@ -210,7 +210,9 @@ def read_task_file(path: Path, hub_mirror: Path | None = None) -> Task:
 
 
 def _name_of(entry: Any) -> str:
-    return f" ({entry['name']!r})" if isinstance(entry, dict) and isinstance(entry.get("name"), str) else ""
+    if isinstance(entry, dict) and isinstance(entry.get("name"), str):
+        return f" ({entry['name']!r})"
+    return ""
 
 
 @contextlib.contextmanager
@@ -341,7 +343,9 @@ def embedded_task(name: str = "demo") -> Task:
                 rows[row.pop("split")].append(row)
     data = {split: RowsSource(rows[split], f"demo reviews, {split}") for split in task.data}
     task = replace(task, **{"data": data, **EMBEDDED[name]})
-    return task.with_templates([*CLEAR_TEMPLATES, *task.held_out_templates]) if name == "demo_clear" else task
+    if name == "demo_clear":
+        return task.with_templates([*CLEAR_TEMPLATES, *task.held_out_templates])
+    return task
 
 
 def require_templates_for_training(task: Task) -> None:
@@ -354,7 +358,9 @@ def require_templates_for_training(task: Task) -> None:
 
 def as_task(task: Task | str | os.PathLike[str]) -> Task:
     """Return a task, or load it by its name or file."""
-    return task if isinstance(task, Task) else load_task(task)
+    if isinstance(task, Task):
+        return task
+    return load_task(task)
 
 
 def prior_from(task: Task, path: str | os.PathLike[str]) -> tuple[float, ...]:

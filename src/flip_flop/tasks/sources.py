@@ -60,7 +60,9 @@ def parts_of(
     def part_of(content: str) -> str:
         if content not in labelled:
             return "train"
-        return "test" if mostly_blank else PARTS[derive_seed(0, "part", content) % len(PARTS)]
+        if mostly_blank:
+            return "test"
+        return PARTS[derive_seed(0, "part", content) % len(PARTS)]
 
     return list(zip(map(part_of, contents), blank, strict=True))
 
@@ -311,7 +313,9 @@ class HubSource:
     @property
     def name(self) -> str:
         """The dataset in words."""
-        return f"{self.repo} ({self.config}, {self.split})" if self.config else f"{self.repo} ({self.split})"
+        if self.config:
+            return f"{self.repo} ({self.config}, {self.split})"
+        return f"{self.repo} ({self.split})"
 
     def of_any_owner(self) -> "HubSource":
         """Find the owner of a repository in a mirror. The hub knows old names without an owner."""
@@ -320,7 +324,9 @@ class HubSource:
             return self
         place = f"*/{self.repo}/{self.config or 'default'}/{self.split}.parquet"
         owners = sorted(path.parts[-4] for path in Path(mirror).glob(place))
-        return replace(self, repo=f"{owners[0]}/{self.repo}") if owners else self
+        if owners:
+            return replace(self, repo=f"{owners[0]}/{self.repo}")
+        return self
 
     def load(self) -> Rows:
         """Read the split from the mirror, if one is set, or from the hub.
@@ -329,7 +335,9 @@ class HubSource:
             InputError: ``E-DATA-FILE``: the split does not exist. ``E-DATA-HUB``: it cannot be downloaded.
         """
         mirror = self.mirror or os.environ.get(MIRROR_VARIABLE)
-        return self._load_from_mirror(Path(mirror)) if mirror else self._load_from_hub()
+        if mirror:
+            return self._load_from_mirror(Path(mirror))
+        return self._load_from_hub()
 
     def _load_from_mirror(self, mirror: Path) -> Rows:
         path = mirror / self.repo / (self.config or "default") / f"{self.split}.parquet"
@@ -506,6 +514,7 @@ def _warn_of_conflicts(copies: Iterable[Sequence[RenderedInstance]]) -> None:
         if len(labels) > 1:
             conflicts.append(", ".join(instance.id for instance in equal))
     if conflicts:
-        number, ids = count(len(conflicts), "text"), "; ".join(conflicts[:MAX_NAMED])
+        number = count(len(conflicts), "text")
+        ids = "; ".join(conflicts[:MAX_NAMED])
         rule = "The most frequent label of a text is used, and none in a tie."
         warn_once(f"W-LABEL-CONFLICT: {number} with different labels: {ids}. {rule}")

@@ -187,7 +187,9 @@ class Task:
 
     def label_values(self, num_labels: int) -> tuple[Label, ...]:
         """Return the declared labels, or their indices in a task without gold labels."""
-        return tuple(range(num_labels)) if self.labels is None else tuple(self.labels)
+        if self.labels is None:
+            return tuple(range(num_labels))
+        return tuple(self.labels)
 
     def rows(self, split: str) -> Rows:
         """The rows of a split; ``E-TASK-UNKNOWN``, or an error of the source's."""
@@ -196,7 +198,9 @@ class Task:
             raise InputError("E-TASK-UNKNOWN", f"task {self.name!r} has no split {split!r}.", hint)
         rows: Rows = self.data[split].load()
         limit = self.templates.value_limit
-        return rows if limit is None else replace(rows, provenance={**rows.provenance, "prompt_value_limit": limit})
+        if limit is None:
+            return rows
+        return replace(rows, provenance={**rows.provenance, "prompt_value_limit": limit})
 
     def render(
         self, split: str, *, limit: int | None = None, seed: int = 0, need_labels: bool | None = None
@@ -297,7 +301,10 @@ class Task:
                 text,
                 text.lower() if isinstance(value, bool | np.bool_) else text,
             ]
-            index = next((index_of[name] for name in texts if name in index_of), None) if text else None
+            if text:
+                index = next((index_of[name] for name in texts if name in index_of), None)
+            else:
+                index = None
             if index is None and text and self.extract:
                 read = reader.reference(text).answer
                 index = read if isinstance(read, int) else None
@@ -318,7 +325,8 @@ class Task:
         """
         if self.answer is None or self.label_field is None:
             return [()] * len(rows)
-        references, words = [], set[str]()
+        references = []
+        words = set[str]()
         for row in rows.rows:
             values = right_answers(row.fields.get(self.label_field))
             nested = {str(item) for item in values if isinstance(item, Mapping | list | tuple | set | np.ndarray)}
@@ -449,7 +457,9 @@ def right_answers(cell: Any) -> list[Any]:
             return [value, *aliases]
         case [*answers]:
             return answers
-    return list(cell) if isinstance(cell, np.ndarray) else [cell]
+    if isinstance(cell, np.ndarray):
+        return list(cell)
+    return [cell]
 
 
 def are_grades(labels: Sequence[str]) -> bool:

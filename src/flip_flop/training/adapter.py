@@ -80,7 +80,8 @@ def restored(model: nn.Module) -> Iterator[None]:
     dicts += [part for parts in dicts for name, part in parts.items() if isinstance(part, dict) and name != "_buffers"]
     before = [(part, dict(part)) for part in dicts]
     trainable = {parameter: parameter.requires_grad for parameter in model.parameters()}
-    of_python, of_numpy = random.getstate(), np.random.get_state()
+    of_python = random.getstate()
+    of_numpy = np.random.get_state()
     devices = [*range(torch.cuda.device_count())] if torch.cuda.is_initialized() else []
     try:
         with torch.random.fork_rng(devices=devices):

@@ -93,7 +93,9 @@ def _card_template() -> jinja2.Template:
 
 def base_name(model: ModelRecord) -> str:
     """Return the base's name on the hub, or the last part of its path on this machine."""
-    return Path(model.name).name if is_local_name(model.name) else model.name
+    if is_local_name(model.name):
+        return Path(model.name).name
+    return model.name
 
 
 def _example_row(task: TaskRecord) -> dict[str, str] | None:

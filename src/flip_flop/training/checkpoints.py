@@ -177,7 +177,8 @@ def checkpoint_to_resume(folder: Path, *, needs_best: bool) -> Path | None:
         InputError: ``E-RUN-BROKEN`` if it is damaged, or if the best checkpoint until then is, and ``needs_best``. The
             hint names the newest checkpoint that can be used.
     """
-    checkpoints, complete = list_checkpoints(folder), complete_checkpoints(folder)
+    checkpoints = list_checkpoints(folder)
+    complete = complete_checkpoints(folder)
     wait_for_all()  # until all have read the folder, before rank 0 deletes
     if rank() == 0:
         for unfinished in (path for path in checkpoints if path not in complete):
@@ -200,7 +201,9 @@ def best_of(checkpoint: Path) -> Path:
     """Return the best checkpoint at the step of this one, which is itself if there was none."""
     state = files.read_object(checkpoint / TRAINER_STATE_NAME, MAX_STATE) or {}
     step = state.get("best_global_step")
-    return checkpoint.parent / f"checkpoint-{step}" if step else checkpoint
+    if step:
+        return checkpoint.parent / f"checkpoint-{step}"
+    return checkpoint
 
 
 def _damage(checkpoint: Path, *, needs_best: bool) -> str | None:
@@ -218,7 +221,8 @@ def rotate(folder: Path, keep: int | None) -> None:
     """
     if keep is None or keep < 1:
         return
-    complete, kept = complete_checkpoints(folder), set[Path]()
+    complete = complete_checkpoints(folder)
+    kept = set[Path]()
     for checkpoint in complete:
         if checkpoint in kept or len(kept) < keep:
             kept |= {checkpoint, best_of(checkpoint)} & {*complete}

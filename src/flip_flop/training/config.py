@@ -135,7 +135,8 @@ class F2CConfig(TrainingSettings, TrainingArguments):
                 setattr(self, item.name, item.metadata[self.protocol])
 
     def _check_calibration(self) -> None:
-        method, calibrates = find_method(self.method), self.vote_calibration != "none"
+        method = find_method(self.method)
+        calibrates = self.vote_calibration != "none"
         self._require(
             "votes",
             self.votes == "frozen" or not method.needs_frozen_votes,
@@ -166,15 +167,20 @@ class F2CConfig(TrainingSettings, TrainingArguments):
             if self.protocol == "recommended":
                 # The library rounds a share of all steps up; their number is not known yet.
                 self.eval_steps = max(self.max_steps // 12, 1) if self.max_steps > 0 else 1 / 13
-        every = self.eval_steps if self.eval_steps is not None and self.eval_strategy == "steps" else 500
+        if self.eval_steps is not None and self.eval_strategy == "steps":
+            every = self.eval_steps
+        else:
+            every = 500
         if self.save_strategy == "auto":
             self.save_strategy = self.eval_strategy
             if self.eval_strategy == "no":
-                self.save_strategy, every = "steps", 5
+                self.save_strategy = "steps"
+                every = 5
         if self.save_steps < 0:
             self.save_steps = every
         if self.eval_strategy == "no":
-            self.eval_on_start, self.early_stopping_patience = False, 0
+            self.eval_on_start = False
+            self.early_stopping_patience = 0
         if self.select_by == "last" or self.eval_strategy == "no":
             self.load_best_model_at_end = False
         if self.load_best_model_at_end:
@@ -197,7 +203,8 @@ class F2CConfig(TrainingSettings, TrainingArguments):
             f"at most flip_weight_max, {self.flip_weight_max}",
         )
         if self.load_best_model_at_end and self.metric_for_best_model in SELECTED:
-            self.metric_for_best_model, self.greater_is_better = "selection", True
+            self.metric_for_best_model = "selection"
+            self.greater_is_better = True
         self._require(
             "lr_scheduler_type",
             self.lr_scheduler_type not in ("reduce_lr_on_plateau", "greedy"),
@@ -228,7 +235,8 @@ class F2CConfig(TrainingSettings, TrainingArguments):
             InputError: ``E-DISTRIBUTED`` for several devices in one process; ``E-CONFIG`` for a mixed precision, which
                 would have no effect.
         """
-        args, dtype = copy.copy(self), dtype.removeprefix("torch.")
+        args = copy.copy(self)
+        dtype = dtype.removeprefix("torch.")
         if args.n_gpu > 1:
             raise InputError(
                 "E-DISTRIBUTED",
@@ -254,7 +262,9 @@ class F2CConfig(TrainingSettings, TrainingArguments):
                 "Load the model with --dtype bfloat16 and leave the setting out. The adapter stays in float32.",
             )
         if not evaluates:
-            args.eval_strategy, args.eval_on_start, args.load_best_model_at_end = "no", False, False
+            args.eval_strategy = "no"
+            args.eval_on_start = False
+            args.load_best_model_at_end = False
         return args
 
     def _require(self, name: str, holds: bool, range_: str) -> None:
@@ -296,7 +306,10 @@ def make_config(
     for key in map(str, settings):
         name = setting_of(key)
         if name not in names:
-            candidates = [*map(as_flag, names), *ALIASES, *other_flags] if key.startswith("--") else names
+            if key.startswith("--"):
+                candidates = [*map(as_flag, names), *ALIASES, *other_flags]
+            else:
+                candidates = names
             raise InputError("E-CONFIG", f"Unknown setting {key!r} in {source}.", nearest(key, candidates))
         keys[name] = key
     try:

@@ -88,7 +88,8 @@ def load_training_data(
     """
     if eval_limit is not None:
         eval_limit = require_whole("eval_limit", eval_limit, 1)
-    seed, by_labels = config.seed, config.select_by in ("auto", "mean_f1", "macro_f1")
+    seed = config.seed
+    by_labels = config.select_by in ("auto", "mean_f1", "macro_f1")
     task = task.with_templates(task.training_templates.names)
     for split in ("train", "validation"):
         source = task.data.get(split)
@@ -105,7 +106,10 @@ def load_training_data(
         raise unsupported("Contextual calibration")
     content_free = rendered.content_free() if config.vote_calibration == "contextual" else ()
     few = None if few_labels is None else labelled_file(task, few_labels)
-    instances = rendered.instances if few is None else _with_few_labels(rendered.instances, few, limit)
+    if few is None:
+        instances = rendered.instances
+    else:
+        instances = _with_few_labels(rendered.instances, few, limit)
     if "validation" in task.data:
         validation = list(log_label_counts(task.render("validation", limit=limit, seed=seed)).instances)
         train, dropped = deduplicate(instances, against=validation)
@@ -276,7 +280,8 @@ def require_data(instances: Sequence[EncodedInstance], args: F2CConfig) -> None:
     Raises:
         InputError: ``E-NO-CONSENSUS``, ``E-CONFIG`` or ``E-NO-GOLD``.
     """
-    method, num_templates = find_method(args.method), len(instances[0].answers) if instances else 2
+    method = find_method(args.method)
+    num_templates = len(instances[0].answers) if instances else 2
     if num_templates < 2:
         raise InputError("E-NO-CONSENSUS", "Training needs at least two templates.")
     if instances and args.clean_template >= num_templates:
@@ -288,7 +293,10 @@ def require_data(instances: Sequence[EncodedInstance], args: F2CConfig) -> None:
     # A right answer that no template has written is an empty choice, without tokens.
     golds = [instance.answers[0][instance.label].tokens for instance in instances if instance.label is not None]
     if args.uses_labels and not any(golds):
-        fault = "no generated answer is right" if golds else f"none of the {len(instances)} training instances has one"
+        if golds:
+            fault = "no generated answer is right"
+        else:
+            fault = f"none of the {len(instances)} training instances has one"
         raise InputError(
             "E-NO-GOLD", f"{method.name if method.uses_labels else 'supervised_weight'} uses gold labels, but {fault}."
         )

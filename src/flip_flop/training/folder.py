@@ -7,7 +7,8 @@ from flip_flop.errors import InputError
 from flip_flop.files import lock
 from flip_flop.record import MANIFEST, RUN_FILE, find_corruption
 
-PLAN, LOCK = "plan.json", ".lock"
+PLAN = "plan.json"
+LOCK = ".lock"
 
 
 def check_out(out: Path, *, resume: bool) -> None:
@@ -44,7 +45,9 @@ def holds_run(out: Path, *, resume: bool) -> bool:
 
 def find_damage(out: Path) -> str | None:
     """Name the missing or changed file of a finished run; ``None`` if the run is complete or has not finished."""
-    return find_corruption(out) if (out / RUN_FILE).exists() else None
+    if (out / RUN_FILE).exists():
+        return find_corruption(out)
+    return None
 
 
 def leftovers(out: Path) -> set[Path]:

@@ -60,9 +60,13 @@ def vote_agreement(
     Reference: Cohen, "A coefficient of agreement for nominal scales", 1960.
     """
     counts, vote_counts = (np.bincount(labels_of.ravel(), minlength=num_labels) for labels_of in (predictions, votes))
-    agreed, by_chance = (predictions == votes[:, None]).sum() * len(votes), counts @ vote_counts  # integers
+    # Both are integers.
+    agreed = (predictions == votes[:, None]).sum() * len(votes)
+    by_chance = counts @ vote_counts
     pairs = predictions.size * len(votes)
-    return float((agreed - by_chance) / (pairs - by_chance)) if by_chance < pairs else 0.0
+    if by_chance < pairs:
+        return float((agreed - by_chance) / (pairs - by_chance))
+    return 0.0
 
 
 @dataclass
@@ -80,7 +84,9 @@ class CheckpointCriterion:
     @classmethod
     def of(cls, config: F2CConfig, gold: Sequence[int | None] | None) -> "CheckpointCriterion":
         """Resolve ``select_by`` for validation rows with these labels: ``auto`` uses labels if most rows have one."""
-        by = "auto" if config.select_by == "last" or config.eval_strategy == "no" else config.select_by
+        by = config.select_by
+        if by == "last" or config.eval_strategy == "no":
+            by = "auto"
         if gold is None:
             return cls("last", config.max_share_drift)
         labelled = sum(label is not None for label in gold)
@@ -97,7 +103,9 @@ class CheckpointCriterion:
     @property
     def measure(self) -> Literal["macro_f1", "vote_agreement"]:
         """The measure of quality that constant predictions cannot win."""
-        return "macro_f1" if self.by.endswith("f1") else "vote_agreement"
+        if self.by.endswith("f1"):
+            return "macro_f1"
+        return "vote_agreement"
 
     def constant_value(self, gold: Int[np.ndarray, " instances"], num_labels: int) -> float:
         """The value of the best constant predictions by :attr:`measure`, not to be reached by rounding."""
@@ -122,18 +130,23 @@ class CheckpointCriterion:
             ``vote_agreement``, ``vote_drift`` (label drift of the majority votes) and ``collapsed`` (0 or 1);
             ``selection`` and ``base_selection``, the values of the criterion.
         """
-        num_labels, votes = scores.shape[-1], majority_vote(base.scores)
+        num_labels = scores.shape[-1]
+        votes = majority_vote(base.scores)
 
         def values(scores: Float[np.ndarray, "instances templates labels"]) -> dict[str, float]:
             data = Scores(scores, gold, design=Design(f1))
             with_labels = {name: METRICS[name].value(data) or 0.0 for name in ("mean_f1", "macro_f1")}
             return with_labels | {"vote_agreement": vote_agreement(data.predictions, votes, num_labels)}
 
-        after, before = values(scores), values(base.uncalibrated.scores)
-        value, labels = after[self.measure], gold if self.measure == "macro_f1" else None
+        after = values(scores)
+        before = values(base.uncalibrated.scores)
+        value = after[self.measure]
+        labels = gold if self.measure == "macro_f1" else None
         drift = base.drift(label_shares(majority_vote(scores)[:, None], num_labels))
-        drifted, one_label = drift > self.max_share_drift, is_collapsed(scores.argmax(axis=-1), num_labels, labels)
-        worse, constant = value < before[self.measure], value <= self.constant_value(gold, num_labels)
+        drifted = drift > self.max_share_drift
+        one_label = is_collapsed(scores.argmax(axis=-1), num_labels, labels)
+        worse = value < before[self.measure]
+        constant = value <= self.constant_value(gold, num_labels)
         collapsed = ((drifted or one_label) and worse) or (drifted and constant)
         return {
             "vote_agreement": after["vote_agreement"],
@@ -154,7 +167,8 @@ def drift_beyond_chance(vote_counts: Int[np.ndarray, " labels"], first: VoteTabl
     (:meth:`~flip_flop.training.votes.VoteTable.drift`); the second is about its expectation if both are samples of one
     distribution.
     """
-    num_votes, num_first = vote_counts.sum(), len(first.ids)
+    num_votes = vote_counts.sum()
+    num_first = len(first.ids)
     spread = np.sqrt(2 / np.pi * first.shares * (1 - first.shares) * (1 / num_votes + 1 / num_first))
     return max(0.0, first.drift(vote_counts / num_votes) - float(spread.sum()) / 2)
 
@@ -215,7 +229,8 @@ class StopOnCollapse(TrainerCallback):
         """Ask for an evaluation, or stop if there are none."""
         has_drifted = state.log_history[-1].get("vote_drift", 0.0) > self.config.max_share_drift
         if self.config.stop_on_collapse and has_drifted and self.config.eval_strategy != "no":
-            control.should_evaluate, control.should_save = True, args.save_strategy != "no"
+            control.should_evaluate = True
+            control.should_save = args.save_strategy != "no"
         elif has_drifted:
             self.on_evaluate(args, state, control)
 
@@ -224,7 +239,8 @@ class StopOnCollapse(TrainerCallback):
         if self.config.stop_on_collapse and self.step(state) == state.global_step:
             log.warning("W-COLLAPSE: stopped at step %d: the predictions collapsed. %s", state.global_step, self.hint)
             # The checkpoint lets --keep-worse save the adapter without training again.
-            control.should_training_stop, control.should_save = True, True
+            control.should_training_stop = True
+            control.should_save = True
 
 
 @dataclass(eq=False)
@@ -266,7 +282,8 @@ def reason_to_withhold(
     num_labels: int,
 ) -> str | None:
     """Return the reason against saving the selected checkpoint; ``None`` if it may be saved."""
-    step, evaluation = state.best_global_step or state.global_step, selected_evaluation(state)
+    step = state.best_global_step or state.global_step
+    evaluation = selected_evaluation(state)
     if guard.has_collapsed(state, last=step):
         return f"W-COLLAPSE: the predictions of the selected checkpoint, of step {step}, have collapsed. {guard.hint}"
     if not evaluation or gold is None:
@@ -275,14 +292,18 @@ def reason_to_withhold(
     rivals = {"the base model's": evaluation["eval_base_selection"]}
     if criterion.by == criterion.measure:
         rivals["that of constant predictions"] = criterion.constant_value(gold, num_labels)
-    rival, stopped = max(rivals, key=rivals.__getitem__), guard.is_due(state)
+    rival = max(rivals, key=rivals.__getitem__)
+    stopped = guard.is_due(state)
     if selected > rivals[rival] or (selected == rivals[rival] and not stopped):
         return None
-    ours, theirs = 100 * selected, 100 * rivals[rival]
+    ours = 100 * selected
+    theirs = 100 * rivals[rival]
     digits = next((number for number in range(1, 5) if round(ours, number) != round(theirs, number)), 1)
     values = f"{ours:.{digits}f}, {rival} {theirs:.{digits}f}"
     comparison = f"the selected checkpoint's {criterion.by} on validation is {values}."
-    return f"W-COLLAPSE: {comparison} {guard.hint}" if stopped else f"W-WORSE: {comparison}"
+    if stopped:
+        return f"W-COLLAPSE: {comparison} {guard.hint}"
+    return f"W-WORSE: {comparison}"
 
 
 def reason_against_answers(change: Mapping[str, Any]) -> str | None:
@@ -298,7 +319,8 @@ def reason_against_answers(change: Mapping[str, Any]) -> str | None:
     agreement = numbers["observed_agreement"]
     if agreement["after"] < agreement["before"]:
         return "W-WORSE: after training, the answers to validation rows agree less."
-    length, right = numbers["answer_length"], numbers.get("accuracy")
+    length = numbers["answer_length"]
+    right = numbers.get("accuracy")
     if length["after"] > MAX_LENGTH_RATIO * length["before"] > 0:
         return (
             "W-WORSE: after training, the answers to validation rows grow from "

@@ -79,7 +79,9 @@ class TrainingInstance:
             scores = self._scores[:, label]
         else:
             scores = self.states.of(0, label).scores()[0, :, 0]
-        return -scores * self.token_counts[:, label] if reduction == "sum" else -scores
+        if reduction == "sum":
+            return -scores * self.token_counts[:, label]
+        return -scores
 
     def answer_log_probs(self, label: int | None) -> list[Float[Tensor, "_positions vocab"]]:
         """Vocabulary distributions at each token of a label's answer, per template."""
@@ -221,7 +223,8 @@ class StepStatistics:
         masses = (scores * token_counts.clamp(min=1)).exp().sum(dim=-1)
         votes = majority_vote(scores.float().numpy()).tolist()
         for instance, label, mass, vote, terms in zip(instances, labels, masses, votes, losses, strict=True):
-            consensus, split = instance.consensus, instance.split
+            consensus = instance.consensus
+            split = instance.split
             values: dict[str, Any] = {f"case_{case}": float(split.case == case) for case in (1, 2, 3)}
             values |= {name: value.detach() for name, value in terms.items()}
             if uses_labels:
@@ -258,7 +261,8 @@ class StepStatistics:
         """Return the means by log key."""
         if not self.instances:
             return {}
-        logs, terms = {}, set[str]().union(*(instance.terms for instance in self.read().instances))
+        logs = {}
+        terms = set[str]().union(*(instance.terms for instance in self.read().instances))
         for name in dict.fromkeys(name for instance in self.instances for name in instance.values):
             numbers = [instance.values[name] for instance in self.instances if name in instance.values]
             logs[name] = sum(numbers) / (len(self.instances) if name in terms else len(numbers))
@@ -272,8 +276,10 @@ class StepStatistics:
 
 def mean_loss(log_history: Sequence[Mapping[str, Any]]) -> float:
     """Return the mean loss of all logged steps, including those before a resume."""
-    total, last = 0.0, 0
+    total = 0.0
+    last = 0
     for entry in log_history:
         if "loss" in entry:
-            total, last = total + entry["loss"] * (entry["step"] - last), entry["step"]
+            total = total + entry["loss"] * (entry["step"] - last)
+            last = entry["step"]
     return total / max(last, 1)

@@ -136,7 +136,9 @@ class F2CTrainer(Trainer):
         args.check_metric(has_metrics=compute_metrics is not None)
         if task is not None:
             data, eval_dataset = self._read_task(task, args, train_dataset, eval_dataset)
-            train_dataset, content_free, self.task_record = data.train, data.content_free, data.record
+            train_dataset = data.train
+            content_free = data.content_free
+            self.task_record = data.record
         self.loaded = load_trained(model, processing_class, args, quantization_config)
         if is_default:
             args = F2CConfig(output_dir=f"{self.loaded.record.name.rstrip('/').split('/')[-1]}-F2C")
@@ -208,7 +210,10 @@ class F2CTrainer(Trainer):
         self.encoder = PromptEncoder.of(
             self.loaded.model, self.loaded.tokenizer, args.chat_template, args.prompt_date or ""
         )
-        by_name = eval_dataset if isinstance(eval_dataset, Mapping) else {"validation": eval_dataset}
+        if isinstance(eval_dataset, Mapping):
+            by_name = eval_dataset
+        else:
+            by_name = {"validation": eval_dataset}
         rows_of = {"train": train_dataset, **by_name}
         splits = [(split, self._with_answers(args, split, rows)) for split, rows in rows_of.items()]
         encoded = encode_rows(
@@ -333,7 +338,10 @@ class F2CTrainer(Trainer):
         (self.content_free,) = encode_rows(self.encoder, "refuse", ("content_free", content_free))
         self.is_frozen = args.votes == "frozen"
         if self.is_frozen:
-            count = args.max_steps * instances_per_step(args) if args.max_steps > 0 else len(self.train_instances)
+            if args.max_steps > 0:
+                count = args.max_steps * instances_per_step(args)
+            else:
+                count = len(self.train_instances)
             self.voters = [self.train_instances[index] for index in self._sampler.first(count)]
             check_frozen_votes(self.voters, args, has_content_free=len(self.content_free) > 0)
         self.criterion = CheckpointCriterion.of(
@@ -380,7 +388,9 @@ class F2CTrainer(Trainer):
         self._has_gradient |= total.requires_grad and inputs.get("weight", 1.0) > 0
         if not total.requires_grad and distributed.sharding_of(model) is not None:
             total = total + 0.0 * states.logits[:1].sum()
-        return total if total.requires_grad else total.requires_grad_()
+        if total.requires_grad:
+            return total
+        return total.requires_grad_()
 
     def _instances(
         self, encoded: Sequence[EncodedInstance], states: AnswerStates, votes: Tensor, *, epoch: int
@@ -402,7 +412,8 @@ class F2CTrainer(Trainer):
         return instances
 
     def _loss_terms(self, instance: TrainingInstance, gold: int | None = None) -> dict[str, Tensor]:
-        terms, few = loss_terms(self.method, instance, self.args), few_label_terms(instance, gold, self.args)
+        terms = loss_terms(self.method, instance, self.args)
+        few = few_label_terms(instance, gold, self.args)
         if same := [name for name in terms if name in few]:
             raise InputError(
                 "E-CONFIG", f"method {self.method.name} has a term {same[0]!r}, as supervised_weight has.", "Rename it."
@@ -417,7 +428,8 @@ class F2CTrainer(Trainer):
         if self.args.vote_pass == "separate" and not self.is_frozen:
             with evaluation_mode(model):
                 states = answer_states(model, encoded, backend=self.backend, batch_tokens=self.args.batch_tokens)
-        ids, step = [instance.id for instance in encoded], self.state.global_step + 1
+        ids = [instance.id for instance in encoded]
+        step = self.state.global_step + 1
         return require_finite(states.scores().cpu(), states.token_counts, ids, f"Step {step}: the scores")
 
     @one_at_a_time()
@@ -443,12 +455,15 @@ class F2CTrainer(Trainer):
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
         """Forward and backward by rows. Dropout is a function of (seed, step, instances of the row)."""
         instances: list[EncodedInstance] = inputs["instances"]
-        keys, step = (self.args.seed, "dropout", self.state.global_step), super().training_step
+        keys = (self.args.seed, "dropout", self.state.global_step)
+        step = super().training_step
 
         def compute(row: list[EncodedInstance], weight: float = 1.0) -> tuple[Tensor, StepStatistics]:
             self.statistics = StepStatistics()
             # The backward is inside too, because gradient checkpointing runs layers again.
-            attention = packed_attention(self.adapted) if self.backend == "packed" else contextlib.nullcontext()
+            attention: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+            if self.backend == "packed":
+                attention = packed_attention(self.adapted)
             drawn = drawn_for(self.args.device, *keys, *(instance.id for instance in row))
             with attention, drawn, distributed.shared_pass(self.adapted):
                 return step(self.adapted, {"instances": row, "weight": weight}, num_items_in_batch), self.statistics
@@ -457,7 +472,8 @@ class F2CTrainer(Trainer):
             distributed.announce_pass(self.adapted)
             return compute([instances[number] for number in numbers])
 
-        before, parameters = self.statistics, [*self.adapted.parameters()]
+        before = self.statistics
+        parameters = [*self.adapted.parameters()]
         sizes = pass_sizes(self.adapted, instances, self.args.batch_tokens)
         try:
             with distributed.in_step(self.adapted, lambda: compute([self._spare_row], weight=0.0)):
@@ -472,7 +488,8 @@ class F2CTrainer(Trainer):
                 self.adapted.zero_grad(set_to_none=True)  # as in one process, where the optimizer skips such a step
             groups = self.optimizer.param_groups if self.optimizer else ()
             learns = self._has_gradient and any(group["lr"] > 0 for group in groups)
-            self._has_learned, self._has_gradient = self._has_learned or learns, False
+            self._has_learned = self._has_learned or learns
+            self._has_gradient = False
             distributed.sum_gradients(parameters)
         # transformers logs the mean over the processes, but the step's loss is the sum.
         loss = sum((loss for loss, _ in results), torch.zeros((), device=self.args.device)) * distributed.world_size()
@@ -554,7 +571,8 @@ class F2CTrainer(Trainer):
     def _evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Evaluate each step once. The start of a resumed run, and the end of an epoch, can ask again."""
         known = {entry["step"]: entry for entry in self.state.log_history if "eval_collapsed" in entry}
-        step, is_start = self.state.global_step, kwargs.get("skip_scheduler")
+        step = self.state.global_step
+        is_start = kwargs.get("skip_scheduler")
         if step in known or (step and is_start):
             return known.get(step, {})
         return super()._evaluate(*args, **kwargs)  # overrides a private method: the library has no public hook
@@ -583,7 +601,8 @@ class F2CTrainer(Trainer):
         table = self.model_scores.score_validation()
         metrics = self._metrics(dataset, table)
         named = {name: metrics if rows is dataset else self._metrics(rows) for name, rows in self.eval_by_name.items()}
-        base, f1 = self.model_scores.validation_votes.batch_calibrated, self.task_record.f1
+        base = self.model_scores.validation_votes.batch_calibrated
+        f1 = self.task_record.f1
         return metrics | loss | self.criterion.judge(table.values, base, dataset.gold, f1) | _joined(named)
 
     def _validation_loss(self) -> float:
@@ -631,9 +650,11 @@ class F2CTrainer(Trainer):
         By name: ``before`` and ``after``, fractions, and ``interval``, the paired 95% interval of their difference. All
         processes take part in the scoring. Open answers are generated for a few rows.
         """
-        dataset, more = self.eval_instances, dict[str, Any]()
+        dataset = self.eval_instances
+        more = dict[str, Any]()
         if self.base_answers is not None:
-            before, after = self.base_answers.scores, self.validation_answers(self.args, "trained").scores
+            before = self.base_answers.scores
+            after = self.validation_answers(self.args, "trained").scores
             more["collapsed"] = bool((after.answers < 0).all()) or is_collapsed(after.answers, after.num_answers)
             keys = after.answer_keys[:, :, None]
             is_known = (keys == before.answer_keys[:, None, :]) & (keys >= 0)
@@ -678,7 +699,8 @@ class F2CTrainer(Trainer):
 
     def _training_record(self, change: dict[str, Any] | None, survey: Any = None) -> dict[str, Any]:
         """Return the ``training`` of ``run.json``: settings, steps, selection, first votes, and ``validation``."""
-        world_size, votes_digest = distributed.world_size(), None
+        world_size = distributed.world_size()
+        votes_digest = None
         if self.is_frozen:
             votes_digest = self.model_scores.first_votes.digest
         trained = (value for value in self.adapted.parameters() if value.requires_grad)
@@ -702,7 +724,8 @@ class F2CTrainer(Trainer):
 
     def _selection_record(self) -> dict[str, Any]:
         """Return which checkpoint was selected, and its value and the base's by the criterion."""
-        best, selected_by = self.state.best_model_checkpoint, self.args.metric_for_best_model
+        best = self.state.best_model_checkpoint
+        selected_by = self.args.metric_for_best_model
         evaluation: Mapping[str, Any] = {}
         if selected_by in SELECTED:
             evaluation = selected_evaluation(self.state)

@@ -66,7 +66,9 @@ class VoteTable:
     @cached_property
     def uncalibrated(self) -> "VoteTable":
         """The scores without calibration."""
-        return self if self.offsets is None else VoteTable(self.ids, self.scores - self.offsets)
+        if self.offsets is None:
+            return self
+        return VoteTable(self.ids, self.scores - self.offsets)
 
     @property
     def is_open(self) -> bool:
@@ -77,11 +79,15 @@ class VoteTable:
     def batch_calibrated(self) -> "VoteTable":
         """These scores if they are calibrated or of open answers, otherwise with batch calibration."""
         is_final = self.offsets is not None or self.is_open
-        return self if is_final else self.with_offsets(batch_offsets(self.scores))
+        if is_final:
+            return self
+        return self.with_offsets(batch_offsets(self.scores))
 
     def with_offsets(self, offsets: Float[np.ndarray, "templates labels"] | None) -> "VoteTable":
         """Calibrate raw scores with these offsets, if any."""
-        return self if offsets is None else VoteTable(self.ids, calibrated(self.scores, offsets), offsets)
+        if offsets is None:
+            return self
+        return VoteTable(self.ids, calibrated(self.scores, offsets), offsets)
 
     def drift(self, shares: Float[np.ndarray, " labels"]) -> float:
         """Compute the total variation distance of label frequencies from those of these votes.
@@ -89,7 +95,8 @@ class VoteTable:
         For calibrated votes it is the distance from the nearest point on the segment between the raw and the
         calibrated frequencies, because training moves the model along it.
         """
-        start, end = self.uncalibrated.shares, self.shares
+        start = self.uncalibrated.shares
+        end = self.shares
         return min(share_drift(shares, start + part * (end - start)) for part in np.linspace(0.0, 1.0, 101))
 
     @property
@@ -138,8 +145,12 @@ class ModelScores:
         *,
         starts_as_base: bool,
     ):
-        self.adapted, self.args, self.backend = adapted, args, backend
-        self.voters, self.validation, self.content_free = voters, validation, content_free
+        self.adapted = adapted
+        self.args = args
+        self.backend = backend
+        self.voters = voters
+        self.validation = validation
+        self.content_free = content_free
         self._of_validation: dict[str, Scores] = {}  # by the digest of the adapter's weights
         self._base = weights_digest(adapted) if starts_as_base else "base"
 
@@ -173,7 +184,8 @@ class ModelScores:
     @cached_property
     def first_votes(self) -> VoteTable:
         """The base model's votes on the training instances, calibrated."""
-        base, method = self.score_base(self.voters, "base votes"), self.args.vote_calibration
+        base = self.score_base(self.voters, "base votes")
+        method = self.args.vote_calibration
         votes = VoteTable(base.ids, base.values)
         if method == "none":
             return votes
@@ -193,7 +205,9 @@ class ModelScores:
         base = self._of_validation[self._base]
         votes = VoteTable(base.ids, base.values)
         is_raw = self.args.vote_calibration == "none" or not self.voters
-        return votes if is_raw else votes.with_offsets(self.first_votes.offsets)
+        if is_raw:
+            return votes
+        return votes.with_offsets(self.first_votes.offsets)
 
 
 def votes_of(
@@ -305,7 +319,10 @@ def initial_vote_stats(
             "the bias.",
             100 * max(shares),
         )
-    calibration = None if votes.offsets is None else vote_changes(votes.uncalibrated.scores, votes.scores)
+    if votes.offsets is None:
+        calibration = None
+    else:
+        calibration = vote_changes(votes.uncalibrated.scores, votes.scores)
     if calibration is not None:
         log.info(
             "%s calibration changes %.0f %% of these votes; label drift %.2f",

@@ -100,14 +100,18 @@ class CatalogEntry(StrictModel, strict=False):
 
     def published(self, splits: str) -> Mapping[str, int]:
         """Return the published numbers of a protocol by column."""
-        return {**self.paper, **self.release} if splits == "release" else self.paper
+        if splits == "release":
+            return {**self.paper, **self.release}
+        return self.paper
 
     @property
     def source_name(self) -> str:
         """The source of the rows, for tables."""
         if self.repo is None:
             return f"{len(self.files)} CSV files, from their owners"
-        return f"{self.repo} ({self.config})" if self.config else self.repo
+        if self.config:
+            return f"{self.repo} ({self.config})"
+        return self.repo
 
     def source(self, official: OfficialSplit, request: TaskRequest) -> Source:
         """Return the source of an official split."""
@@ -154,7 +158,8 @@ def catalog_data(request: TaskRequest) -> CatalogData:
     name = request.name
     if request.fields:
         raise InputError("E-TASK-KEY", f"{name!r} is a dataset with rows, not a set of templates.")
-    entry, folder = catalog_entry(name), templates_folder()
+    entry = catalog_entry(name)
+    folder = templates_folder()
     candidates = read_promptsource(folder, entry.templates)
     official = []
     for split in (entry.train_from, entry.test_from):
@@ -199,7 +204,8 @@ def check_rows(
 
     The kept templates have the ``value_limit``.
     """
-    label_field, num_labels = entry.label_field, len(entry.labels)
+    label_field = entry.label_field
+    num_labels = len(entry.labels)
     key = _key(candidates, train, test, label_field, num_labels, value_limit)
     path = cache_folder().parent / "screenings" / f"{entry.name}-{key}.json"
     with contextlib.suppress(KeyError, TypeError, AttributeError, ValueError):  # a missing or damaged file
@@ -292,8 +298,11 @@ def compare(data: CatalogData) -> Comparison:
     Three causes explain a difference: the rows are a part of the official split, rows are excluded, or the data file
     has a ``table_note``.
     """
-    entry, duplicates = data.entry, data.duplicates
-    splits, published, is_paper = COLUMNS[:3], data.entry.published(data.splits), data.splits == "paper"
+    entry = data.entry
+    duplicates = data.duplicates
+    splits = COLUMNS[:3]
+    published = data.entry.published(data.splits)
+    is_paper = data.splits == "paper"
     counted = {split: len(data.task.rows(split)) for split in splits}
     counted |= {"templates": len(data.task.templates), "labels": len(entry.labels)}
     differing = [column for column in COLUMNS if counted[column] != published[column]]

@@ -52,7 +52,8 @@ def templates_folder() -> Path:
     Raises:
         InputError: ``E-TPL-FETCH``: it has no templates.
     """
-    named, folder = os.environ.get(FOLDER_VARIABLE), cache_folder()
+    named = os.environ.get(FOLDER_VARIABLE)
+    folder = cache_folder()
     if named:
         for inside in (f"promptsource-{VERSION}/promptsource/templates", "promptsource/templates", "templates", ""):
             if promptsource_names(Path(named) / inside):
@@ -73,12 +74,14 @@ def fetch() -> Path:
     Raises:
         InputError: ``E-TPL-FETCH``: it is not available or not PromptSource 0.2.3.
     """
-    cache, digests = cache_folder(), {}
+    cache = cache_folder()
+    digests = {}
     with tempfile.TemporaryDirectory(prefix="flip-flop-") as folder:
         archive = _download(Path(folder))
         with new_folder(cache) as fresh, tarfile.open(archive, "r:gz") as tar:
             for member in tar:
-                name, content = _MEMBER.fullmatch(member.name), tar.extractfile(member) if member.isreg() else None
+                name = _MEMBER.fullmatch(member.name)
+                content = tar.extractfile(member) if member.isreg() else None
                 if name is not None and content is not None:
                     path = fresh / name[1] / FILE_NAME
                     path.parent.mkdir(parents=True, exist_ok=True)
@@ -163,7 +166,8 @@ def read_promptsource(folder: Path, name: str) -> list[SourceTemplate]:
         InputError: ``E-TASK-FILE``, ``E-TASK-UNKNOWN``, ``E-TPL-DUP``, or ``E-TPL-FETCH`` for a changed file in
             the cache.
     """
-    path, manifest = folder / name / FILE_NAME, folder / MANIFEST_NAME
+    path = folder / name / FILE_NAME
+    manifest = folder / MANIFEST_NAME
     look_up(
         name,
         dict.fromkeys(promptsource_names(folder)),
@@ -266,13 +270,17 @@ def load_set(request: TaskRequest) -> Task:
         InputError: ``E-TPL-FETCH``, ``E-TASK-UNKNOWN``, ``E-TPL-EMPTY``, ``E-TASK-KEY`` (a field without labels), or an
             error of the data.
     """
-    folder, name, fields = templates_folder(), request.name, dict(request.fields)
+    folder = templates_folder()
+    name = request.name
+    fields = dict(request.fields)
     candidates = read_promptsource(folder, name)
     sources = fields.pop("data", None)
-    label_field, labels = fields.get("label_field"), fields.get("labels")
-    splits = (
-        {split: source.load() for split, source in sources.items()} if sources else _hub_rows(name, request.hub_mirror)
-    )
+    label_field = fields.get("label_field")
+    labels = fields.get("labels")
+    if sources:
+        splits = {split: source.load() for split, source in sources.items()}
+    else:
+        splits = _hub_rows(name, request.hub_mirror)
     if label_field is None:
         log.warning("W-NO-GOLD: %s has no gold labels. Write label_field: and labels: in a task file.", name)
     else:

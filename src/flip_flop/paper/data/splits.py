@@ -36,7 +36,9 @@ class SplitPolicy:
         of itself for training.
         """
         wanted = min(num_test if self.validation is None else self.validation, MAX_VALIDATION)
-        return wanted if wanted <= 2 * (num_train - wanted) else max(num_train // 10, 1)
+        if wanted <= 2 * (num_train - wanted):
+            return wanted
+        return max(num_train // 10, 1)
 
 
 def name_rows(rows: Rows, split: str, id_field: str | None, named_by: Sequence[str] = ()) -> Rows:
@@ -99,11 +101,14 @@ def find_duplicates(
     """
     rendered: list[tuple[str, ...]] = []
     first: dict[tuple[int, str], int] = {}
-    within_train, unanswerable, repeated = set[int](), set[int](), set[int]()
+    within_train = set[int]()
+    unanswerable = set[int]()
+    repeated = set[int]()
     for rows in (train, test):
         prompts_kept: set[str] = set()
         for index, row in enumerate(rows.rows, start=len(rendered)):
-            place, limit = rows.location(row), templates.value_limit
+            place = rows.location(row)
+            limit = templates.value_limit
             texts = [
                 template.render(row.fields, label_field, instance_id="double", row=place, value_limit=limit)
                 for template in templates
@@ -153,7 +158,8 @@ def divide(
     Raises:
         InputError: ``E-DATA-ROWS``.
     """
-    ids, released = train.ids, splits == "release"
+    ids = train.ids
+    released = splits == "release"
     left_out = duplicates.repeated if released else duplicates.in_test
     unused = {*left_out, *duplicates.unanswerable}
     pool = {index: labels[index] for index in range(len(train)) if index not in unused}
