@@ -122,6 +122,11 @@ class ModelRecord(Section):
     endpoint: str | None = None
     quantization: Mapping[str, Any] | None = None
 
+    def differs_from(self, other: "ModelRecord") -> bool:
+        """Return whether the weights differ, if both digests are known, and both of the hub or both of files."""
+        is_comparable = bool(self.revision) == bool(other.revision) and None not in (self.digest, other.digest)
+        return is_comparable and self.digest != other.digest
+
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class AdapterRecord(Section):

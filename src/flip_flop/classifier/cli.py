@@ -1,11 +1,12 @@
 """``flip-flop predict`` and ``flip-flop export``."""
 
 import shlex
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from flip_flop.cli.options import (
     CalibrationOptions,
@@ -22,11 +23,11 @@ from flip_flop.errors import InputError
 from flip_flop.scoring import ScoringOptions, listed_beside
 
 if TYPE_CHECKING:
-    from flip_flop.classifier.tally import Tally
+    from flip_flop.scoring.scorer import Scorer
 
-# The options that --with does not decide.
-FREE = {"model", "templates", "device", "device_map", "shard", "backend", "batch_tokens", "concurrency", "too_long"}
-FREE |= {"hub_mirror", "story_cloze_dir"}  # variables of the environment
+# The options beside --with, which does not decide them.
+FREE = {"source", "out", "decided", "abstain_below", "quiet"}
+FREE |= {"model", "templates", "device", "device_map", "shard", "backend", "batch_tokens", "concurrency", "too_long"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,29 +88,31 @@ def predict_command(
 
     check_target(run.out)
     if run.decided is not None:
-        for group in (model, task, calibration, scoring, data):
-            _refuse_decided(group)
-        tally = _apply(run, model, task, scoring)
+        _refuse_decided()
+        rows = _apply(run.decided, run, model, task, scoring)
     elif model.model is None or task.task is None:
         raise click.UsageError("Give --with, or --model and --task.")
     else:
-        tally = _predict(run, model, task, calibration, scoring, data)
+        rows = _predict(run, model, task, calibration, scoring, data)
     if is_first_process():
-        echo(f"{run.out}: {tally}")
+        echo(f"{run.out}: {rows}")
 
 
-def _refuse_decided(group: Any) -> None:
-    for item in fields(group):
-        if item.name not in FREE and getattr(group, item.name) != item.default:
-            name = item.name.replace("_", "-")
+def _refuse_decided() -> None:
+    context = click.get_current_context()
+    for name in context.params.keys() - FREE:
+        if context.get_parameter_source(name) == ParameterSource.COMMANDLINE:
+            name = name.replace("_", "-")
             raise InputError("E-CLASSIFIER", f"--{name} and --with are both given.", "Remove one of them.")
 
 
-def _lock(out: Path) -> None:
+def _scorer(run: PredictOptions, model: ModelOptions) -> "Scorer":
+    """Lock the output, and load the model."""
     from flip_flop.files import lock_output
 
     if is_first_process():
-        click.get_current_context().with_resource(lock_output(out))
+        click.get_current_context().with_resource(lock_output(run.out))
+    return model.scorer(quiet=run.quiet)
 
 
 def _predict(
@@ -119,51 +122,44 @@ def _predict(
     calibration: CalibrationOptions,
     scoring: ScoringOptions,
     data: RowOptions,
-) -> "Tally":
+) -> str:
     """Predict with the model and the task that are given."""
     # The data's errors come before the model's minutes, and those of all that is typed before the seconds of torch.
     opened = data.open(task.task, task.templates, data.protocol)
     prior = calibration.prior(opened)
-    rows = opened.render_file(run.source)
+    split = opened.render_file(run.source)
     model.check(scoring)
-    _lock(run.out)
-    scorer, abstain_below = model.scorer(quiet=run.quiet), run.abstain_below or 0.0
-    from flip_flop.classifier.tally import Tally
-    from flip_flop.evaluation.predict import predict, write_predictions
+    scorer = _scorer(run, model)
+    from flip_flop.classifier.stream import write_counted
+    from flip_flop.evaluation.predict import predict
 
     with listed_beside(run.out):
         predictions = predict(
             scorer,
-            rows,
+            split,
             scoring=scoring,
             quiet=run.quiet or not is_first_process(),
             calibrate=calibration.calibrate,
             label_prior=prior,
-            abstain_below=abstain_below,
+            abstain_below=run.abstain_below or 0.0,
         )
-    tally = Tally(opened, rows.task.label_values(len(rows.instances[0].choices[0])))
-    tally.add(predictions, abstain_below)
-    if is_first_process():
-        write_predictions(predictions, tally.labels, run.out, rows.rows)
-    return tally
+    pairs = zip(predictions, split.rows.rows, strict=True)
+    labels = opened.label_values(len(split.instances[0].choices[0]))
+    return write_counted(pairs, opened, scoring, labels, split.rows.columns(), run.out)
 
 
-def _apply(run: PredictOptions, model: ModelOptions, task: TaskOptions, scoring: ScoringOptions) -> "Tally":
+def _apply(path: Path, run: PredictOptions, model: ModelOptions, task: TaskOptions, scoring: ScoringOptions) -> str:
     """Predict what an audit or a training run decided."""
-    from flip_flop.classifier.load import LoadedClassifier, loading_options, place_of, read_classifier, scoring_of
+    from flip_flop.classifier.load import LoadedClassifier, model_options, read_classifier
     from flip_flop.classifier.stream import predict_file
 
-    assert run.decided is not None
-    classifier = read_classifier(run.decided, task.templates.split(",") if task.templates else ())
+    classifier = read_classifier(path, task.templates.split(",") if task.templates else ())
     if run.abstain_below is not None:
         classifier = replace(classifier, abstain_below=run.abstain_below)
-    place = model.model or place_of(classifier.model)
-    placed = replace(model, model=place, **loading_options(classifier, place))
-    placed.check(scoring)
-    _lock(run.out)
-    classify = LoadedClassifier(classifier, lambda: placed.scorer(quiet=run.quiet), scoring_of(classifier, scoring))
-    is_first = is_first_process()
-    return predict_file(classify, run.source, run.out, quiet=run.quiet or not is_first, write=is_first)
+    measured = replace(model, **model_options(classifier, model.model))
+    measured.check(scoring)
+    classify = LoadedClassifier(classifier, lambda: _scorer(run, measured), scoring)
+    return predict_file(classify, run.source, run.out, quiet=run.quiet)
 
 
 @dataclass(frozen=True, kw_only=True)

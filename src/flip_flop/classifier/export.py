@@ -60,7 +60,7 @@ def export(
         raise InputError("E-MERGE", "the base is quantized, and merging rounds its weights again.", UNMERGED)
     split = _rows_to_compare(classifier, path, rows)
     with new_folder(out) as folder:
-        base = LoadedClassifier.of(classifier)
+        base = LoadedClassifier(classifier)
         if rows is None:  # the prompts of an audit are stored in their chat template
             base.scoring = replace(base.scoring, chat_template="off")
         before = base.predict(split)
@@ -69,14 +69,15 @@ def export(
         record = replace(after.record, name=f"{RELATIVE}{MODEL}")
         merged = replace(classifier, adapter=None, model=record)
         merged.write(folder)
-        other = LoadedClassifier(merged, lambda: after, base.scoring)
+        other = LoadedClassifier(merged, lambda: after)
+        other.scoring = base.scoring
         figures = _compare(before, other.predict(split))
     return figures
 
 
 def _rows_to_compare(classifier: Classifier, path: Path, file: Path | None) -> RenderedSplit:
     """Return rows of a file, or else of an audit, under the templates of a classifier."""
-    classify = LoadedClassifier.of(classifier)
+    classify = LoadedClassifier(classifier)
     if file is not None:
         given = tuple(islice(stream_rows(file), NUM_ROWS))
         return classify.render(Rows(str(file), "row", given, {}))

@@ -3,29 +3,31 @@
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Self, get_args
+from typing import Any, get_args
 
 import numpy as np
 
 from flip_flop.arrays import Offsets
 from flip_flop.errors import InputError, look_up
 from flip_flop.evaluation.handover import vote_of
-from flip_flop.evaluation.predict import prediction_rows
+from flip_flop.evaluation.predict import prediction_rows, with_notes
 from flip_flop.evaluation.run_directory import load_run
-from flip_flop.hub import SERVED, is_local_name
+from flip_flop.hub import SERVED, is_endpoint
 from flip_flop.lazy import from_wing
-from flip_flop.prompts import CHAT_KEYS, Template, TemplateSet
+from flip_flop.prompts import Template, TemplateSet
 from flip_flop.reading import AnswerFormat
-from flip_flop.record import CLASSIFIER_FILE, Classifier, ModelRecord
+from flip_flop.record import CLASSIFIER_FILE, Classifier
 from flip_flop.scoring import DEFAULT_SCORING, ScoringOptions
 from flip_flop.scoring.models import ModelGiven, load_model
 from flip_flop.scoring.options import LoadIn
 from flip_flop.scoring.scorer import Scorer
 from flip_flop.scoring.scores import CausalLMScorer, as_scorer
+from flip_flop.scoring.too_long import TooLongError
 from flip_flop.tasks import RenderedSplit, Rows, RowsSource, Task, cell_text
+from flip_flop.tasks.readers import NumberedRow
 
 CHUNK = 512  # rows that are scored together
 ADAPTER = "adapter"
@@ -74,7 +76,6 @@ def task_of(classifier: Classifier) -> Task:
                 "Audit the new text.",
             )
         templates.append(template)
-    chat = {key: value for key in CHAT_KEYS if (value := getattr(record, key)) is not None}
     return Task(
         record.name,
         TemplateSet(tuple(templates), record.data.get("prompt_value_limit")),
@@ -82,66 +83,63 @@ def task_of(classifier: Classifier) -> Task:
         label_names=record.label_names,
         answer=AnswerFormat(**record.answer) if record.answer else None,
         extract=record.extract,
-        **chat,
+        system=record.system,
+        assistant_prefix=record.assistant_prefix,
+        chat_template_kwargs=record.chat_template_kwargs or {},
     )
-
-
-def place_of(model: ModelRecord) -> str:
-    """Return the name with which a model is loaded."""
-    return model.name if model.endpoint is None else f"{SERVED}{model.endpoint}#{model.name}"
 
 
 def scoring_of(classifier: Classifier, options: ScoringOptions = DEFAULT_SCORING) -> ScoringOptions:
     """Return options of scoring with the prompts that were measured. Rows that are too long are skipped if possible."""
-    stored = classifier.scoring
-    is_served = classifier.model.endpoint is not None
-    how: dict[str, Any] = {"prompt_date": stored.get("prompt_date"), "by": stored.get("by", "probability")}
-    if how["by"] == "probability":
-        how["api"] = stored.get("api", "auto")
+    stored, is_served = classifier.scoring, classifier.model.endpoint is not None
+    how = {key: stored[key] for key in ("prompt_date", "by", "api") if key in stored}
+    if how.get("by") == "generation":
+        how.pop("api")
     # A server without a tokenizer here uses its own chat template.
     if not is_served or stored.get("tokenizer"):
         how["chat_template"] = "on" if stored.get("chat_template") else "off"
     return replace(options, too_long="refuse" if is_served else "skip", **how)
 
 
-def loading_options(classifier: Classifier, place: str) -> dict[str, Any]:
-    """Return the options with which the model was loaded: adapter, revision, data type and bits, or the tokenizer."""
+def model_options(classifier: Classifier, place: str | None = None) -> dict[str, Any]:
+    """Return the fields of ``ModelOptions`` that load the measured model, or the same model from another place."""
     model, adapter = classifier.model, classifier.adapter
     if model.endpoint is not None:
-        return {"tokenizer": classifier.scoring.get("tokenizer")}
+        served = f"{SERVED}{model.endpoint}#{model.name}"
+        return {"model": place or served, "tokenizer": classifier.scoring.get("tokenizer")}
     bits, _, dtype = (model.dtype or "auto").rpartition(", ")
-    revision = None if is_local_name(place) else model.revision
-    options = {"revision": revision, "dtype": dtype, "load_in": bits if bits in get_args(LoadIn) else None}
-    return options | {"adapter": adapter.folder if adapter else None}
+    return {
+        "model": place or model.name,
+        "revision": None if place else model.revision,
+        "dtype": dtype,
+        "load_in": bits if bits in get_args(LoadIn) else None,
+        "adapter": adapter and adapter.folder,
+    }
 
 
 def load_scorer(classifier: Classifier, model: ModelGiven | Scorer | None = None, device: str = "auto") -> Scorer:
     """Load the model and the adapter of a classifier, or take a model that is given."""
-    place = place_of(classifier.model) if model is None else model
-    if not isinstance(place, str | os.PathLike):
-        return as_scorer(place)
-    place = os.fspath(place)
-    how = loading_options(classifier, place)
-    if classifier.model.endpoint is not None:
-        served: Scorer = from_wing("EndpointScorer")(place, **how)
+    if not isinstance(model, str | os.PathLike | None):
+        return as_scorer(model)
+    how = model_options(classifier, None if model is None else os.fspath(model))
+    name = how.pop("model")
+    if is_endpoint(name):
+        served: Scorer = from_wing("EndpointScorer")(name, **how)
         return served
-    return CausalLMScorer(load_model(place, device=device, quantization_config=how.pop("load_in"), **how))
+    return CausalLMScorer(load_model(name, device=device, quantization_config=how.pop("load_in"), **how))
 
 
 def check_weights(classifier: Classifier, scorer: Scorer) -> None:
     """Refuse another model or adapter than the measured one, where their digests are known (``E-CLASSIFIER``)."""
-    model, adapter = scorer.record, scorer.adapter
-    pairs = {"adapter": (classifier.adapter and classifier.adapter.digest, adapter and adapter.digest)}
-    # A commit of the hub and the files of a folder cannot be compared.
-    if bool(classifier.model.revision) == bool(model.revision) and None not in (classifier.model.digest, model.digest):
-        pairs["model"] = (classifier.model.digest, model.digest)
-    for name, (measured, found) in pairs.items():
-        if measured != found:
-            raise InputError(
-                "E-CLASSIFIER",
-                f"the {name} of {model.name} is not the one that was measured.",
-                "Restore its weights, or audit these and use that audit.",
-            )
+    changed = "model" if classifier.model.differs_from(scorer.record) else None
+    if getattr(classifier.adapter, "digest", None) != getattr(scorer.adapter, "digest", None):
+        changed = "adapter"
+    if changed:
+        raise InputError(
+            "E-CLASSIFIER",
+            f"the {changed} of {scorer.record.name} is not the one that was measured.",
+            "Restore its weights, or audit these and use that audit.",
+        )
 
 
 class LoadedClassifier:
@@ -153,15 +151,15 @@ class LoadedClassifier:
         scoring: The options of scoring.
     """
 
-    @classmethod
-    def of(cls, classifier: Classifier, model: ModelGiven | Scorer | None = None, device: str = "auto") -> Self:
-        """Return a classifier whose model is loaded as it was measured, or is given."""
-        return cls(classifier, lambda: load_scorer(classifier, model, device), scoring_of(classifier))
-
-    def __init__(self, classifier: Classifier, load: Callable[[], Scorer], scoring: ScoringOptions):
-        self.classifier, self.scoring, self._load = classifier, scoring, load
-        self.task = task_of(classifier)
-        self.abstain_below = classifier.abstain_below
+    def __init__(
+        self,
+        classifier: Classifier,
+        load: Callable[[], Scorer] | None = None,
+        scoring: ScoringOptions = DEFAULT_SCORING,
+    ):
+        self.classifier, self.abstain_below = classifier, classifier.abstain_below
+        self.task, self.scoring = task_of(classifier), scoring_of(classifier, scoring)
+        self._load = load or partial(load_scorer, classifier)
 
     @cached_property
     def scorer(self) -> Scorer:
@@ -190,10 +188,17 @@ class LoadedClassifier:
         Raises:
             InputError: ``E-CLASSIFIER`` for a changed model or adapter, and the errors of rows, models and scoring.
         """
-        given, start = iter(rows), 1
-        while chunk := list(islice(given, CHUNK)):
-            yield from self.predict(self.render(RowsSource(chunk, "rows").load(), start))
-            start += len(chunk)
+        given = iter(rows)
+        chunks = iter(lambda: [*islice(given, CHUNK)], [])
+        for prediction, _ in self.answer(RowsSource(chunk, "rows").load() for chunk in chunks):
+            yield prediction
+
+    def answer(self, chunks: Iterable[Rows]) -> Iterator[tuple[dict[str, Any], NumberedRow]]:
+        """Yield each row with its prediction; the rows of a chunk are scored together."""
+        start = 1
+        for rows in chunks:
+            yield from zip(self.predict(self.render(rows, start)), rows.rows, strict=True)
+            start += len(rows)
 
     def render(self, rows: Rows, start: int = 1) -> RenderedSplit:
         """Render rows under the templates of the classifier.
@@ -203,19 +208,22 @@ class LoadedClassifier:
                 ``input-2``, ...
             start: The number of the first row.
         """
-        ids, seen = [], set[str]()
+        ids, field = dict[str, None](), self.classifier.task.id_field
         for number, row in enumerate(rows.rows, start):
-            name = cell_text(row.fields.get(self.classifier.task.id_field)) if self.classifier.task.id_field else ""
-            identity = f"input-{number}" if not name or name in seen else name
-            seen.add(identity)
-            ids.append(identity)
+            name = cell_text(row.fields.get(field)) if field else ""
+            ids[f"input-{number}" if not name or name in ids else name] = None
         source = replace(rows, ids=tuple(ids))
         return self.task.with_rows(source, "input").render("input", seed=self.classifier.seed, need_labels=False)
 
     def predict(self, split: RenderedSplit) -> list[dict[str, Any]]:
         """Score rendered rows together, and return their predictions. Only the first call checks scores."""
-        scorer = self.scorer
-        scored = scorer.checked_scores(split.instances, self.scoring, names=self.task.templates.names, quiet=True)
+        scorer, names = self.scorer, self.task.templates.names
+        try:
+            scored = scorer.checked_scores(split.instances, self.scoring, names=names, quiet=True)
+        except TooLongError as error:
+            if self.scoring.too_long == "refuse":
+                raise
+            return with_notes({}, split, error.found)  # all rows of the chunk
         if isinstance(scorer, CausalLMScorer):
             scorer.check = False
         return prediction_rows(scored, split, self.scoring, offsets=self.offsets, abstain_below=self.abstain_below)
@@ -243,4 +251,5 @@ def load_classifier(
     Raises:
         InputError: As :func:`read_classifier`.
     """
-    return LoadedClassifier.of(read_classifier(path, templates), model, device)
+    classifier = read_classifier(path, templates)
+    return LoadedClassifier(classifier, lambda: load_scorer(classifier, model, device))

@@ -7,8 +7,9 @@ import math
 import numbers
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,10 @@ from flip_flop.reading import AnswerFormat
 from flip_flop.scoring import DEFAULT_SCORING, ScoringOptions, words
 from flip_flop.scoring.models import ModelGiven
 from flip_flop.scoring.scorer import Scored, Scorer
-from flip_flop.tasks import Data, RenderedSplit, Rows, Source, as_source, log_findings
+from flip_flop.scoring.too_long import TooLong
+from flip_flop.tasks import Data, RenderedSplit, Source, as_source, log_findings
+
+VOTE = ("id", "vote", "confidence")
 
 
 def predict(
@@ -93,16 +97,22 @@ def prediction_rows(
     if (form := split.task.answer) is not None:
         for instance in scored.instances:
             _add_texts(answered[instance.id], instance, form)
-    if scoring.too_long == "refuse":
-        return [*answered.values()]
-    notes: dict[str, str] = {}
-    for prompt in scored.too_long:
+    return [*answered.values()] if scoring.too_long == "refuse" else with_notes(answered, split, scored.too_long)
+
+
+def with_notes(
+    answered: Mapping[str, dict[str, Any]], split: RenderedSplit, too_long: Iterable[TooLong]
+) -> list[dict[str, Any]]:
+    """Return a row with a note for each instance of a split, an empty one if its prompts are too long."""
+    names, notes = split.task.templates.names, dict[str, str]()
+    for prompt in too_long:
         notes.setdefault(prompt.id, f"too long: {words(prompt, names)}, the model's context is {prompt.limit}")
     empty: dict[str, Any] = {"vote": None, "confidence": None, "consensus": None, "templates": {}}
-    return [
-        {"id": instance.id, **answered.get(instance.id, empty), "note": notes.get(instance.id, "")}
-        for instance in split.instances
-    ]
+    rows = []
+    for instance in split.instances:
+        row = answered.get(instance.id, empty)
+        rows.append({"id": instance.id, **row, "note": notes.get(instance.id, "")})
+    return rows
 
 
 def _add_texts(row: dict[str, Any], instance: RenderedInstance, form: AnswerFormat) -> None:
@@ -118,7 +128,6 @@ def _add_texts(row: dict[str, Any], instance: RenderedInstance, form: AnswerForm
         row["vote"] = min(texts, key=len)
 
 
-VOTE = ("id", "vote", "confidence")
 _MAX_SHEET_CELL = 32_767  # characters
 _MAX_SHEET_NUMBER = 10**15
 
@@ -148,31 +157,102 @@ def write_predictions(
             f"There are {len(predictions)} predictions and {len(given)} rows.",
             "Give all predicted rows in their order, or no rows.",
         )
+    first: Mapping[str, Any] = next((row["templates"] for row in predictions if row["templates"]), {})
+    answers = [answer for row in predictions for answer in row["templates"].values()]
+    values = [name for name in ("label", "text") if all(name in answer for answer in first.values())]
+    if any(answer["probs"] for answer in answers):
+        values = [f"p({label})" for label in labels or ()]
+    notes = [name for name in ("note",) if predictions and name in predictions[0]]
+    if given is None:
+        write_rows(((row, None) for row in predictions), Columns([*first], values, notes), out)
+    else:
+        pairs = zip(predictions, (row.fields for row in given.rows), strict=True)
+        write_rows(pairs, Columns([*first], values, notes, given.columns()), out)
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns of a table of predictions.
+
+    Attributes:
+        templates: The names of the templates.
+        values: The columns of each template: ``p(LABEL)``, or of generated answers ``label``, and ``text``.
+        notes: ``note`` or nothing.
+        inputs: The fields of the predicted rows.
+    """
+
+    templates: Sequence[str]
+    values: Sequence[str]
+    notes: Sequence[str]
+    inputs: Sequence[str] = ()
+
+    def header(self) -> list[Any]:
+        """Return the names. A field whose name is taken is ``input: NAME``."""
+        answers = [f"{name}: {value}" for name in self.templates for value in self.values]
+        others = ["consensus", *map(spreadsheet_cell, answers), *self.notes]
+        inputs: list[str] = []
+        for name in self.inputs:
+            new = name
+            while new in (*VOTE, *others) or (new != name and new in (*self.inputs, *inputs)):
+                new = f"input: {new}"
+            inputs.append(new)
+        return [*VOTE, *map(spreadsheet_cell, inputs), *others]
+
+    def cells(self, prediction: Mapping[str, Any], fields: Mapping[str, Any]) -> list[Any]:
+        """Return the cells of a prediction and its row.
+
+        Raises:
+            InputError: ``E-DATA-ROWS`` for other templates or another number of probabilities.
+        """
+        answers, num_cells = prediction["templates"], len(self.templates) * len(self.values)
+        cells: list[Any] = []
+        for answer in answers.values():
+            if "label" in self.values:
+                cells += [answer[name] for name in self.values]
+            else:
+                cells += answer["probs"] or [None] * len(self.values)
+        if answers and (len(cells) != num_cells or [*answers] != [*self.templates]):
+            raise InputError(
+                "E-DATA-ROWS",
+                f"Prediction {prediction['id']!r} has {len(cells)} values under {', '.join(answers)}, for "
+                f"{count(num_cells, 'column')} of {', '.join(self.templates)}.",
+                "Give all labels of the task in their order, and predictions under the same templates.",
+            )
+        votes = [prediction[name] for name in VOTE]
+        given = [_cell(fields.get(name)) for name in self.inputs]
+        notes = [prediction[name] for name in self.notes]
+        row = [*votes, *given, prediction["consensus"], *(cells or [None] * num_cells), *notes]
+        return [spreadsheet_cell(cell) for cell in row]
+
+
+def write_rows(
+    pairs: Iterable[tuple[Mapping[str, Any], Mapping[str, Any] | None]], columns: Columns, out: Path
+) -> None:
+    """Write predictions with the fields of their rows, one by one as JSONL or CSV, or all at once as xlsx."""
     if out.suffix == ".jsonl":
-        write_bytes(out, utf8(jsonl_text(predictions, given)))
+        write_bytes(out, (utf8(_json_line(*pair)) for pair in pairs))
         return
-    table = prediction_table(predictions, labels, given)
+    table = chain([columns.header()], (columns.cells(row, fields or {}) for row, fields in pairs))
     if out.suffix == ".csv":
-        write_bytes(out, utf8(csv_text(table)))
+        write_bytes(out, (utf8(_csv_line(row)) for row in table))
         return
     sheet = io.BytesIO()
     pd.DataFrame(table).map(_sheet_cell).to_excel(sheet, engine="openpyxl", header=False, index=False)
     write_bytes(out, sheet.getvalue())
 
 
-def jsonl_text(predictions: Iterable[Mapping[str, Any]], rows: Rows | None) -> str:
-    """Return predictions as lines of JSON, with the rows as ``input``."""
-    lines = [dict(row) for row in predictions]
-    for line, row in zip(lines, rows.rows, strict=True) if rows is not None else ():
-        line["input"] = {name: _finite(value) for name, value in row.fields.items()}
-    return "".join(json.dumps(line, ensure_ascii=False, default=str) + "\n" for line in lines)
+def _json_line(prediction: Mapping[str, Any], fields: Mapping[str, Any] | None) -> str:
+    """Return a prediction as JSON, with its row as ``input``."""
+    line = dict(prediction)
+    if fields is not None:
+        line["input"] = {name: _finite(value) for name, value in fields.items()}
+    return json.dumps(line, ensure_ascii=False, default=str) + "\n"
 
 
-def csv_text(table: Iterable[Sequence[Any]]) -> str:
-    """Return rows of cells as CSV."""
+def _csv_line(cells: Sequence[Any]) -> str:
     text = io.StringIO()
     # The writer does not quote a text with a carriage return, which ends a row, so all texts are quoted.
-    csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC).writerows(table)
+    csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC).writerow(cells)
     return text.getvalue()
 
 
@@ -187,53 +267,6 @@ def _sheet_cell(value: Any) -> Any:
         return value
     text = re.sub(r"[\0-\x08\x0b\x0c\x0e-\x1f]", lambda control: visible(control[0]), value)
     return text if len(text) <= _MAX_SHEET_CELL else f"{text[: _MAX_SHEET_CELL - 1]}…"
-
-
-def prediction_table(
-    predictions: Sequence[Mapping[str, Any]], labels: Sequence[Any] | None, rows: Rows | None
-) -> Iterator[list[Any]]:
-    """Yield the header and the rows of a table; its columns are those of the first prediction with answers."""
-    first: Mapping[str, Any] = next((row["templates"] for row in predictions if row["templates"]), {})
-    has_texts = any("text" in answer for answer in first.values())
-    generated = all(answer["probs"] is None for row in predictions for answer in row["templates"].values())
-    suffixes = ["label", "text"] if has_texts else ["label"]
-    if not generated:
-        suffixes = [f"p({label})" for label in labels or ()]
-    columns = [f"{name}: {suffix}" for name in first for suffix in suffixes]
-    notes = [name for name in ("note",) if predictions and name in predictions[0]]
-    others = ["consensus", *map(spreadsheet_cell, columns), *notes]
-    inputs = iter([[]] * (1 + len(predictions))) if rows is None else _input_cells(rows, (*VOTE, *others))
-    yield [*VOTE, *next(inputs), *others]
-    for row, input_cells in zip(predictions, inputs, strict=True):
-        cells: list[Any] = []
-        for answer in row["templates"].values():
-            if generated:
-                cells += [spreadsheet_cell(answer[name]) for name in suffixes]
-            else:
-                cells += answer["probs"] or [None] * len(suffixes)
-        if cells and (len(cells) != len(columns) or [*row["templates"]] != [*first]):
-            raise InputError(
-                "E-DATA-ROWS",
-                f"Prediction {row['id']!r} has {len(cells)} values under {', '.join(row['templates'])}, for "
-                f"{count(len(columns), 'column')} of {', '.join(first)}.",
-                "Give all labels of the task in their order, and predictions under the same templates.",
-            )
-        votes = [spreadsheet_cell(row[name]) for name in VOTE]
-        rest = [row["consensus"], *(cells or [None] * len(columns)), *(row[name] for name in notes)]
-        yield [*votes, *input_cells, *rest]
-
-
-def _input_cells(rows: Rows, taken: Sequence[str]) -> Iterator[list[Any]]:
-    columns, header = rows.columns(), list[str]()
-    for name in columns:
-        new = name
-        while new in taken or (new != name and new in (*columns, *header)):
-            new = f"input: {new}"
-        header.append(new)
-    yield [*map(spreadsheet_cell, header)]
-    for row in rows.rows:
-        values = (row.fields.get(name) for name in columns)
-        yield [spreadsheet_cell(_cell(value)) for value in values]
 
 
 def _finite(value: Any) -> Any:

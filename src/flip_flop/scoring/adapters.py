@@ -63,9 +63,7 @@ def identify_adapter(adapter: Path, base: ModelRecord) -> tuple[AdapterRecord, t
     files = [f"adapter/{name}" for name in (ADAPTER_CONFIG, ADAPTER_WEIGHTS)]
     if damage := find_change(adapter.resolve().parent, files):
         raise InputError("E-ADAPTER", f"{adapter}: {damage}.", "Restore it, or run its training again with --resume.")
-    digests = {trained.model.digest, base.digest}
-    # A commit of the hub and the files of a folder cannot be compared.
-    changed = None not in digests and len(digests) > 1 and bool(trained.model.revision) == bool(base.revision)
+    changed = trained.model.differs_from(base)
     if changed:
         log.warning("W-ADAPTER: %s was trained on other weights, of %s.", adapter, trained.model.name)
     bits = [model.quantization and model.dtype for model in (trained.model, base)]
