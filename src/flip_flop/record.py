@@ -246,13 +246,18 @@ class Classifier(Section):
     measured: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of_run(cls, record: RunRecord, names: Sequence[str], **decided: Any) -> "Classifier":
-        """Return the classifier of these templates of a run, with what was decided about them."""
-        by_name = {template.name: template for template in record.task.templates}
+    def of_run(
+        cls, record: RunRecord, names: Sequence[str], *, offsets: Mapping[str, Sequence[float]] = {}, **decided: Any
+    ) -> "Classifier | None":
+        """Return the classifier of these templates of a run, or None if their texts are unknown."""
+        by_name = {template.name: template for template in record.task.templates if template.jinja}
+        if not by_name.keys() >= {*names}:
+            return None
         data = {key: value for key, value in record.task.data.items() if key == "prompt_value_limit"}  # no paths
-        task = replace(record.task, templates=tuple(by_name[name] for name in names), data=data)
+        decided["task"] = replace(record.task, templates=tuple(by_name[name] for name in names), data=data)
+        decided["offsets"] = {name: tuple(offsets[name]) for name in names if offsets}
         version = record.versions.get("flip_flop", "")
-        return cls(flip_flop_version=version, task=task, scoring=record.scoring, seed=record.seed or 0, **decided)
+        return cls(flip_flop_version=version, scoring=record.scoring, seed=record.seed or 0, **decided)
 
     @classmethod
     def read(cls, file: Path) -> "Classifier":
@@ -268,8 +273,8 @@ class Classifier(Section):
         if damage := find_change(parent.parent, (f"{parent.name}/{file.name}",)):
             raise broken(file, f"has changed since its training ({damage})")
         found = validated(cls, value, file)
-        templates, labels = {template.name for template in found.task.templates}, len(found.task.labels)
-        if found.offsets and (found.offsets.keys() != templates or {*map(len, found.offsets.values())} != {labels}):
+        sizes = {template.name: len(found.task.labels) for template in found.task.templates}
+        if found.offsets and sizes != {name: len(values) for name, values in found.offsets.items()}:
             raise broken(file, "has offsets that do not fit its templates and labels")
         if found.model.name.startswith(RELATIVE):
             found = replace(found, model=replace(found.model, name=str(parent / found.model.name)))

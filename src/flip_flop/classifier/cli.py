@@ -31,22 +31,6 @@ FREE |= {"model", "templates", "device", "device_map", "shard", "backend", "batc
 
 
 @dataclass(frozen=True, kw_only=True)
-class PredictModelOptions(ModelOptions):
-    """A model, which `--with` gives too."""
-
-    model: str = option(
-        None, short="-m", help="A hub name, a folder, a GGUF file, `demo`, or openai:URL#NAME (served)."
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class PredictTaskOptions(TaskOptions):
-    """A task, which `--with` gives too."""
-
-    task: str = option(None, short="-t", help="A task: its name, its file, or `demo`.")
-
-
-@dataclass(frozen=True, kw_only=True)
 class PredictOptions:
     """A prediction's own options."""
 
@@ -65,10 +49,13 @@ class PredictOptions:
 
 
 @click.command("predict")
-@options(PredictModelOptions, PredictTaskOptions, PredictOptions, CalibrationOptions, ScoringOptions, RowOptions)
+@options(
+    *(ModelOptions, TaskOptions, PredictOptions, CalibrationOptions, ScoringOptions, RowOptions),
+    optional=("model", "task"),
+)
 def predict_command(
-    model: PredictModelOptions,
-    task: PredictTaskOptions,
+    model: ModelOptions,
+    task: TaskOptions,
     run: PredictOptions,
     calibration: CalibrationOptions,
     scoring: ScoringOptions,
@@ -90,7 +77,7 @@ def predict_command(
     if run.decided is not None:
         _refuse_decided()
         rows = _apply(run.decided, run, model, task, scoring)
-    elif model.model is None or task.task is None:
+    elif not model.model or not task.task:
         raise click.UsageError("Give --with, or --model and --task.")
     else:
         rows = _predict(run, model, task, calibration, scoring, data)
@@ -100,10 +87,10 @@ def predict_command(
 
 def _refuse_decided() -> None:
     context = click.get_current_context()
-    for name in context.params.keys() - FREE:
-        if context.get_parameter_source(name) == ParameterSource.COMMANDLINE:
-            name = name.replace("_", "-")
-            raise InputError("E-CLASSIFIER", f"--{name} and --with are both given.", "Remove one of them.")
+    for item in context.command.params:
+        is_typed = context.get_parameter_source(str(item.name)) == ParameterSource.COMMANDLINE
+        if is_typed and item.name not in FREE:
+            raise InputError("E-CLASSIFIER", f"{item.opts[0]} and --with are both given.", "Remove one of them.")
 
 
 def _scorer(run: PredictOptions, model: ModelOptions) -> "Scorer":
@@ -138,14 +125,14 @@ def _predict(
             scorer,
             split,
             scoring=scoring,
-            quiet=run.quiet or not is_first_process(),
+            quiet=run.quiet,
             calibrate=calibration.calibrate,
             label_prior=prior,
             abstain_below=run.abstain_below or 0.0,
         )
     pairs = zip(predictions, split.rows.rows, strict=True)
-    labels = opened.label_values(len(split.instances[0].choices[0]))
-    return write_counted(pairs, opened, scoring, labels, split.rows.columns(), run.out)
+    num_labels = len(split.instances[0].choices[0])
+    return write_counted(pairs, opened, scoring, num_labels, split.rows.columns(), run.out)
 
 
 def _apply(path: Path, run: PredictOptions, model: ModelOptions, task: TaskOptions, scoring: ScoringOptions) -> str:
@@ -156,7 +143,7 @@ def _apply(path: Path, run: PredictOptions, model: ModelOptions, task: TaskOptio
     classifier = read_classifier(path, task.templates.split(",") if task.templates else ())
     if run.abstain_below is not None:
         classifier = replace(classifier, abstain_below=run.abstain_below)
-    measured = replace(model, **model_options(classifier, model.model))
+    measured = model_options(classifier, model)
     measured.check(scoring)
     classify = LoadedClassifier(classifier, lambda: _scorer(run, measured), scoring)
     return predict_file(classify, run.source, run.out, quiet=run.quiet)

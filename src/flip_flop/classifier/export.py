@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from flip_flop.classifier.load import ADAPTER, LoadedClassifier, read_classifier
+from flip_flop.classifier.load import ADAPTER, LoadedClassifier, load_scorer, read_classifier
 from flip_flop.errors import InputError
 from flip_flop.evaluation.result import METRICS_FILE
 from flip_flop.evaluation.run_directory import load_run
@@ -47,50 +47,49 @@ def export(
     """
     classifier = read_classifier(path, templates)
     adapter = classifier.adapter
-    if not merge:
-        with new_folder(out) as folder:
-            if adapter is not None:
-                shutil.copytree(adapter.folder, folder / ADAPTER, ignore=shutil.ignore_patterns(CLASSIFIER_FILE))
-                classifier = replace(classifier, adapter=replace(adapter, path=ADAPTER))
-            classifier.write(folder)
-        return ""
-    if adapter is None:
+    if merge and adapter is None:
         raise InputError("E-MERGE", f"{path} has no adapter to merge.", "Remove --merge.")
-    if classifier.model.quantization:
+    if merge and classifier.model.quantization:
         raise InputError("E-MERGE", "the base is quantized, and merging rounds its weights again.", UNMERGED)
-    split = _rows_to_compare(classifier, path, rows)
     with new_folder(out) as folder:
-        base = LoadedClassifier(classifier)
-        if rows is None:  # the prompts of an audit are stored in their chat template
-            base.scoring = replace(base.scoring, chat_template="off")
-        before = base.predict(split)
-        _merge(base.scorer, folder / MODEL)
-        after = CausalLMScorer(load_model(folder / MODEL, dtype=classifier.model.dtype or "auto"))
-        record = replace(after.record, name=f"{RELATIVE}{MODEL}")
-        merged = replace(classifier, adapter=None, model=record)
-        merged.write(folder)
-        other = LoadedClassifier(merged, lambda: after)
-        other.scoring = base.scoring
-        figures = _compare(before, other.predict(split))
-    return figures
+        if merge:
+            return _merge_and_compare(classifier, folder, path, rows)
+        if adapter is not None:
+            shutil.copytree(adapter.folder, folder / ADAPTER, ignore=shutil.ignore_patterns(CLASSIFIER_FILE))
+            classifier = replace(classifier, adapter=replace(adapter, path=ADAPTER))
+        classifier.write(folder)
+    return ""
 
 
-def _rows_to_compare(classifier: Classifier, path: Path, file: Path | None) -> RenderedSplit:
-    """Return rows of a file, or else of an audit, under the templates of a classifier."""
-    classify = LoadedClassifier(classifier)
-    if file is not None:
-        given = tuple(islice(stream_rows(file), NUM_ROWS))
-        return classify.render(Rows(str(file), "row", given, {}))
-    if not (path / METRICS_FILE).is_file() or classifier.task.answer:
+def _merge_and_compare(classifier: Classifier, folder: Path, path: Path, rows: Path | None) -> str:
+    """Write the merged weights and their classifier, and return the figures of the comparison."""
+    base = LoadedClassifier(classifier, lambda: load_scorer(classifier))
+    if rows is None:
+        split = _rows_of_audit(base, path)
+    else:
+        split = base.render(Rows(str(rows), "row", tuple(islice(stream_rows(rows), NUM_ROWS)), {}))
+    before = base.predict(split)
+    _merge(base.scorer, folder / MODEL)
+    after = CausalLMScorer(load_model(folder / MODEL, dtype=classifier.model.dtype or "auto"))
+    merged = replace(classifier, adapter=None, model=replace(after.record, name=f"{RELATIVE}{MODEL}"))
+    merged.write(folder)
+    other = LoadedClassifier(merged, lambda: after)
+    other.scoring = base.scoring
+    return _compare(before, other.predict(split))
+
+
+def _rows_of_audit(base: LoadedClassifier, path: Path) -> RenderedSplit:
+    """Return rows of an audit under the templates of a classifier, whose prompts are in their chat template."""
+    if not (path / METRICS_FILE).is_file() or base.task.answer:
         raise InputError("E-MERGE", f"{path} has no rows to compare answers.", "Give --rows FILE.")
-    run = load_run(path)
-    columns = [run.template_names.index(name) for name in classify.task.templates.names]
-    instances = []
+    run, instances = load_run(path), []
+    columns = [run.template_names.index(name) for name in base.task.templates.names]
     for instance in islice(run.instances, NUM_ROWS):
-        prompts = tuple(instance.prompts[column] for column in columns)
-        choices = tuple(instance.choices[column] for column in columns)
-        instances.append(replace(instance, prompts=prompts, choices=choices))
-    return RenderedSplit(classify.task, "audit", Rows(str(path), "row", (), {}), instances)
+        prompts = [instance.prompts[column] for column in columns]
+        choices = [instance.choices[column] for column in columns]
+        instances.append(replace(instance, prompts=tuple(prompts), choices=tuple(choices)))
+    base.scoring = replace(base.scoring, chat_template="off")
+    return RenderedSplit(base.task, "audit", Rows(str(path), "row", (), {}), instances)
 
 
 def _merge(scorer: Scorer, folder: Path) -> None:
@@ -106,11 +105,11 @@ def _merge(scorer: Scorer, folder: Path) -> None:
 
 def _compare(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]) -> str:
     """Return the figures of the comparison (``E-MERGE``)."""
-    changed, largest = 0, 0.0
+    changed, differences = 0, [0.0]
     for one, other in zip(before, after, strict=True):
         changed += one["vote"] != other["vote"]
-        largest = max(largest, abs((one["confidence"] or 0.0) - (other["confidence"] or 0.0)))
-    figures = f"{changed} of {len(before)} answers differ; confidence differs by at most {largest:.2g}"
+        differences.append(abs((one["confidence"] or 0.0) - (other["confidence"] or 0.0)))
+    figures = f"{changed} of {len(before)} answers differ; confidence differs by at most {max(differences):.2g}"
     if changed > MAX_CHANGED * len(before):
         raise InputError("E-MERGE", f"merged weights give other answers: {figures}.", UNMERGED)
     return figures

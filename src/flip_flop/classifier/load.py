@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any, get_args
@@ -11,17 +11,17 @@ from typing import Any, get_args
 import numpy as np
 
 from flip_flop.arrays import Offsets
+from flip_flop.cli.options import ModelOptions
 from flip_flop.errors import InputError, look_up
-from flip_flop.evaluation.handover import vote_of
+from flip_flop.evaluation.handover import classifier_of
 from flip_flop.evaluation.predict import prediction_rows, with_notes
 from flip_flop.evaluation.run_directory import load_run
 from flip_flop.hub import SERVED, is_endpoint
-from flip_flop.lazy import from_wing
 from flip_flop.prompts import Template, TemplateSet
 from flip_flop.reading import AnswerFormat
 from flip_flop.record import CLASSIFIER_FILE, Classifier
 from flip_flop.scoring import DEFAULT_SCORING, ScoringOptions
-from flip_flop.scoring.models import ModelGiven, load_model
+from flip_flop.scoring.models import ModelGiven
 from flip_flop.scoring.options import LoadIn
 from flip_flop.scoring.scorer import Scorer
 from flip_flop.scoring.scores import CausalLMScorer, as_scorer
@@ -47,18 +47,18 @@ def read_classifier(path: str | os.PathLike[str], templates: Sequence[str] = ())
             texts of the templates are unknown; ``E-TASK-UNKNOWN`` for another template.
     """
     folder = Path(path)
-    files = [folder / CLASSIFIER_FILE, folder / ADAPTER / CLASSIFIER_FILE]
-    file = folder if folder.is_file() else next((file for file in files if file.is_file()), None)
-    if file is not None:
-        if templates:
+    for file in (folder, folder / CLASSIFIER_FILE, folder / ADAPTER / CLASSIFIER_FILE):
+        if file.is_file() and templates:
             raise InputError("E-CLASSIFIER", f"{file} is decided.", "Select templates of the folder of an audit.")
-        return Classifier.read(file)
+        if file.is_file():
+            return Classifier.read(file)
     run = load_run(folder)
     found = run.decision.classifier
     if templates:
-        by_name = {name: name for name in run.template_names}
-        names = [look_up(name, by_name, "E-TASK-UNKNOWN", "there is no template") for name in templates if name != ALL]
-        found = vote_of(run, names or run.template_names, is_calibrated=run.voting is not run)
+        names = run.template_names if ALL in templates else templates
+        for name in names:
+            look_up(name, dict.fromkeys(run.template_names), "E-TASK-UNKNOWN", "there is no template")
+        found = classifier_of(run, names, is_calibrated=run.voting is not run)
     if found is None:
         raise InputError("E-CLASSIFIER", f"{folder} does not have the texts of its templates.", "Audit a task.")
     return found
@@ -94,52 +94,38 @@ def scoring_of(classifier: Classifier, options: ScoringOptions = DEFAULT_SCORING
     stored, is_served = classifier.scoring, classifier.model.endpoint is not None
     how = {key: stored[key] for key in ("prompt_date", "by", "api") if key in stored}
     if how.get("by") == "generation":
-        how.pop("api")
+        how.pop("api", None)
     # A server without a tokenizer here uses its own chat template.
     if not is_served or stored.get("tokenizer"):
         how["chat_template"] = "on" if stored.get("chat_template") else "off"
     return replace(options, too_long="refuse" if is_served else "skip", **how)
 
 
-def model_options(classifier: Classifier, place: str | None = None) -> dict[str, Any]:
-    """Return the fields of ``ModelOptions`` that load the measured model, or the same model from another place."""
+def model_options(classifier: Classifier, given: ModelOptions) -> ModelOptions:
+    """Return options that load the measured model, from the given place if there is one."""
     model, adapter = classifier.model, classifier.adapter
     if model.endpoint is not None:
-        served = f"{SERVED}{model.endpoint}#{model.name}"
-        return {"model": place or served, "tokenizer": classifier.scoring.get("tokenizer")}
+        place = given.model or f"{SERVED}{model.endpoint}#{model.name}"
+        return replace(given, model=place, tokenizer=classifier.scoring.get("tokenizer"))
     bits, _, dtype = (model.dtype or "auto").rpartition(", ")
-    return {
-        "model": place or model.name,
-        "revision": None if place else model.revision,
-        "dtype": dtype,
-        "load_in": bits if bits in get_args(LoadIn) else None,
-        "adapter": adapter and adapter.folder,
-    }
+    return replace(
+        given,
+        model=given.model or model.name,
+        revision=None if given.model else model.revision,
+        dtype=dtype,
+        load_in=next((kind for kind in get_args(LoadIn) if kind == bits), None),
+        adapter=adapter.folder if adapter else None,
+    )
 
 
 def load_scorer(classifier: Classifier, model: ModelGiven | Scorer | None = None, device: str = "auto") -> Scorer:
     """Load the model and the adapter of a classifier, or take a model that is given."""
     if not isinstance(model, str | os.PathLike | None):
         return as_scorer(model)
-    how = model_options(classifier, None if model is None else os.fspath(model))
-    name = how.pop("model")
-    if is_endpoint(name):
-        served: Scorer = from_wing("EndpointScorer")(name, **how)
-        return served
-    return CausalLMScorer(load_model(name, device=device, quantization_config=how.pop("load_in"), **how))
-
-
-def check_weights(classifier: Classifier, scorer: Scorer) -> None:
-    """Refuse another model or adapter than the measured one, where their digests are known (``E-CLASSIFIER``)."""
-    changed = "model" if classifier.model.differs_from(scorer.record) else None
-    if getattr(classifier.adapter, "digest", None) != getattr(scorer.adapter, "digest", None):
-        changed = "adapter"
-    if changed:
-        raise InputError(
-            "E-CLASSIFIER",
-            f"the {changed} of {scorer.record.name} is not the one that was measured.",
-            "Restore its weights, or audit these and use that audit.",
-        )
+    options = model_options(classifier, ModelOptions(model=os.fspath(model or ""), device=device))
+    if is_endpoint(options.model):
+        return options.scorer(quiet=True)
+    return CausalLMScorer(replace(options.load(), store=None))
 
 
 class LoadedClassifier:
@@ -151,21 +137,23 @@ class LoadedClassifier:
         scoring: The options of scoring.
     """
 
-    def __init__(
-        self,
-        classifier: Classifier,
-        load: Callable[[], Scorer] | None = None,
-        scoring: ScoringOptions = DEFAULT_SCORING,
-    ):
-        self.classifier, self.abstain_below = classifier, classifier.abstain_below
+    def __init__(self, classifier: Classifier, load: Callable[[], Scorer], scoring: ScoringOptions = DEFAULT_SCORING):
+        self.classifier, self.abstain_below, self._load = classifier, classifier.abstain_below, load
         self.task, self.scoring = task_of(classifier), scoring_of(classifier, scoring)
-        self._load = load or partial(load_scorer, classifier)
 
     @cached_property
     def scorer(self) -> Scorer:
-        """The model, loaded and compared with the measured one."""
-        scorer = self._load()
-        check_weights(self.classifier, scorer)
+        """The model, loaded, and compared with the measured one where the digests are known (``E-CLASSIFIER``)."""
+        scorer, measured = self._load(), self.classifier
+        changed = "model" if measured.model.differs_from(scorer.record) else None
+        if getattr(measured.adapter, "digest", None) != getattr(scorer.adapter, "digest", None):
+            changed = "adapter"
+        if changed:
+            raise InputError(
+                "E-CLASSIFIER",
+                f"the {changed} of {scorer.record.name} is not the one that was measured.",
+                "Restore its weights, or audit these and use that audit.",
+            )
         return scorer
 
     @property
@@ -194,7 +182,7 @@ class LoadedClassifier:
             yield prediction
 
     def answer(self, chunks: Iterable[Rows]) -> Iterator[tuple[dict[str, Any], NumberedRow]]:
-        """Yield each row with its prediction; the rows of a chunk are scored together."""
+        """Yield each prediction with its row. The rows of a chunk are scored together."""
         start = 1
         for rows in chunks:
             yield from zip(self.predict(self.render(rows, start)), rows.rows, strict=True)

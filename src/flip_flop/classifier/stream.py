@@ -9,13 +9,11 @@ from typing import Any
 from flip_flop.classifier.load import CHUNK, LoadedClassifier
 from flip_flop.console import count, is_first_process, track
 from flip_flop.errors import InputError
-from flip_flop.evaluation.predict import Columns, write_rows
+from flip_flop.evaluation.predict import Pair, write_rows
 from flip_flop.files import inputs_of_command
 from flip_flop.scoring import ScoringOptions
 from flip_flop.tasks import Rows, Task
 from flip_flop.tasks.readers import NumberedRow, stream_rows
-
-Pairs = Iterable[tuple[Mapping[str, Any], NumberedRow]]
 
 
 def predict_file(classify: LoadedClassifier, source: Path, out: Path, *, quiet: bool = False) -> str:
@@ -37,10 +35,10 @@ def predict_file(classify: LoadedClassifier, source: Path, out: Path, *, quiet: 
     if not total:
         raise InputError("E-DATA-ROWS", f"{source} has no rows.", "Add rows.")
     classify.scorer  # noqa: B018 - loads the model before the progress begins
-    labels = classify.task.label_values(len(classify.classifier.task.labels))
     with track("predict", total, "rows", quiet=quiet) as advance:
         pairs = classify.answer(_chunks(source, advance))
-        return write_counted(pairs, classify.task, classify.scoring, labels, [*fields], out)
+        num_labels = len(classify.classifier.task.labels)
+        return write_counted(pairs, classify.task, classify.scoring, num_labels, [*fields], out)
 
 
 def _chunks(source: Path, advance: Callable[[int], object] = int) -> Iterator[Rows]:
@@ -53,65 +51,53 @@ def _chunks(source: Path, advance: Callable[[int], object] = int) -> Iterator[Ro
 
 
 def write_counted(
-    pairs: Pairs, task: Task, scoring: ScoringOptions, labels: Sequence[Any], inputs: Sequence[str], out: Path
+    pairs: Iterable[tuple[Mapping[str, Any], NumberedRow]],
+    task: Task,
+    scoring: ScoringOptions,
+    num_labels: int,
+    inputs: Sequence[str],
+    out: Path,
 ) -> str:
-    """Write the predictions of rows, and return their numbers. Only the first process of a launcher writes.
+    """Write predictions, and return how many rows have each vote, and how many have none, and why.
+
+    Only the first process of a launcher writes.
 
     Args:
-        pairs: Predictions and rows.
-        task: The task with the templates.
+        pairs: Predictions and their rows.
+        task: The task, with the templates of the predictions.
         scoring: The options of scoring.
-        labels: The labels.
+        num_labels: The number of labels.
         inputs: The fields of the rows.
         out: The file.
     """
-    values = [f"p({label})" for label in labels]
-    if task.answer is not None:
-        values = ["label", "text"]
-    elif scoring.by == "generation":
+    labels = task.label_values(num_labels)
+    values, unread = [f"p({label})" for label in labels], "without an answer that is a label"
+    if scoring.by == "generation":
         values = ["label"]
-    notes = ["note"] if scoring.too_long == "skip" else []
-    tally = Tally()
-    counted = tally.count(pairs)
-    if is_first_process():
-        write_rows(counted, Columns(task.templates.names, values, notes, inputs), out)
-    else:
-        for _ in counted:
-            pass
-    return tally.text(labels, task)
+    if task.answer is not None:
+        values, unread = ["label", "text"], "without a readable answer"
+    votes = Counter[Any]()
+    reasons = dict.fromkeys(("without a strict majority of the templates", "abstained", "too long", unread), 0)
 
-
-class Tally:
-    """How many rows have each vote, and how many have none, and why."""
-
-    def __init__(self) -> None:
-        self.votes = Counter[Any]()
-        self.num_split = self.num_abstained = self.num_too_long = self.num_unread = 0
-
-    def count(self, pairs: Pairs) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
-        """Yield predictions and the fields of their rows, counted."""
+    def counted() -> Iterator[Pair]:
         for prediction, row in pairs:
-            has_vote = prediction["vote"] is not None
-            self.votes[prediction["vote"]] += 1
-            self.num_split += prediction["consensus"] is False
-            if prediction["confidence"] is None:
-                self.num_too_long += 1
-            elif not has_vote and prediction["confidence"] > 0:
-                self.num_abstained += 1
-            elif not has_vote:
-                self.num_unread += 1
+            confidence = prediction["confidence"]
+            votes[prediction["vote"]] += 1
+            reasons["without a strict majority of the templates"] += prediction["consensus"] is False
+            if confidence is None:
+                reasons["too long"] += 1
+            elif prediction["vote"] is None:
+                reasons["abstained" if confidence else unread] += 1
             yield prediction, row.fields
 
-    def text(self, labels: Iterable[Any], task: Task) -> str:
-        """Return the numbers that are not 0."""
-        notes = {
-            "without a strict majority of the templates": self.num_split,
-            "abstained": self.num_abstained,
-            "too long": self.num_too_long,
-            f"without {'a readable answer' if task.answer else 'an answer that is a label'}": self.num_unread,
-        }
-        shares = ", ".join(f"{label}: {self.votes[label]}" for label in labels)
-        if task.answer:
-            shares = count(len(self.votes.keys() - {None}), "different vote")
-        parts = [shares, *(f"{number} {what}" for what, number in notes.items() if number)]
-        return f"{self.votes.total()} rows ({'; '.join(parts)})"
+    if is_first_process():
+        notes = ["note"] if scoring.too_long == "skip" else []
+        write_rows(counted(), out, templates=task.templates.names, values=values, inputs=inputs, notes=notes)
+    else:
+        for _ in counted():
+            pass
+    shares = [f"{label}: {votes[label]}" for label in labels]
+    if task.answer is not None:
+        shares = [count(len(votes.keys() - {None}), "different vote")]
+    parts = [", ".join(shares), *(f"{number} {what}" for what, number in reasons.items() if number)]
+    return f"{votes.total()} rows ({'; '.join(parts)})"

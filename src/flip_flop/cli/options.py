@@ -36,13 +36,13 @@ def option(default: Any = MISSING, *, help: str | None = None, **details: Any) -
     return field(default=default, metadata={"help": help, **details})
 
 
-def options(*groups: type) -> Callable[[Command], Command]:
+def options(*groups: type, optional: Collection[str] = ()) -> Callable[[Command], Command]:
     """Add the fields of dataclasses as options of a command, which gets an object of each class by position.
 
-    Fields without a default are required, and are first in the help. The type of a field determines the option:
-    ``bool`` is a flag, ``Literal`` a choice, ``tuple[str, ...]`` a repeatable option. The arguments of :func:`option`
-    are ``help``, ``short`` (``-m``), ``flag`` (if it differs from the field's name), ``min`` (of an integer), and
-    ``metavar``, ``envvar``, ``type`` and ``callback`` of click.
+    Fields without a default are first in the help, and required if they are not ``optional``. The type of a field
+    determines the option: ``bool`` is a flag, ``Literal`` a choice, ``tuple[str, ...]`` a repeatable option. The
+    arguments of :func:`option` are ``help``, ``short`` (``-m``), ``flag`` (if it differs from the field's name),
+    ``min`` (of an integer), and ``metavar``, ``envvar``, ``type`` and ``callback`` of click.
     """
 
     def decorate(function: Command) -> Command:
@@ -54,7 +54,7 @@ def options(*groups: type) -> Callable[[Command], Command]:
         wrapped: Command = command
         items = [item for group in groups for item in fields(group)]
         for item in sorted(items, key=lambda item: item.default is not MISSING)[::-1]:
-            wrapped = _click_option(item)(wrapped)
+            wrapped = _click_option(item, is_required=item.name not in optional)(wrapped)
         return wrapped
 
     return decorate
@@ -80,14 +80,15 @@ def out_file(
 out_folder = functools.partial(out_file, is_folder=True)
 
 
-def _click_option(item: Field[Any]) -> Callable[[Command], Command]:
+def _click_option(item: Field[Any], *, is_required: bool) -> Callable[[Command], Command]:
     details = dict(item.metadata)
     names = [item.name, f"--{details.pop('flag', item.name).replace('_', '-')}"]
     if "short" in details:
         names.append(details.pop("short"))
     if "type" not in details:
         details |= _click_type(item.type, details.pop("min", None))
-    details |= {"required": True} if item.default is MISSING else {"default": item.default, "show_default": True}
+    no_default = {"required": is_required}
+    details |= no_default if item.default is MISSING else {"default": item.default, "show_default": True}
     return click.option(*names, **details)
 
 

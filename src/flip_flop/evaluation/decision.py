@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from flip_flop.console import Interval, count, on_one_line, percent, percent_interval, point_interval, points
-from flip_flop.evaluation.handover import classifier_of, vote_of
+from flip_flop.evaluation.handover import classifier_of
 from flip_flop.evaluation.values import AuditValues
 from flip_flop.metrics import (
     METRICS,
@@ -90,10 +90,9 @@ def predict_with(run: AuditValues) -> str:
 def _classifier(run: AuditValues, chosen: Decision) -> Classifier | None:
     """Return the classifier of a decision: its template, or the vote of all templates."""
     if chosen.template is None:
-        return vote_of(run, run.template_names, is_calibrated=True, why=chosen.text)
+        return classifier_of(run, run.template_names, chosen.text, is_calibrated=True)
     measured = {"macro_f1": chosen.macro_f1, "interval": chosen.interval and list(chosen.interval)}
-    names, is_calibrated = [chosen.template], chosen.is_calibrated
-    return classifier_of(run, names, is_calibrated=is_calibrated, decision=chosen.text, **measured)
+    return classifier_of(run, [chosen.template], chosen.text, is_calibrated=chosen.is_calibrated, **measured)
 
 
 def reading_advice(run: AuditValues) -> str:

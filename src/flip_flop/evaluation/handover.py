@@ -10,35 +10,27 @@ from flip_flop.record import Classifier
 
 
 def classifier_of(
-    run: AuditValues, names: Sequence[str], *, is_calibrated: bool, decision: str, **measured: Any
+    run: AuditValues, names: Sequence[str], why: str = "", *, is_calibrated: bool, **measured: Any
 ) -> Classifier | None:
     """Return the classifier of these templates, or None if the audit does not have their texts.
 
     Args:
         run: The audit.
         names: The templates. The label is the majority vote of several.
+        why: The reason for these templates, in sentences.
         is_calibrated: Whether to add the offsets of the audit, if it has any, to the scores.
-        decision: Why these templates, in sentences.
-        measured: Metrics of these templates on the rows of the audit, as fractions.
+        measured: Metrics of a single template on the rows of the audit, as fractions.
     """
-    record = run.record
-    texts = {template.name for template in record.task.templates if template.jinja}
-    if not texts.issuperset(names):
-        return None
-    decided: dict[str, Any] = {"decision": decision, "measured": measured}
-    if is_calibrated and run.calibrated:
-        after = run.calibrated.metrics
-        decided["calibration"] = {"method": after["method"], "label_prior": after["label_prior"]}
-        decided["offsets"] = {name: tuple(after["offsets"][name]) for name in names}
-    if record.adapter:
-        decided["adapter"] = replace(record.adapter, path=str(record.adapter.folder))
-    model = replace(record.model, name=absolute_place(record.model.name))
-    return Classifier.of_run(record, names, model=model, **decided)
-
-
-def vote_of(run: AuditValues, names: Sequence[str], *, is_calibrated: bool, why: str = "") -> Classifier | None:
-    """Return the classifier for the vote of these templates."""
-    form = run.calibrated if is_calibrated and run.calibrated else run
-    kind = "vote" if form is run else "calibrated vote"
-    words = f"{why} This is the {kind} of {', '.join(names)}."
-    return classifier_of(run, names, is_calibrated=is_calibrated, decision=words.strip())
+    model, adapter = run.record.model, run.record.adapter
+    decided: dict[str, Any] = {"measured": measured, "decision": why}
+    decided["model"] = replace(model, name=absolute_place(model.name))
+    form = run.calibrated if is_calibrated else None
+    if form is not None:
+        decided["offsets"] = form.metrics["offsets"]
+        decided["calibration"] = {name: form.metrics[name] for name in ("method", "label_prior")}
+    if not measured:
+        kind = "calibrated vote" if form else "vote"
+        decided["decision"] = f"{why} This is the {kind} of {', '.join(names)}.".strip()
+    if adapter is not None:
+        decided["adapter"] = replace(adapter, path=str(adapter.folder))
+    return Classifier.of_run(run.record, names, **decided)

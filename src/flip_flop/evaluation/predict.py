@@ -7,9 +7,8 @@ import math
 import numbers
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import chain
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +31,7 @@ from flip_flop.scoring.too_long import TooLong
 from flip_flop.tasks import Data, RenderedSplit, Source, as_source, log_findings
 
 VOTE = ("id", "vote", "confidence")
+Pair = tuple[Mapping[str, Any], Mapping[str, Any] | None]  # a prediction, and the fields of its row if given
 
 
 def predict(
@@ -159,86 +159,85 @@ def write_predictions(
         )
     first: Mapping[str, Any] = next((row["templates"] for row in predictions if row["templates"]), {})
     answers = [answer for row in predictions for answer in row["templates"].values()]
-    values = [name for name in ("label", "text") if all(name in answer for answer in first.values())]
+    values = [name for name in ("label", "text") if answers and name in answers[0]]
     if any(answer["probs"] for answer in answers):
         values = [f"p({label})" for label in labels or ()]
     notes = [name for name in ("note",) if predictions and name in predictions[0]]
-    if given is None:
-        write_rows(((row, None) for row in predictions), Columns([*first], values, notes), out)
-    else:
-        pairs = zip(predictions, (row.fields for row in given.rows), strict=True)
-        write_rows(pairs, Columns([*first], values, notes, given.columns()), out)
+    inputs = () if given is None else given.columns()
+    fields = [None] * len(predictions) if given is None else [row.fields for row in given.rows]
+    pairs = zip(predictions, fields, strict=True)
+    write_rows(pairs, out, templates=[*first], values=values, inputs=inputs, notes=notes)
 
 
-@dataclass(frozen=True)
-class Columns:
-    """The columns of a table of predictions.
+def write_rows(pairs: Iterable[Pair], out: Path, **columns: Sequence[str]) -> None:
+    """Write predictions and the fields of their rows, one by one as JSONL or CSV, or all at once as xlsx.
 
-    Attributes:
-        templates: The names of the templates.
-        values: The columns of each template: ``p(LABEL)``, or of generated answers ``label``, and ``text``.
-        notes: ``note`` or nothing.
-        inputs: The fields of the predicted rows.
+    Args:
+        pairs: The predictions and the fields.
+        out: The file.
+        columns: The columns of :func:`prediction_table`.
     """
-
-    templates: Sequence[str]
-    values: Sequence[str]
-    notes: Sequence[str]
-    inputs: Sequence[str] = ()
-
-    def header(self) -> list[Any]:
-        """Return the names. A field whose name is taken is ``input: NAME``."""
-        answers = [f"{name}: {value}" for name in self.templates for value in self.values]
-        others = ["consensus", *map(spreadsheet_cell, answers), *self.notes]
-        inputs: list[str] = []
-        for name in self.inputs:
-            new = name
-            while new in (*VOTE, *others) or (new != name and new in (*self.inputs, *inputs)):
-                new = f"input: {new}"
-            inputs.append(new)
-        return [*VOTE, *map(spreadsheet_cell, inputs), *others]
-
-    def cells(self, prediction: Mapping[str, Any], fields: Mapping[str, Any]) -> list[Any]:
-        """Return the cells of a prediction and its row.
-
-        Raises:
-            InputError: ``E-DATA-ROWS`` for other templates or another number of probabilities.
-        """
-        answers, num_cells = prediction["templates"], len(self.templates) * len(self.values)
-        cells: list[Any] = []
-        for answer in answers.values():
-            if "label" in self.values:
-                cells += [answer[name] for name in self.values]
-            else:
-                cells += answer["probs"] or [None] * len(self.values)
-        if answers and (len(cells) != num_cells or [*answers] != [*self.templates]):
-            raise InputError(
-                "E-DATA-ROWS",
-                f"Prediction {prediction['id']!r} has {len(cells)} values under {', '.join(answers)}, for "
-                f"{count(num_cells, 'column')} of {', '.join(self.templates)}.",
-                "Give all labels of the task in their order, and predictions under the same templates.",
-            )
-        votes = [prediction[name] for name in VOTE]
-        given = [_cell(fields.get(name)) for name in self.inputs]
-        notes = [prediction[name] for name in self.notes]
-        row = [*votes, *given, prediction["consensus"], *(cells or [None] * num_cells), *notes]
-        return [spreadsheet_cell(cell) for cell in row]
-
-
-def write_rows(
-    pairs: Iterable[tuple[Mapping[str, Any], Mapping[str, Any] | None]], columns: Columns, out: Path
-) -> None:
-    """Write predictions with the fields of their rows, one by one as JSONL or CSV, or all at once as xlsx."""
     if out.suffix == ".jsonl":
         write_bytes(out, (utf8(_json_line(*pair)) for pair in pairs))
         return
-    table = chain([columns.header()], (columns.cells(row, fields or {}) for row, fields in pairs))
+    table = prediction_table(pairs, **columns)
     if out.suffix == ".csv":
         write_bytes(out, (utf8(_csv_line(row)) for row in table))
         return
     sheet = io.BytesIO()
     pd.DataFrame(table).map(_sheet_cell).to_excel(sheet, engine="openpyxl", header=False, index=False)
     write_bytes(out, sheet.getvalue())
+
+
+def prediction_table(
+    pairs: Iterable[Pair],
+    templates: Sequence[str],
+    values: Sequence[str],
+    inputs: Sequence[str],
+    notes: Sequence[str],
+) -> Iterator[list[Any]]:
+    """Yield the header and the rows of a table.
+
+    Args:
+        pairs: The predictions and the fields of their rows.
+        templates: The names of the templates.
+        values: The columns of each template: ``p(LABEL)``, or of generated answers ``label``, and ``text``.
+        inputs: The columns of the fields.
+        notes: ``note`` or nothing.
+
+    Raises:
+        InputError: ``E-DATA-ROWS`` for other templates or another number of probabilities.
+    """
+    columns = [f"{name}: {value}" for name in templates for value in values]
+    others = ["consensus", *map(spreadsheet_cell, columns), *notes]
+    yield [*VOTE, *map(spreadsheet_cell, _free_names(inputs, (*VOTE, *others))), *others]
+    for prediction, fields in pairs:
+        answers, cells = prediction["templates"], list[Any]()
+        for answer in answers.values():
+            cells += answer["probs"] or [answer.get(name) for name in values]
+        if answers and (len(cells) != len(columns) or [*answers] != [*templates]):
+            raise InputError(
+                "E-DATA-ROWS",
+                f"Prediction {prediction['id']!r} has {len(cells)} values under {', '.join(answers)}, for "
+                f"{count(len(columns), 'column')} of {', '.join(templates)}.",
+                "Give all labels of the task in their order, and predictions under the same templates.",
+            )
+        row = [prediction[name] for name in VOTE]
+        row += [_cell((fields or {}).get(name)) for name in inputs]
+        row += [prediction["consensus"], *(cells or [None] * len(columns))]
+        row += [prediction[name] for name in notes]
+        yield [spreadsheet_cell(cell) for cell in row]
+
+
+def _free_names(names: Sequence[str], taken: Sequence[str]) -> list[str]:
+    """Return the names of columns; ``input: NAME`` if one is taken."""
+    free: list[str] = []
+    for name in names:
+        new = name
+        while new in taken or (new != name and new in (*names, *free)):
+            new = f"input: {new}"
+        free.append(new)
+    return free
 
 
 def _json_line(prediction: Mapping[str, Any], fields: Mapping[str, Any] | None) -> str:

@@ -291,18 +291,17 @@ def _write_classifier(
     adapter: Path, record: RunRecord, table: Scores | None, label_prior: Sequence[float] | None
 ) -> None:
     """Write the vote of the training templates, with batch offsets from a table of scores; not without their texts."""
-    names = [template.name for template in record.task.templates if template.jinja]
-    if not names:
-        return
+    names = [template.name for template in record.task.templates]
     decided: dict[str, Any] = {"adapter": describe_adapter(adapter, path=".")}
+    decided["model"] = replace(record.model, name=absolute_place(record.model.name))
     if table is not None:
-        offsets = batch_offsets(table.values, label_prior)
         prior = list(label_prior or uniform_prior(table.num_labels))
         decided["calibration"] = {"method": "batch", "label_prior": prior, "num_instances": len(table)}
-        decided["offsets"] = {name: tuple(values) for name, values in zip(names, offsets.tolist(), strict=True)}
-    model = replace(record.model, name=absolute_place(record.model.name))
+        decided["offsets"] = dict(zip(names, batch_offsets(table.values, label_prior).tolist(), strict=True))
     words = f"This is the vote of the training templates, {', '.join(names)}. Audit the adapter to choose one."
-    Classifier.of_run(record, names, model=model, decision=words, **decided).write(adapter)
+    classifier = Classifier.of_run(record, names, decision=words, **decided)
+    if classifier is not None:
+        classifier.write(adapter)
 
 
 def _name_base(adapter: Path, base: str) -> None:
