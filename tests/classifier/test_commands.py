@@ -2,12 +2,16 @@
 
 import csv
 import json
+import os
 import shutil
+import subprocess
+import sys
+import time
 
 import pandas as pd
 import pytest
 import torch
-from peft import LoraModel
+from peft import LoraConfig, LoraModel, get_peft_model
 
 from flip_flop import audit, load_classifier, load_model, load_run
 from flip_flop.classifier.export import export
@@ -106,6 +110,36 @@ def test_options_that_the_classifier_decides_are_refused(decided, rows, tmp_path
     assert "Give --with, or --model and --task." in flip_flop("predict", *files).err
 
 
+def test_rows_that_are_all_too_long_get_notes(decided, tmp_path, monkeypatch):
+    monkeypatch.setattr("flip_flop.classifier.stream.CHUNK", 2)
+    texts = ["long " * 400, "long " * 500, "short", "brief", "long " * 600]
+    write_csv(tmp_path / "rows.csv", [{"text": text} for text in texts])
+    numbers = predict_file(load_classifier(decided), tmp_path / "rows.csv", tmp_path / "out.csv", quiet=True)
+    assert numbers.endswith("; 3 too long)")
+    table = read_csv(tmp_path / "out.csv")
+    assert [bool(row["note"]) for row in table] == [True, True, False, False, True]
+    assert [row["truth: p(0)"] == "" for row in table] == [True, True, False, False, True]
+
+
+@pytest.mark.slow
+def test_killed_prediction_leaves_no_output(decided, rows, tmp_path, flip_flop):
+    source, out = write_csv(tmp_path / "rows.csv", rows * 200), tmp_path / "out.csv"
+    words = ("predict", "--with", decided, "--input", source, "--out", out, "--quiet")
+    process = subprocess.Popen([sys.executable, "-m", "flip_flop", *map(str, words)], env=os.environ)
+    deadline = time.monotonic() + 120
+    while not list(tmp_path.glob(".out.csv.*.tmp")):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
+    assert not out.exists()
+    write_csv(source, rows[:3])
+    assert flip_flop(*words).code == 0
+    assert len(read_csv(out)) == 3
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.csv", "rows.csv"]
+
+
 @pytest.fixture(scope="module")
 def adapted(tmp_path_factory):
     """An audit of a trained adapter, with stored offsets."""
@@ -155,3 +189,23 @@ def test_wrong_merge_is_refused_and_writes_nothing(adapted, decided, tmp_path, m
     monkeypatch.setattr(LoraModel, "merge_and_unload", flipped)
     refused("E-MERGE: merged weights give other answers", export, adapted, tmp_path / "out", merge=True)
     assert not list(tmp_path.iterdir())
+
+
+def test_merge_into_a_quantized_base_is_refused(adapted, tmp_path):
+    content = load_run(adapted).decision.classifier.to_json()
+    content["model"] |= {"dtype": "4bit, float32", "quantization": {"load_in_4bit": True}}
+    (tmp_path / "classifier.json").write_text(json.dumps(content))
+    refused("E-MERGE: the base is quantized", export, tmp_path / "classifier.json", tmp_path / "out", merge=True)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of PEFT, for embeddings
+def test_merge_of_an_adapter_on_tied_embeddings_is_refused(folder, tmp_path):
+    config = LoraConfig(task_type="CAUSAL_LM", r=2, target_modules=["embed_tokens", "q_proj"])
+    get_peft_model(load_model(folder).model, config).save_pretrained(tmp_path / "adapter")
+    run = audit(load_model(folder, adapter=tmp_path / "adapter"), make_task(make_rows(9)), quiet=True)
+    run.write(tmp_path / "audit")
+    words = "E-MERGE: the adapter changes embeddings that are tied"
+    refused(words, export, tmp_path / "audit", tmp_path / "out", merge=True)
+    assert not (tmp_path / "out").exists()
