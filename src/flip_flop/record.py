@@ -31,7 +31,8 @@ RUN_FILE = "run.json"
 CLASSIFIER_FILE = "classifier.json"
 RELATIVE = "./"  # begins the name of a model that is beside the file of its classifier
 MANIFEST = "MANIFEST.json"
-ADAPTER_WEIGHTS, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
+ADAPTER_CONFIG = "adapter_config.json"
 # Keys of an adapter's configuration that do not change it.
 NOT_DECIDING = ("_name_or_path", "base_model_name_or_path", "transformers_version", "peft_version", "chat_template")
 # The beginnings of the names of files that are never loaded: hidden ones, model card, tokenizer and manifest.
@@ -180,7 +181,8 @@ class RunRecord(Section):
             InputError: ``E-RUN-MISSING`` without a folder or ``run.json``, or for a run of another kind;
                 ``E-RUN-BROKEN`` for an invalid or changed file.
         """
-        path, hint = folder / RUN_FILE, "Give the folder of a finished run."
+        path = folder / RUN_FILE
+        hint = "Give the folder of a finished run."
         if not path.is_file():
             raise InputError(
                 "E-RUN-MISSING",
@@ -298,7 +300,10 @@ def validated(kind: type[Value], value: Any, path: Path) -> Value:
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(map(str, first["loc"]))[:100]
-        newer = ", maybe of a newer flip-flop" if first["type"] == "unexpected_keyword_argument" else ""
+        if first["type"] == "unexpected_keyword_argument":
+            newer = ", maybe of a newer flip-flop"
+        else:
+            newer = ""
         raise broken(path, f"is invalid{' at ' if place else ''}{place}: {first['msg']}{newer}") from None
 
 
@@ -347,7 +352,9 @@ def _audits_inside(folder: Path) -> str:
 def _plain(value: Any) -> Any:
     if isinstance(value, Section):
         return value.to_json()
-    return [_plain(item) for item in value] if isinstance(value, tuple) else value
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return value
 
 
 def check_adapter_folder(adapter: Path) -> None:
@@ -386,7 +393,8 @@ def find_corruption(folder: Path, only: Container[str] = ()) -> str | None:
     """Return the damage of a folder's files, or ``only`` of these; ``None`` if they match the manifest."""
     if not (folder / MANIFEST).exists():
         return "it was not finished"
-    manifest, present = read_object(folder / MANIFEST), loaded_files(folder)
+    manifest = read_object(folder / MANIFEST)
+    present = loaded_files(folder)
     if not manifest:
         return f"{MANIFEST} cannot be read"
     for name, expected in manifest.items():
@@ -401,4 +409,6 @@ def find_corruption(folder: Path, only: Container[str] = ()) -> str | None:
 
 def find_change(folder: Path, only: Container[str] = ()) -> str | None:
     """Return the damage of a folder's files. Without a manifest they are not checked."""
-    return find_corruption(folder, only) if (folder / MANIFEST).exists() else None
+    if (folder / MANIFEST).exists():
+        return find_corruption(folder, only)
+    return None

@@ -22,7 +22,9 @@ from flip_flop.tasks import RenderedSplit, Rows
 from flip_flop.tasks.readers import stream_rows
 
 MODEL = "model"  # the folder of merged weights
-NUM_ROWS, MAX_CHANGED = 200, 0.005  # of the parity check
+# Of the parity check.
+NUM_ROWS = 200
+MAX_CHANGED = 0.005
 UNMERGED = "Use the adapter with its base, without --merge."
 
 
@@ -82,7 +84,8 @@ def _rows_of_audit(base: LoadedClassifier, path: Path) -> RenderedSplit:
     """Return rows of an audit under the templates of a classifier, whose prompts are in their chat template."""
     if not (path / METRICS_FILE).is_file() or base.task.answer:
         raise InputError("E-MERGE", f"{path} has no rows to compare answers.", "Give --rows FILE.")
-    run, instances = load_run(path), []
+    run = load_run(path)
+    instances = []
     columns = [run.template_names.index(name) for name in base.task.templates.names]
     for instance in islice(run.instances, NUM_ROWS):
         prompts = [instance.prompts[column] for column in columns]
@@ -105,7 +108,8 @@ def _merge(scorer: Scorer, folder: Path) -> None:
 
 def _compare(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]) -> str:
     """Return the figures of the comparison (``E-MERGE``)."""
-    changed, differences = 0, [0.0]
+    changed = 0
+    differences = [0.0]
     for one, other in zip(before, after, strict=True):
         changed += one["vote"] != other["vote"]
         differences.append(abs((one["confidence"] or 0.0) - (other["confidence"] or 0.0)))

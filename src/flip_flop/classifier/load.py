@@ -66,7 +66,8 @@ def read_classifier(path: str | os.PathLike[str], templates: Sequence[str] = ())
 
 def task_of(classifier: Classifier) -> Task:
     """Return the task of a classifier without data (``E-CLASSIFIER`` for templates with other texts)."""
-    record, templates = classifier.task, list[Template]()
+    record = classifier.task
+    templates = list[Template]()
     for item in record.templates:
         template = Template(item.name, item.jinja, item.answer_choices)
         if template.digest() != item.digest:
@@ -91,7 +92,8 @@ def task_of(classifier: Classifier) -> Task:
 
 def scoring_of(classifier: Classifier, options: ScoringOptions = DEFAULT_SCORING) -> ScoringOptions:
     """Return options of scoring with the prompts that were measured. Rows that are too long are skipped if possible."""
-    stored, is_served = classifier.scoring, classifier.model.endpoint is not None
+    stored = classifier.scoring
+    is_served = classifier.model.endpoint is not None
     how = {key: stored[key] for key in ("prompt_date", "by", "api") if key in stored}
     if how.get("by") == "generation":
         how.pop("api", None)
@@ -103,7 +105,8 @@ def scoring_of(classifier: Classifier, options: ScoringOptions = DEFAULT_SCORING
 
 def model_options(classifier: Classifier, given: ModelOptions) -> ModelOptions:
     """Return options that load the measured model, from the given place if there is one."""
-    model, adapter = classifier.model, classifier.adapter
+    model = classifier.model
+    adapter = classifier.adapter
     if model.endpoint is not None:
         place = given.model or f"{SERVED}{model.endpoint}#{model.name}"
         return replace(given, model=place, tokenizer=classifier.scoring.get("tokenizer"))
@@ -138,13 +141,16 @@ class LoadedClassifier:
     """
 
     def __init__(self, classifier: Classifier, load: Callable[[], Scorer], scoring: ScoringOptions = DEFAULT_SCORING):
-        self.classifier, self.abstain_below, self._load = classifier, classifier.abstain_below, load
+        self.classifier = classifier
+        self.abstain_below = classifier.abstain_below
+        self._load = load
         self.task, self.scoring = task_of(classifier), scoring_of(classifier, scoring)
 
     @cached_property
     def scorer(self) -> Scorer:
         """The model, loaded, and compared with the measured one where the digests are known (``E-CLASSIFIER``)."""
-        scorer, measured = self._load(), self.classifier
+        scorer = self._load()
+        measured = self.classifier
         changed = "model" if measured.model.differs_from(scorer.record) else None
         if getattr(measured.adapter, "digest", None) != getattr(scorer.adapter, "digest", None):
             changed = "adapter"
@@ -160,7 +166,9 @@ class LoadedClassifier:
     def offsets(self) -> Offsets | None:
         """Nats that are added to the scores, ``[templates, labels]``."""
         stored = self.classifier.offsets
-        return np.array([stored[name] for name in self.task.templates.names]) if stored else None
+        if stored:
+            return np.array([stored[name] for name in self.task.templates.names])
+        return None
 
     def __call__(self, rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Predict the labels of rows; see :meth:`stream`."""
@@ -196,7 +204,8 @@ class LoadedClassifier:
                 ``input-2``, ...
             start: The number of the first row.
         """
-        ids, field = dict[str, None](), self.classifier.task.id_field
+        ids = dict[str, None]()
+        field = self.classifier.task.id_field
         for number, row in enumerate(rows.rows, start):
             name = cell_text(row.fields.get(field)) if field else ""
             ids[f"input-{number}" if not name or name in ids else name] = None
@@ -205,7 +214,8 @@ class LoadedClassifier:
 
     def predict(self, split: RenderedSplit) -> list[dict[str, Any]]:
         """Score rendered rows together, and return their predictions. Only the first call checks scores."""
-        scorer, names = self.scorer, self.task.templates.names
+        scorer = self.scorer
+        names = self.task.templates.names
         try:
             scored = scorer.checked_scores(split.instances, self.scoring, names=names, quiet=True)
         except TooLongError as error:

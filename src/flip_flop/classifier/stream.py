@@ -27,7 +27,8 @@ def predict_file(classify: LoadedClassifier, source: Path, out: Path, *, quiet: 
         InputError: The errors of rows, of ``classify``, and of the output.
     """
     inputs_of_command().add(source.resolve())
-    fields, total = dict[str, None](), 0
+    fields = dict[str, None]()
+    total = 0
     for rows in _chunks(source):
         classify.render(rows, total + 1)
         fields |= dict.fromkeys(rows.columns())
@@ -71,11 +72,13 @@ def write_counted(
         out: The file.
     """
     labels = task.label_values(num_labels)
-    values, unread = [f"p({label})" for label in labels], "without an answer that is a label"
+    values = [f"p({label})" for label in labels]
+    unread = "without an answer that is a label"
     if scoring.by == "generation":
         values = ["label"]
     if task.answer is not None:
-        values, unread = ["label", "text"], "without a readable answer"
+        values = ["label", "text"]
+        unread = "without a readable answer"
     votes = Counter[Any]()
     reasons = dict.fromkeys(("without a strict majority of the templates", "abstained", "too long", unread), 0)
 

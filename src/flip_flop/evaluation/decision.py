@@ -30,7 +30,9 @@ from flip_flop.record import Classifier
 # be wrong.
 CONFIDENCE = 0.98
 # Threshold of low own-label mass; rows from which on a template is constant; templates in a sentence.
-LOW_MASS, MIN_ROWS, MAX_LISTED = 0.1, 10, 3
+LOW_MASS = 0.1
+MIN_ROWS = 10
+MAX_LISTED = 3
 UNREAD = 0.1  # share of the answers that cannot be read, from which on a decision begins with reading
 CAUSES = {
     "order_flips": "the order of the options",
@@ -75,9 +77,10 @@ def decide(run: AuditValues) -> Decision:
     """Choose the template to use, after sentences on answers that cannot be read, and on what changes the others."""
     chosen = _decide_read(run)
     found = _classifier(run, chosen)
-    command = (
-        f"flip-flop {predict_with(run)} --input rows.csv --out predictions.csv" if chosen.template and found else ""
-    )
+    if chosen.template and found:
+        command = f"flip-flop {predict_with(run)} --input rows.csv --out predictions.csv"
+    else:
+        command = ""
     sentences = tuple(filter(None, (reading_advice(run), *chosen.sentences)))
     return replace(chosen, sentences=sentences, classifier=found, command=command)
 
@@ -113,20 +116,24 @@ def _decide_read(run: AuditValues) -> Decision:
 
     Templates are not used raw if their answers depend on the position of the options.
     """
-    flips, forms = _flips(run), [run, run.calibrated] if run.calibrated else [run]
+    flips = _flips(run)
+    forms = [run, run.calibrated] if run.calibrated else [run]
     sentences = [f"{flip[0].upper()}{flip[1:]}." for flip in flips]
     if not answers_by_position(run.data):
         chosen = _choose(run, forms)
         return replace(chosen, sentences=(*chosen.sentences, *sentences))
     words, *others = f"The model answers by position, not by content: {flips[0]}.", *sentences[1:]
     chosen = _choose(run, forms[1:]) if run.calibrated else Decision(())
-    hint = () if chosen.template else ("Use a stronger model, or let it grade one answer at a time.",)
-    return replace(chosen, sentences=(words, *chosen.sentences, *hint, *others))
+    hints = []
+    if not chosen.template:
+        hints = ["Use a stronger model, or let it grade one answer at a time."]
+    return replace(chosen, sentences=(words, *chosen.sentences, *hints, *others))
 
 
 def _flips(run: AuditValues) -> list[str]:
     """Return how often the order of the options, the wording and the same question change an answer, if known."""
-    found, again = [], run.value("repeat_flips")
+    found = []
+    again = run.value("repeat_flips")
     for name, cause in CAUSES.items():
         if (rate := run.value(name)) is not None:
             after = run.calibrated.value(name) if run.calibrated else None
@@ -167,11 +174,15 @@ def _choose(run: AuditValues, forms: Sequence[AuditValues]) -> Decision:
     best, *others = ranking.order
     is_raw = forms[0] is run
     has_hint = reading_advice(run) or not is_raw  # the sentence on reading, or the one on the position
-    hint = "" if has_hint else f" {remedy(run, bool(run.record.scoring.get('chat_template')), 'use a stronger model')}"
+    if has_hint:
+        hint = ""
+    else:
+        hint = f" {remedy(run, bool(run.record.scoring.get('chat_template')), 'use a stronger model')}"
     if ranking.faults[best] == "constant":
         which = "every one is constant" if len(templates) > 1 else "it is constant"
         return Decision((f"None of these templates works: {which}.{hint}",))
-    metric, chance = METRICS["macro_f1"], chance_f1(candidates.labelled)
+    metric = METRICS["macro_f1"]
+    chance = chance_f1(candidates.labelled)
     ends = {index: difference[2] for index, difference in enumerate(ranking.differences) if difference}
     tied = [best, *(index for index in others if ranking.faults[index] is None and ends[index] >= 0)]
     tokens = run.metrics.get("prompt_tokens_per_template") or dict.fromkeys(templates, 0)
@@ -184,7 +195,10 @@ def _choose(run: AuditValues, forms: Sequence[AuditValues]) -> Decision:
         if used == best or (interval[0] > chance and not is_worse):
             break
     value = float(ranking.values[used])
-    what = f"95% interval for the choice among {len(names)}" if len(names) > 1 else "95% interval"
+    if len(names) > 1:
+        what = f"95% interval for the choice among {len(names)}"
+    else:
+        what = "95% interval"
     numbers = f"macro-F1 {percent(value)} ({what}: {percent_interval(interval)}), chance {percent(chance)}"
     if interval[0] <= chance:
         words = "None of these templates is clearly above chance: the best,"
@@ -199,12 +213,16 @@ def _choose(run: AuditValues, forms: Sequence[AuditValues]) -> Decision:
         worse = f"It is not clearly worse than the best, {_form(*names[best])} ({percent(float(ranking.values[best]))})"
         sentences.append(f"{worse}. Ties go to the first template, then to raw scores, then to short prompts.")
     elif close:
-        worse = f"{len(close)} of the {len(others)} other forms" if len(close) < len(others) else "any other form"
+        if len(close) < len(others):
+            worse = f"{len(close)} of the {len(others)} other forms"
+        else:
+            worse = "any other form"
         sentences.append(f"It is not clearly better than {worse}: {_listed([_form(*name) for name in close])}.")
     if len(templates) > 1:
         kind = "calibrated vote" if names[used][1] or "offsets" in run.metrics else "vote"
         voted = (forms[-1] if names[used][1] else run).data.labelled.voted
-        vote, gain = metric.value(voted) or 0.0, point_interval(metric.change_interval(single, voted))
+        vote = metric.value(voted) or 0.0
+        gain = point_interval(metric.change_interval(single, voted))
         what = f"{percent(vote)} ({points(vote - value)}, 95% interval: {gain})"
         sentences.append(f"The {kind} over {len(templates)} templates, {len(templates)} passes per answer, has {what}.")
     sentences += _fixes(run, ranking, used=names[used][0], is_raw=is_raw)
@@ -228,7 +246,9 @@ def _lists_labels(instances: Iterable[RenderedInstance]) -> bool:
 
 
 def _has_word(text: str, word: str) -> bool:
-    return bool(re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text)) if has_spaces(word) else word in text
+    if has_spaces(word):
+        return bool(re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text))
+    return word in text
 
 
 def _decide_open(run: AuditValues) -> Decision:
@@ -236,7 +256,8 @@ def _decide_open(run: AuditValues) -> Decision:
 
     It must be right, and clearly better than a template with one answer to all rows.
     """
-    ranking, names = run.template_ranking, run.template_names
+    ranking = run.template_ranking
+    names = run.template_names
     best = ranking.order[0]
     if ranking.faults[best] == "constant":
         return Decision(("No template is chosen: each gives one answer to all rows.",))
@@ -269,7 +290,8 @@ def _fixes(run: AuditValues, ranking: TemplateRanking, used: str | None = None, 
     if run.calibrated:
         kind += " without calibration" if is_raw else " after calibration"
     is_seen = len(run.data.values) >= MIN_ROWS
-    constant, unsaid = [], []
+    constant = []
+    unsaid = []
     for name, fault, share in zip(run.template_names, ranking.faults, ranking.constancy.tolist(), strict=False):
         if name == used:
             continue
@@ -290,4 +312,6 @@ def _listed(names: Sequence[str]) -> str:
     more = [f"{len(names) - MAX_LISTED} more"] if len(names) > MAX_LISTED else []
     *first, last = [*names[:MAX_LISTED], *more]
     mark = "; " if any("," in name for name in first) else ", "
-    return f"{mark.join(first)} and {last}" if first else last
+    if first:
+        return f"{mark.join(first)} and {last}"
+    return last

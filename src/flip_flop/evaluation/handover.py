@@ -21,7 +21,8 @@ def classifier_of(
         is_calibrated: Whether to add the offsets of the audit, if it has any, to the scores.
         measured: Metrics of a single template on the rows of the audit, as fractions.
     """
-    model, adapter = run.record.model, run.record.adapter
+    model = run.record.model
+    adapter = run.record.adapter
     decided: dict[str, Any] = {"measured": measured, "decision": why}
     decided["model"] = replace(model, name=absolute_place(model.name))
     form = run.calibrated if is_calibrated else None

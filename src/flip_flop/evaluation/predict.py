@@ -97,14 +97,17 @@ def prediction_rows(
     if (form := split.task.answer) is not None:
         for instance in scored.instances:
             _add_texts(answered[instance.id], instance, form)
-    return [*answered.values()] if scoring.too_long == "refuse" else with_notes(answered, split, scored.too_long)
+    if scoring.too_long == "refuse":
+        return [*answered.values()]
+    return with_notes(answered, split, scored.too_long)
 
 
 def with_notes(
     answered: Mapping[str, dict[str, Any]], split: RenderedSplit, too_long: Iterable[TooLong]
 ) -> list[dict[str, Any]]:
     """Return a row with a note for each instance of a split, an empty one if its prompts are too long."""
-    names, notes = split.task.templates.names, dict[str, str]()
+    names = split.task.templates.names
+    notes = dict[str, str]()
     for prompt in too_long:
         notes.setdefault(prompt.id, f"too long: {words(prompt, names)}, the model's context is {prompt.limit}")
     empty: dict[str, Any] = {"vote": None, "confidence": None, "consensus": None, "templates": {}}
@@ -212,7 +215,8 @@ def prediction_table(
     others = ["consensus", *map(spreadsheet_cell, columns), *notes]
     yield [*VOTE, *map(spreadsheet_cell, _free_names(inputs, (*VOTE, *others))), *others]
     for prediction, fields in pairs:
-        answers, cells = prediction["templates"], list[Any]()
+        answers = prediction["templates"]
+        cells = list[Any]()
         for answer in answers.values():
             cells += answer["probs"] or [answer.get(name) for name in values]
         if answers and (len(cells) != len(columns) or [*answers] != [*templates]):
@@ -265,16 +269,22 @@ def _sheet_cell(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     text = re.sub(r"[\0-\x08\x0b\x0c\x0e-\x1f]", lambda control: visible(control[0]), value)
-    return text if len(text) <= _MAX_SHEET_CELL else f"{text[: _MAX_SHEET_CELL - 1]}…"
+    if len(text) <= _MAX_SHEET_CELL:
+        return text
+    return f"{text[: _MAX_SHEET_CELL - 1]}…"
 
 
 def _finite(value: Any) -> Any:
     """Return None for NaN, the missing value in a table of floats."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
 
 
 def _cell(value: Any) -> Any:
     if value is None or isinstance(value, str | int | float):
         return _finite(value)
     is_nested = isinstance(value, Mapping | list | tuple)
-    return json.dumps(value, ensure_ascii=False, default=str) if is_nested else str(value)
+    if is_nested:
+        return json.dumps(value, ensure_ascii=False, default=str)
+    return str(value)

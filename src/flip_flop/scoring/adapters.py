@@ -38,7 +38,10 @@ def describe_adapter(adapter: Path, **more: Any) -> AdapterRecord:
 
 def chat_of_training(task: TaskRecord, in_chat: bool | None) -> dict[str, Any]:
     """Return ``chat_template`` and ``chat`` of the record of an adapter that was trained on this task."""
-    chat = {key: value for key in CHAT_KEYS if (value := getattr(task, key)) is not None} if in_chat else {}
+    if in_chat:
+        chat = {key: value for key in CHAT_KEYS if (value := getattr(task, key)) is not None}
+    else:
+        chat = {}
     return {"chat_template": in_chat, "chat": chat or None}
 
 

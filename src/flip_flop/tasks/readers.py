@@ -125,12 +125,16 @@ def cell_text(value: object) -> str:
     """
     value = only_item(value)
     is_missing = is_blank(value) if isinstance(value, str) else str(value) in MISSING
-    return "" if is_missing else re.sub(r"\A(-?\d+)\.0\Z", r"\1", unicodedata.normalize("NFC", str(value)))
+    if is_missing:
+        return ""
+    return re.sub(r"\A(-?\d+)\.0\Z", r"\1", unicodedata.normalize("NFC", str(value)))
 
 
 def label_text(value: object, labels: Iterable[object] = ()) -> str:
     """Return the text of a label: :func:`cell_text`, or empty for a text of :data:`MISSING` that is not a label."""
-    return "" if (text := cell_text(value)).strip() in MISSING.difference(map(str, labels)) else text
+    if (text := cell_text(value)).strip() in MISSING.difference(map(str, labels)):
+        return ""
+    return text
 
 
 def lost_header(rows: Sequence[NumberedRow]) -> str | None:
@@ -150,7 +154,9 @@ def lost_header(rows: Sequence[NumberedRow]) -> str | None:
 
 def label_words(labels: Collection[object], answer: Any) -> Collection[object]:
     """Return the labels, or :data:`MISSING` if answers are open texts, which can then be any word."""
-    return MISSING if answer is not None and answer.kind == "text" else labels
+    if answer is not None and answer.kind == "text":
+        return MISSING
+    return labels
 
 
 def read_text(path: Path, encoding: str = "utf-8") -> str:
@@ -226,11 +232,13 @@ def _csv_cells(lines: Iterable[str], delimiter: str | None, where: str, kind: st
     delimiter = declared[1] if declared else delimiter
     between = delimiter or SEPARATED[kind]
     reader = csv.reader(itertools.chain([first], given), delimiter=between, strict=True)
-    line, columns = 1, 0
+    line = 1
+    columns = 0
     previous_limit = csv.field_size_limit(_MAX_CELL)
     try:
         for cells in reader:
-            first_line, line = line, reader.line_num + 1
+            first_line = line
+            line = reader.line_num + 1
             if not cells or (declared and first_line == 1) or not (columns or any(map(cell_text, cells))):
                 continue
             if not columns:
@@ -381,7 +389,9 @@ def with_short_floats(table: Any) -> Any:
         if pyarrow.types.is_struct(kind):
             return pyarrow.struct([(field.name, with_numbers(field.type, numbers)) for field in kind])
         is_list = isinstance(kind, pyarrow.ListType | pyarrow.LargeListType | pyarrow.FixedSizeListType)
-        return pyarrow.list_(with_numbers(kind.value_type, numbers)) if is_list else kind
+        if is_list:
+            return pyarrow.list_(with_numbers(kind.value_type, numbers))
+        return kind
 
     for place, (name, kind) in enumerate(zip(table.column_names, table.schema.types, strict=True)):
         text, wide = (with_numbers(kind, numbers) for numbers in (pyarrow.string(), pyarrow.float64()))
@@ -445,4 +455,6 @@ def _plain(cell: Any) -> Any:
     if isinstance(value, str):  # it has control characters as _x000D_
         return re.sub("_x(?!0000)(00[0-9A-Fa-f]{2})_", lambda code: chr(int(code[1], 16)), value)
     value = int(value) if isinstance(value, float) and value.is_integer() else value
-    return value if isinstance(value, int | float) else str(value)
+    if isinstance(value, int | float):
+        return value
+    return str(value)

@@ -52,6 +52,7 @@ def model_card(
     }
     card_data = ModelCardData(**of_hub | metadata)
     source = _source(str(record.task.data.get("source", "rows in memory")))
+    name = record.model.name
     return _card_template().render(
         metadata=card_data.to_yaml().strip(),
         title=title,
@@ -65,8 +66,8 @@ def model_card(
         source=source,
         method=METHODS.get(str(record.name)),
         fields=_example_row(record.task),
-        is_local=is_local_name(record.model.name),
-        is_gguf=gguf_name(record.model.name) is not None,
+        is_local=is_local_name(name),
+        is_gguf=gguf_name(name) is not None,
     )
 
 

@@ -154,10 +154,12 @@ def train(
             trainer.add_callback(ShowProgress(find_method(config.method).name, trainer))
         scores = trainer.model_scores
         _check_steps(trainer)
-        folder, needs_best = Path(config.output_dir), trainer.args.load_best_model_at_end
+        folder = Path(config.output_dir)
+        needs_best = trainer.args.load_best_model_at_end
         checkpoint = checkpoint_to_resume(folder, needs_best=needs_best) if has_begun else None
         if trainer.is_frozen and checkpoint and not plan["allowed_changes"]:
-            ids, prompts = [instance.id for instance in trainer.voters], trainer.train_instances.digest
+            ids = [instance.id for instance in trainer.voters]
+            prompts = trainer.train_instances.digest
             stored = VoteTable.read(out / VOTES, ids, prompts) if rank() == 0 else None
             scores.first_votes = all_gather(stored)[0] or scores.first_votes
         survey = initial_vote_stats(
@@ -199,7 +201,10 @@ def _finish(
     if trainer.open_validation and change is not None:
         reason = reason_against_answers(change) or reason
     if reason is not None and rank() == 0:
-        hint = "" if keep_worse else " The adapter is not saved. --resume --keep-worse saves it without training again."
+        if keep_worse:
+            hint = ""
+        else:
+            hint = " The adapter is not saved. --resume --keep-worse saves it without training again."
         log.warning("%s%s", reason, hint)
     if reason is not None and not keep_worse:
         return TrainingRun(out, None, withheld=True)
@@ -411,7 +416,8 @@ class StopOnSignal(TrainerCallback):
             with contextlib.suppress(OSError):
                 os.write(2, b"stopped\n" * is_first_process())
             os._exit(128 + number)
-        is_first, self.received = self.received is None, number
+        is_first = self.received is None
+        self.received = number
         if is_first:
             self._first = time.monotonic()
             if is_first_process():
