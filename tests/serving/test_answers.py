@@ -151,6 +151,13 @@ def test_both_protocols_give_the_same_answers(client):
     assert moods["confidence"] == pytest.approx(named["moods"]["confidence"], abs=1e-5)
 
 
+def test_confidence_and_score_have_the_digits_of_the_probabilities(client):
+    asked = {"moods": {"type": "score"}}
+    answer = ask(client, "The staff was loud.", asked)["answers"]["moods"]
+    for value in (answer["confidence"], answer["score"], *answer["probabilities"].values()):
+        assert value == round(value, 6)
+
+
 def test_a_classifier_of_several_fields_takes_json_as_text(client, engine, monkeypatch):
     expected = ask(client, "The staff was loud.", {"moods": {"type": "choice"}})["answers"]
     monkeypatch.setattr(engine, "field", None)

@@ -17,7 +17,7 @@ from flip_flop.metrics import label_probs
 from flip_flop.prompts import RESERVED_FIELD, Chat, RenderedInstance
 from flip_flop.scoring.scorer import Scored
 from flip_flop.scoring.scores import CausalLMScorer
-from flip_flop.serving.wire import NO_TEXT, Answer, Json, Question, as_text
+from flip_flop.serving.wire import DIGITS, NO_TEXT, Answer, Json, Question, as_text
 from flip_flop.tasks import RowsSource
 
 
@@ -78,7 +78,7 @@ class Engine:
         answers: Answers = []
         for row, tokens in zip(predicted, _tokens(scored), strict=True):
             columns = zip(*(answer["probs"] for answer in row["templates"].values()), strict=True)
-            probs = [sum(column) / len(column) for column in columns]
+            probs = [round(sum(column) / len(column), DIGITS) for column in columns]
             chosen = None if row["vote"] is None else str(row["vote"])
             answers.append(Answer(self.labels, probs, chosen, tokens))
         return answers
@@ -105,7 +105,7 @@ class Engine:
 
     def _ask(self, batch: Batch) -> Answers:
         """Return the most probable option, and the probabilities of all."""
-        prompts = enumerate(map(zero_shot, batch))
+        prompts = enumerate(zero_shot(asked, self.name) for asked in batch)
         scored = self._scored([replace(prompt, id=str(number), chat=self.chat) for number, prompt in prompts])
         answers: Answers = []
         for asked, [probs], tokens in zip(batch, label_probs(scored.scores.values), _tokens(scored), strict=True):
@@ -120,16 +120,17 @@ class Engine:
         return scored
 
 
-def zero_shot(asked: Asked) -> RenderedInstance:
+def zero_shot(asked: Asked, classifier: str) -> RenderedInstance:
     r"""Return the prompt of a question, with its options as answers.
 
     Raises:
-        InputError: ``E-SERVE`` for a question without options or instructions.
+        InputError: ``E-SERVE`` for a question without options or instructions. It names the question that the
+            classifier answers without both.
 
     Example:
         >>> from flip_flop.serving.wire import Noul
         >>> late = Noul(instructions="Can it wait?", criteria={"false": "Work has stopped."})
-        >>> instance = zero_shot(Asked("late", late, "My screen is black."))
+        >>> instance = zero_shot(Asked("late", late, "My screen is black."), "topics")
         >>> print(instance.prompts[0], instance.choices[0])
         My screen is black.
         <BLANKLINE>
@@ -141,7 +142,8 @@ def zero_shot(asked: Asked) -> RenderedInstance:
     """
     question = asked.question
     if not question.options or question.instructions in NO_TEXT:
-        raise InputError("E-SERVE", f"Question {asked.name!r} has no options or no instructions.", "Give both.")
+        fix = f"Give both, or ask {classifier!r}, which the classifier answers."
+        raise InputError("E-SERVE", f"Question {asked.name!r} has no options or no instructions.", fix)
     lines = [as_text(asked.state), "", as_text(question.instructions), "Options:"]
     for option, meaning in question.options.items():
         lines.append(f"- {option}" if meaning in NO_TEXT else f"- {option}: {as_text(meaning)}")

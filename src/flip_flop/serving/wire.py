@@ -11,6 +11,7 @@ Json = dict[str, Any]
 Options = Annotated[dict[str, JsonValue], Field(min_length=2, max_length=255)]
 Levels = Annotated[list[JsonValue], Field(min_length=2, max_length=255)]
 NO_TEXT = (None, "")
+DIGITS = 6  # of probabilities, as in predict
 
 
 @dataclass(frozen=True)
@@ -28,12 +29,12 @@ class Answer:
     @property
     def confidence(self) -> float:
         """The largest probability, scaled: 0 if all are equal, 1 if the others are 0."""
-        return (len(self.probs) * max(self.probs) - 1) / (len(self.probs) - 1)
+        return round((len(self.probs) * max(self.probs) - 1) / (len(self.probs) - 1), DIGITS)
 
     @property
     def level(self) -> float:
         """The expected number of the label, from 0."""
-        return sum(level * prob for level, prob in enumerate(self.probs))
+        return round(sum(level * prob for level, prob in enumerate(self.probs)), DIGITS)
 
 
 class Strict(BaseModel):
