@@ -89,31 +89,25 @@ def test_without_the_key_nothing_but_the_health_is_shown(engine):
 
 @pytest.fixture
 def gate():
-    """A model that answers when the event is set."""
-    opened = threading.Event()
+    """A model that sets one event when it is asked, and answers when the other is set."""
+    asked, opened = threading.Event(), threading.Event()
 
     def answer(batch):
+        asked.set()
         assert opened.wait(60)
-        fails = [asked.question.instructions == "fail" for asked in batch]
+        fails = [one.question.instructions == "fail" for one in batch]
         return [RuntimeError("out of order") if one else Answer(("No", "Yes"), (0.5, 0.5), "No", 1) for one in fails]
 
-    return SimpleNamespace(name="moods", answer=answer, opened=opened)
+    return SimpleNamespace(name="moods", answer=answer, asked=asked, opened=opened)
 
 
 def test_a_full_queue_is_429_and_those_that_wait_are_answered(gate):
-    app = create_app(gate, max_waiting=3)
-    with TestClient(app) as client, ThreadPoolExecutor(4) as threads:
+    with TestClient(create_app(gate, max_waiting=3)) as client, ThreadPoolExecutor(4) as threads:
         first = threads.submit(client.post, "/v1/systemone", json=BODY)
-        wait_for(lambda: client.get("/health").json()["waiting"] == 0)
-        more = []
-        for number in range(1, 4):
-            more.append(threads.submit(client.post, "/v1/systemone", json=BODY))
-            wait_for(
-                lambda number=number: first.done() or client.get("/health").json()["waiting"] in (number, number - 1)
-            )
-        wait_for(lambda: client.get("/health").json()["waiting"] >= 2)
-        two = BODY | {"questions": {"a": BODY["questions"]["q"], "b": BODY["questions"]["q"]}}
-        refused = client.post("/v1/systemone", json=two)
+        assert gate.asked.wait(60)
+        more = [threads.submit(client.post, "/v1/systemone", json=BODY) for _ in range(3)]
+        wait_for(lambda: client.get("/health").json()["waiting"] == 3)
+        refused = client.post("/v1/systemone", json=BODY)
         gate.opened.set()
         assert [task.result().status_code for task in (first, *more)] == [200] * 4
     assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
