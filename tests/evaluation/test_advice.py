@@ -574,7 +574,7 @@ def test_few_decisions_about_simulated_templates_are_wrong(title):
 @pytest.mark.slow
 def test_report_shows_ranking_and_coverage(run, tmp_path):
     page = report_of(run, tmp_path)
-    assert run.decision.text in page.text
+    assert f"{' '.join(run.decision.sentences)} Apply it: {run.decision.command}" in page.text
     assert run.abstention_advice in page.text
     ranking = [row[0].split()[1] for row in page.table("Template", "Label preference")[1:]]
     assert ranking == run.to_pandas("templates")["template"].tolist()

@@ -228,12 +228,11 @@ def test_adapter_names_the_gguf_file_and_is_audited_on_it(file, tmp_path, caplog
     assert f'"base_model_name_or_path": "{file}"' in (run.adapter / "adapter_config.json").read_text()
     card = (run.adapter / "README.md").read_text()
     assert "base_model: tiny.gguf" in card
-    assert 'from_pretrained("path/to/its/folder", gguf_file="tiny.gguf")' in card
+    assert 'load_classifier("path/to/this/folder")' in card
     assert str(tmp_path) not in card
     record = RunRecord.read(run.out)
     card = model_card(replace(record, model=replace(record.model, name="org/tiny-GGUF/tiny.gguf")))
     assert "base_model: org/tiny-GGUF\n" in card
-    assert 'from_pretrained("org/tiny-GGUF", gguf_file="tiny.gguf")' in card
     assert 'load_model("org/tiny-GGUF/tiny.gguf", adapter=' in card
     assert audit(load_model(file, adapter=run.adapter), task).scores.shape == audit(file, task).scores.shape
     other = write_gguf(tmp_path / "other.gguf", tiny_model("llama", seed=1))
