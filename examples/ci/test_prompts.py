@@ -34,7 +34,7 @@ def test_prompts_are_not_worse_than_the_stored_ones(run: Audit, metric: str) -> 
     change = comparison.difference(metric, comparison.after)
     assert change is not None
     assert change.interval is not None
-    assert change.interval[1] >= 0, comparison
+    assert change.interval[1] >= 0, str(comparison)
 
 
 if __name__ == "__main__":
