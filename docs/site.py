@@ -131,6 +131,7 @@ def command_sections() -> str:
     sections = []
     for name, command in commands("flip-flop", cli):
         context = click.Context(command, info_name=name, terminal_width=100, help_option_names=["-h", "--help"])
+        command._help_option = None  # click keeps the option of an earlier context, which may have had other names
         sections.append(f"## {name}\n\n```text\n{command.get_help(context)}\n```")
     return "\n\n".join(sections)
 
