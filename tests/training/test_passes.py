@@ -50,7 +50,10 @@ def passes(monkeypatch):
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({}, {"base votes": 1, "validation": 4}),  # 5 evaluations: the learning rate of the first step is 0
+        (
+            {"eval_steps": 1},
+            {"base votes": 1, "validation": 4},
+        ),  # 5 evaluations: the learning rate of the first step is 0
         ({"eval_strategy": "no"}, {"base votes": 1, "offsets of predict --with": 1}),
     ],
 )

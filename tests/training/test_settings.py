@@ -165,18 +165,27 @@ def test_pickled_settings_have_no_token():
 
 # ---- the protocols ----
 
+PAPERS = {"protocol": "paper"}
+IN_32S = {"per_device_train_batch_size": 32}
+
 
 @pytest.mark.parametrize(
     ("count", "changes", "line", "warned"),
     [
-        (1488, {}, "at most 3.19 passes over 1488 training instances, in 150 steps of 32 instances", ""),
-        (10_000, {}, "at most 0.48 passes", "5200 of the 10000 training instances are never seen"),
-        (194, {}, "at most 21.4 passes", ""),  # CB: a pass has 7 steps, the last of 2 instances
-        (40, {}, "at most 75 passes", "every training instance is seen 75 times"),
+        (1488, PAPERS, "at most 3.19 passes over 1488 training instances, in 150 steps of 32 instances", ""),
+        (10_000, PAPERS, "at most 0.48 passes", "5200 of the 10000 training instances are never seen"),
+        (194, PAPERS, "at most 21.4 passes", ""),  # CB: a pass has 7 steps, the last of 2 instances
+        (250, {}, "at most 1 passes over 250 training instances, in 16 steps of 16 instances", ""),
+        (40, PAPERS, "at most 75 passes", "every training instance is seen 75 times"),
         (40, {"num_train_epochs": 2, "gradient_accumulation_steps": 2}, "at most 2 passes", ""),
         # The library rounds half of the two steps of a pass up to one of 32 instances.
-        (45, {"num_train_epochs": 0.5}, "at most 0.711 passes", "13 of the 45 training instances are never seen"),
-        (45, {"num_train_epochs": 0.7}, "at most 1 passes over 45 training instances, in 2 steps", ""),
+        (
+            45,
+            IN_32S | {"num_train_epochs": 0.5},
+            "at most 0.711 passes",
+            "13 of the 45 training instances are never seen",
+        ),
+        (45, IN_32S | {"num_train_epochs": 0.7}, "at most 1 passes over 45 training instances, in 2 steps", ""),
     ],
 )
 def test_number_of_passes_is_logged_before_training(caplog, count, changes, line, warned):

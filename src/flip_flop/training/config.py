@@ -161,12 +161,14 @@ class F2CConfig(TrainingSettings, TrainingArguments):
         """Fill in the number of steps, and the steps of evaluations and checkpoints."""
         if self.num_train_epochs < 0:
             self.num_train_epochs = 3.0  # the library's default, which max_steps overrides
-            self.max_steps = self.max_steps if self.max_steps > 0 else MAX_STEPS
+            self.max_steps = self.max_steps if self.max_steps > 0 else MAX_STEPS[self.protocol]
         if self.eval_steps is None and self.eval_strategy == "steps":
             self.eval_steps = 5
             if self.protocol == "recommended":
                 # The library rounds a share of all steps up; their number is not known yet.
-                self.eval_steps = max(self.max_steps // 12, 1) if self.max_steps > 0 else 1 / 13
+                self.eval_steps = 1 / 13
+                if self.max_steps > 0:
+                    self.eval_steps = max(self.max_steps // 12, min(self.max_steps, 4))
         if self.eval_steps is not None and self.eval_strategy == "steps":
             every = self.eval_steps
         else:

@@ -19,8 +19,8 @@ from flip_flop.metrics.calibration import Calibration
 from flip_flop.scoring.options import Backend, ChatTemplate, TooLongPolicy
 
 SelectBy = Literal["auto", "macro_f1", "mean_f1", "vote_agreement", "last"]
-# Optimizer steps without max_steps and num_train_epochs, as in the authors' release.
-MAX_STEPS = 150
+# Optimizer steps without max_steps and num_train_epochs: those of the evidence, and those of the authors' release.
+MAX_STEPS = {"recommended": 16, "paper": 150, "release": 150}
 # Types of settings that are converted and checked here. The library checks the others.
 _SIMPLE = {bool, int, float, str, NoneType}
 # Settings that change only the execution. After an out-of-memory error they may be changed.
@@ -132,10 +132,12 @@ class TrainingSettings:
         "Warm-up steps, or below 1 their share of all steps.", "at least 0", paper=0.0, recommended=0.1
     )
     weight_decay: float = _setting(0.01, "AdamW's weight decay.", "at least 0")
-    per_device_train_batch_size: int = _setting(32, "Instances per micro-batch and device.", "at least 1")
+    per_device_train_batch_size: int = _by_protocol(
+        "Instances per micro-batch and device.", "at least 1", paper=32, recommended=16
+    )
     max_steps: int = _setting(
         -1,
-        f"Maximum number of optimizer steps; {MAX_STEPS} if num_train_epochs is not given either.",
+        "Maximum number of optimizer steps. Without num_train_epochs, 150, recommended 16.",
         "above 0, or -1 for the default",
     )
     num_train_epochs: float = _setting(
@@ -143,7 +145,7 @@ class TrainingSettings:
     )
     eval_strategy: str = _setting("steps", "When to score the validation split.")
     eval_steps: float | None = _setting(
-        None, "Steps between two evaluations; by default 5, recommended a twelfth of all.", "above 0"
+        None, "Steps between two evaluations; by default 5, recommended a twelfth of max_steps, at least 4.", "above 0"
     )
     save_strategy: str = _setting("auto", "When to write a checkpoint: with each evaluation, or no, steps or epoch.")
     save_steps: float = _setting(
