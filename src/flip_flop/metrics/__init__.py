@@ -44,7 +44,7 @@ from flip_flop.metrics.certainty import (
     vote_margin,
     vote_share,
 )
-from flip_flop.metrics.data import AXES, Design, Scores, gold_of
+from flip_flop.metrics.data import AXES, TAGS, Design, Scores, gold_of
 from flip_flop.metrics.f1 import Average, accuracy_per_template, chance_f1, f1_per_template, resolve_average
 from flip_flop.metrics.table import ALIASES, METRICS, Metric, add_metric, answers_by_position, summarise
 

@@ -13,7 +13,8 @@ from flip_flop.errors import InputError
 from flip_flop.metrics.agreement import axis_flips, label_probs, majority_vote, predicted, vote_weights
 from flip_flop.metrics.f1 import Average, resolve_average
 
-AXES = ("wording", "order")  # with a flip rate in the table of metrics
+AXES = ("wording", "order", "format", "examples", "example_order", "typos")  # of templates, with a flip rate each
+TAGS = ("language", "source")  # of a wording
 
 
 def gold_of(rows: Iterable[Any]) -> Int64[np.ndarray, " instances"]:
@@ -33,7 +34,8 @@ class Design:
 
     Attributes:
         average: The F1 by which the task is measured.
-        levels: The level of each template on each of :data:`AXES`, for flip rates; empty if no template has one.
+        levels: The level of each template on each of :data:`AXES`, for flip rates, and its :data:`TAGS`; empty if no
+            template has one.
         is_scale: Whether the labels are grades in order.
     """
 

@@ -17,7 +17,7 @@ from jaxtyping import Int64
 
 from flip_flop.errors import InputError, first_repeated, log, look_up, nearest, require_whole
 from flip_flop.files import sha256_json
-from flip_flop.metrics import AXES, gold_of, resolve_average
+from flip_flop.metrics import AXES, TAGS, gold_of, resolve_average
 from flip_flop.prompts import Chat, OpenAnswers, RenderedInstance, TemplateSet, render_instance
 from flip_flop.reading import AnswerFormat, Reader, check_extract
 from flip_flop.tasks.readers import MISSING, cell_text, label_text, label_words
@@ -111,7 +111,9 @@ class Task:
             raise InputError("E-TASK-KEY", f"{task} has no templates.", "Add at least one.")
         for template in self.templates:
             for axis in template.levels:
-                look_up(axis, dict.fromkeys(AXES), "E-TASK-KEY", f"template {template.name!r}: there is no axis")
+                look_up(
+                    axis, dict.fromkeys((*AXES, *TAGS)), "E-TASK-KEY", f"template {template.name!r}: there is no axis"
+                )
         self._check_answer(task)
         if self.label_field is not None and self.labels is None and self.answer is None:
             raise InputError(
