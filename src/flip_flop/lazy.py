@@ -25,6 +25,7 @@ WINGS = {
     "from_results": "flip_flop.foreign",
     "generate": "flip_flop.open_answers.generation",
     "load_results": "flip_flop.foreign",
+    "vary_task": "flip_flop.variation.axes",
 }
 
 

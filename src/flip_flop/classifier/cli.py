@@ -112,7 +112,7 @@ def _predict(
 ) -> str:
     """Predict with the model and the task that are given."""
     # The data's errors come before the model's minutes, and those of all that is typed before the seconds of torch.
-    opened = data.open(task.task, task.templates, data.protocol)
+    opened = data.open(task.task, task.templates, data.protocol, task.axes)
     prior = calibration.prior(opened)
     split = opened.render_file(run.source)
     model.check(scoring)

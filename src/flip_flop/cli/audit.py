@@ -85,7 +85,7 @@ def audit_command(
         add_metric(reference)
     checks = gates.Checks.of(run.fail_under, run.fail_if_worse_than)
     # Errors in the data come before the model is loaded, and errors in options before torch is imported.
-    opened = data.open(task.task, task.templates, data.protocol)
+    opened = data.open(task.task, task.templates, data.protocol, task.axes)
     if opened.answer and run.dry_run:
         raise unsupported("--dry-run")
     prior = calibration.prior(opened)

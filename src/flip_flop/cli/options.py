@@ -1,7 +1,8 @@
 """The options of the command line as fields of dataclasses, and the objects that they describe."""
 
+import contextlib
 import functools
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from types import NoneType, UnionType
@@ -205,9 +206,30 @@ class ModelOptions(BaseModelOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class TemplateOptions:
-    """The templates of a task."""
+    """The templates of a task, and the axes along which they vary."""
 
     templates: str | None = option(None, help=TEMPLATES_HELP)
+    axis: tuple[str, ...] = option(
+        (),
+        metavar="AXIS=VALUE",
+        help="Vary the templates: order=4 or order=all, format=10, examples=4, typos=0.05 (docs/how-to/axes.md). "
+        "Repeatable.",
+    )
+
+    @property
+    def axes(self) -> dict[str, Any]:
+        """The values by axis; whole numbers and shares are numbers (``E-AXIS``)."""
+        values: dict[str, Any] = {}
+        for text in self.axis:
+            name, separator, value = map(str.strip, text.partition("="))
+            if not separator or name in values:
+                what = "twice" if separator else "without a value"
+                raise InputError("E-AXIS", f"--axis {name} is given {what}.", "Write, for example, --axis order=4.")
+            values[name] = value
+            for kind in (float, int):
+                with contextlib.suppress(ValueError):
+                    values[name] = kind(value)
+        return values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,8 +256,10 @@ class DataOptions:
         help="The folder with the two CSV files of StoryCloze, which its owners provide.",
     )
 
-    def open(self, task: str, templates: str | None, protocol: str = "paper") -> Task:
-        """Load a task with the given templates, and with the rows and prompts of a protocol.
+    def open(
+        self, task: str, templates: str | None, protocol: str = "paper", axes: Mapping[str, Any] | None = None
+    ) -> Task:
+        """Load a task with the given templates, their variants, and with the rows and prompts of a protocol.
 
         Datasets are always split with seed 0, so that no run trains on the validation rows of another run.
         """
@@ -245,6 +269,7 @@ class DataOptions:
             hub_mirror=self.hub_mirror,
             story_cloze_dir=self.story_cloze_dir,
             protocol=protocol,
+            axes=axes,
         )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from flip_flop.cli.lazy import LazyGroup
-from flip_flop.cli.options import TEMPLATES_HELP, DataOptions, options
+from flip_flop.cli.options import DataOptions, TemplateOptions, options
 from flip_flop.console import align_columns, count, echo, on_one_line, visible
 from flip_flop.errors import InputError
 from flip_flop.files import derive_seed
@@ -17,7 +17,7 @@ from flip_flop.tasks import Task
 
 LAZY = {
     "fetch": ("flip_flop.paper.cli:fetch_command", "Download PromptSource's templates."),
-    "vary": ("flip_flop.drafting.cli:vary_command", "Write formatting variants and paraphrases of templates."),
+    "vary": ("flip_flop.variation.cli:vary_command", "Write variants and paraphrases of templates."),
 }
 
 
@@ -49,17 +49,18 @@ def list_command(data: DataOptions, task: str) -> None:
 
 @templates_command.command("show", short_help="One instance under every template.")
 @click.argument("task")
-@click.option("--templates", help=TEMPLATES_HELP)
 @click.option("--instance", "-n", default="1", show_default=True, help="Its number in the split, or its id.")
 @click.option("--split", default="test", show_default=True, help="Which split it is in.")
 @click.option("--seed", default=0, show_default=True, help="For templates that draw at random.")
-@options(DataOptions)
-def show_command(data: DataOptions, task: str, templates: str | None, instance: str, split: str, seed: int) -> None:
+@options(TemplateOptions, DataOptions)
+def show_command(
+    templates: TemplateOptions, data: DataOptions, task: str, instance: str, split: str, seed: int
+) -> None:
     """Show one instance of TASK under every template, with its answers. * marks the gold answer.
 
     Scoring puts each prompt into the model's chat template, if it has one, with the task's additions to it.
     """
-    opened = data.open(task, templates)
+    opened = data.open(task, templates.templates, axes=templates.axes)
     instances = opened.instances(split, seed=seed, need_labels=False)
     by_name = {str(number): each for number, each in enumerate(instances, start=1)}
     selected = (by_name | {each.id: each for each in instances}).get(instance)

@@ -112,7 +112,7 @@ def train_command(
             "supervised_weight is 0, so --few-labels has no effect.",
             "Leave supervised_weight out to estimate label_prior from them.",
         )
-    opened = data.open(task.task, task.templates, row_protocol_of(config.protocol))
+    opened = data.open(task.task, task.templates, row_protocol_of(config.protocol), task.axes)
     require_templates_for_training(opened)
     model.check()
     rows = load_training_data(opened, config, limit=run.limit, eval_limit=run.eval_limit, few_labels=few_labels)
@@ -135,7 +135,8 @@ def train_command(
         options = {"model": model.model, "adapter": adapter, "task": task.task, "hub-mirror": data.hub_mirror}
         options |= {"protocol": "release"} if config.protocol == "release" else {}
         options |= {"too-long": "skip"} if config.too_long == "skip" else {}
-        words = (word for name, value in options.items() if value is not None for word in (f"--{name}", str(value)))
+        words = [word for name, value in options.items() if value is not None for word in (f"--{name}", str(value))]
+        words += [f"--axis={axis}" for axis in task.axis]
         echo(f"{adapter}: next, {shlex.join(['flip-flop', 'audit', *words])} --out ...")
     return 0
 

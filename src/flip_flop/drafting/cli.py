@@ -1,28 +1,23 @@
-"""``flip-flop init DATA`` and ``flip-flop templates vary``."""
+"""``flip-flop init DATA``."""
 
 import functools
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 import jinja2
 
-from flip_flop.cli.options import BaseModelOptions, DataOptions, TemplateOptions, option, options, out_file
-from flip_flop.cli.templates import sample_rows
+from flip_flop.cli.options import option, options, out_file
 from flip_flop.console import align_columns, count, echo
 from flip_flop.drafting.draft import NUM_TEMPLATES, Draft, draft_task, split_labels
 from flip_flop.drafting.library import TaskKind
 from flip_flop.errors import InputError
 from flip_flop.files import lock_output, write_text
 from flip_flop.prompts import lines_of
-from flip_flop.tasks import DELIMITERS, SEPARATED, FileSource, Task, load_file, lost_header
-
-if TYPE_CHECKING:
-    from flip_flop.drafting.vary import VariedTemplate
+from flip_flop.tasks import DELIMITERS, SEPARATED, FileSource, load_file, lost_header
 
 TASK_FILE = functools.partial(out_file, suffixes=(".yaml", ".yml"))
 
@@ -104,75 +99,3 @@ def _hold(out: Path, overwrite: bool) -> None:
     click.get_current_context().with_resource(lock_output(out))
     if out.exists() and not overwrite:
         raise InputError("E-OUT-USED", f"{out} exists already.", "Give another --out, or add --overwrite.")
-
-
-@dataclass(frozen=True, kw_only=True)
-class VaryOptions(TemplateOptions):
-    """Options of ``templates vary``."""
-
-    out: Path = option(short="-o", callback=TASK_FILE, help="The new task file.")
-    number: int = option(20, short="-n", min=2, help="The number of templates, with the original ones.")
-    typos: float = option(0.0, type=click.FloatRange(0, 1), help="The share of words with a typo in new formats.")
-    paraphraser: str | None = option(None, metavar="MODEL", help="Also paraphrase with this causal model.")
-    paraphrases: int = option(4, min=1, help="Paraphrases per template.")
-    limit: int = option(200, min=1, help="Lint a seeded uniform sample of this many rows.")
-    seed: int = option(0, help="For formats, paraphrases and samples.")
-    overwrite: bool = option(False, help="Replace a task file that is there already.")
-
-
-@click.command("vary")
-@click.argument("task", type=click.Path(path_type=Path))
-@options(VaryOptions, DataOptions)
-def vary_command(vary: VaryOptions, data: DataOptions, task: Path) -> None:
-    """Write the task file TASK with more templates to --out.
-
-    New templates are formats of the training templates, or of --templates: separators, spaces, casing, wrappers of
-    marks, and the order of options. --paraphraser adds paraphrases. Lint rejects invalid templates and duplicates.
-
-    Review paraphrases, because their meaning may differ. `flip-flop audit` shows how the model answers each template.
-    """
-    if task.suffix not in (".yaml", ".yml"):
-        raise InputError("E-TASK-FILE", f"{task} is not a task file.", "Give a .yaml file: the new file has its data.")
-    _hold(vary.out, vary.overwrite)
-    found = whole = data.open(str(task), "all")
-    if vary.templates:
-        names = data.open(str(task), vary.templates).templates.names
-        others = tuple(name for name in whole.templates.names if name not in names or name in whole.held_out_templates)
-        found = replace(whole, held_out_templates=others)
-    model = BaseModelOptions(model=vary.paraphraser) if vary.paraphraser else None
-    if model:
-        model.check()
-    rows = [row for name in found.data for row in sample_rows(found, name, vary.limit, vary.seed)]
-    if model:
-        model.announce()
-    from flip_flop.drafting.vary import sampler, varied_task_text, vary_templates
-
-    variants = vary_templates(
-        found,
-        rows,
-        number=vary.number,
-        seed=vary.seed,
-        typos=vary.typos,
-        generate=sampler(model.load()) if model else None,
-        paraphrases=vary.paraphrases,
-        by=vary.paraphraser or "",
-    )
-    write_text(vary.out, varied_task_text(task, vary.out, whole, variants))
-    _show_variants(found, variants, vary)
-
-
-def _show_variants(task: Task, variants: "Sequence[VariedTemplate]", vary: VaryOptions) -> None:
-    own = task.training_templates.names
-    lines = [("template", "change", "verdict"), *((name, "original", "") for name in own)]
-    for variant in variants:
-        if variant.rejected:
-            verdict = f"rejected: {variant.rejected}"
-        else:
-            verdict = " ".join(("kept", *variant.warnings))
-        lines.append((variant.name, variant.text, verdict))
-    kept = sum(not variant.rejected for variant in variants)
-    reached = f"{count(len(own) + kept, 'template')}, {len(own)} of them original; {len(variants) - kept} rejected"
-    echo(align_columns(lines, num_left=3, rule=True))
-    echo(f"{vary.out}: {reached}")
-    if len(own) + kept < vary.number:
-        echo(f"only {len(own) + kept} of {vary.number} templates: the templates have no more formats", err=True)

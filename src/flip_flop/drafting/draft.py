@@ -223,10 +223,10 @@ def draft_task(
     )
     linted = _lint_rows(rows, columns.label, values)
     if prompt:
-        from flip_flop.drafting.vary import kept_templates, vary_templates  # seconds of import
+        from flip_flop.variation.vary import add_formats  # seconds of import
 
         task = Task(prompt.stem, TemplateSet(tuple(templates)), {}, values, columns.label)
-        templates += kept_templates(vary_templates(task, linted, number=NUM_TEMPLATES, keep_punctuation=True))
+        templates = add_formats(task, linted, NUM_TEMPLATES)
     findings = _lint(linted, templates, columns.label, len(options) or len(words))
     answer = _answer_format(rows, columns.label) if is_open else None
     if answer is not None:

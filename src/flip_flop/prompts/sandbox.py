@@ -8,9 +8,10 @@ in the text of the template separates; the same characters in the text of a row 
 import datetime
 import functools
 import numbers
+import re
 import statistics
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,8 +26,10 @@ from jinja2.utils import Namespace, missing
 from jinja2.visitor import NodeTransformer
 
 from flip_flop.errors import InputError, nearest
+from flip_flop.files import generator
 
 SEPARATOR = "|||"
+RandomKey = tuple[int, str, str, str]
 MAX_OUTPUT = 10_000_000
 """The longest prompt, in characters."""
 
@@ -98,6 +101,13 @@ class MissingValue:
     __int__ = __float__
 
 
+class _Whole(str):
+    """A text that is printed without a limit."""
+
+    def __new__(cls, value: Any) -> "_Whole":
+        return super().__new__(cls, text_of(value))
+
+
 class Separators(NodeTransformer):
     """Marks each separator in the text of the template, and checks the operands of ``~`` like printed values."""
 
@@ -167,7 +177,7 @@ def _finalize(context: Context, value: Any) -> str:
     """Print a value. If the render has a limit, shorten it like PromptSource, at a space and with three dots."""
     text = text_of(value)
     limit = context[_STATE].value_limit
-    if limit is None:
+    if limit is None or isinstance(value, _Whole):
         return text
     return do_truncate(context.environment, text, limit)
 
@@ -176,6 +186,26 @@ def _finalize(context: Context, value: Any) -> str:
 def _choose(context: Context, items: Any) -> Any:
     """Return a random item. The sequence of choices depends on the instance, the template and the seed."""
     return items[int(context[_STATE].generator().integers(len(items)))]
+
+
+@pass_context
+def _with_typos(context: Context, value: Any, share: float, seed: int = 0) -> Any:
+    """Exchange two inner letters of a share of the words of a text.
+
+    The choice depends on the seed, the share, the id of the row and the text, and not on the template.
+    """
+    if not isinstance(value, str):
+        return value
+    random = generator(seed, "typos", str(share), context[_STATE].instance_id, value)
+
+    def exchange(found: re.Match[str]) -> str:
+        word = found[0]
+        index = int(random.integers(1, len(word) - 2))
+        if random.random() >= share:
+            return word
+        return word[:index] + word[index + 1] + word[index] + word[index + 2 :]
+
+    return re.sub(r"[^\W\d_]{4,}", exchange, value)
 
 
 def _most_frequent(items: Iterable[Any]) -> list[Any] | None:
@@ -189,6 +219,7 @@ _ENVIRONMENT = ImmutableSandboxedEnvironment(
 _ENVIRONMENT.globals = {"namespace": Namespace, "range": safe_range, "zip": zip, "choice": _choose}
 _RANDOM = {"choice": _choose, "random": _choose}
 _ENVIRONMENT.filters |= {**_RANDOM, "most_frequent": _most_frequent, "string": text_of}
+_ENVIRONMENT.filters |= {"typos": _with_typos, "whole": _Whole}
 _ENVIRONMENT.tests |= {"none": is_missing}
 
 
@@ -263,14 +294,14 @@ def render_text(
     hidden: str | None,
     where: str,
     row: str,
-    make_generator: Callable[[], np.random.Generator],
+    random_key: RandomKey,
     value_limit: int | None = None,
 ) -> list[str]:
     """Render a template for one row: a prompt up to the separator, or answer choices, split there; all stripped.
 
     ``hidden`` is the gold label's field, which a template must not read and which is not among the ``fields``.
-    ``where`` and ``row`` name the template and the row in an error. Each printed value is cut to ``value_limit``
-    characters (None: never).
+    ``where`` and ``row`` name the template and the row in an error. ``random_key`` has the seed, a purpose, the id of
+    the instance and the name of the template. Each printed value is cut to ``value_limit`` characters (None: never).
 
     Raises:
         InputError: Any of the ``E-TPL`` codes.
@@ -281,7 +312,11 @@ def render_text(
     length = 0
     try:
         marked = _with_missing(fields)
-        state = SimpleNamespace(generator=functools.cache(make_generator), value_limit=value_limit)
+        state = SimpleNamespace(
+            generator=functools.cache(lambda: generator(*random_key)),
+            instance_id=random_key[2],
+            value_limit=value_limit,
+        )
         values = {"row": marked, "fields": marked, **marked, _STATE: state}
         for piece in template.root_render_func(template.new_context(values)):
             pieces.append(piece)

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from flip_flop.errors import InputError, first_repeated, look_up
-from flip_flop.files import generator, sha256_json
+from flip_flop.files import sha256_json
 from flip_flop.prompts.sandbox import SEPARATOR, check_characters, compile_source, render_text
 from flip_flop.reading import AnswerFormat
 
@@ -138,7 +138,7 @@ class Template:
                     hidden=label_field,
                     where=f"{self._where}, answer_choices",
                     row=row,
-                    make_generator=lambda: generator(seed, "answer choices", instance_id, self.name),
+                    random_key=(seed, "answer choices", instance_id, self.name),
                 )
             )
         (prompt,) = render_text(
@@ -148,7 +148,7 @@ class Template:
             hidden=label_field,
             where=self._where,
             row=row,
-            make_generator=lambda: generator(seed, "prompt", instance_id, self.name),
+            random_key=(seed, "prompt", instance_id, self.name),
             value_limit=value_limit,
         )
         return prompt, choices
@@ -162,7 +162,7 @@ class Template:
             hidden=None,
             where=f"{self._where}, target",
             row=row,
-            make_generator=lambda: generator(seed, "prompt", row, self.name),
+            random_key=(seed, "prompt", row, self.name),
         )
         return parts[1] if len(parts) > 1 else None
 

@@ -42,6 +42,15 @@ from flip_flop.tasks.sources import (
     parts_of,
     strata_of,
 )
-from flip_flop.tasks.task import Label, RenderedSplit, Task, TaskRequest, are_grades, instances_digest, right_answers
+from flip_flop.tasks.task import (
+    DIVIDER,
+    Label,
+    RenderedSplit,
+    Task,
+    TaskRequest,
+    are_grades,
+    instances_digest,
+    right_answers,
+)
 
 __all__ = ["Task", "TaskRequest", "load_task"]

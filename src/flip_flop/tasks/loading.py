@@ -32,7 +32,7 @@ from flip_flop.reading import AnswerFormat
 from flip_flop.strict_yaml import StrictModel, read_yaml, validate
 from flip_flop.tasks.readers import READABLE, label_text, label_words
 from flip_flop.tasks.sources import FileSource, HubSource, Rows, RowsSource, Source, as_source, sample_ids
-from flip_flop.tasks.task import Label, RenderedSplit, Task, TaskRequest, find_loader, task_loaders
+from flip_flop.tasks.task import DIVIDER, Label, RenderedSplit, Task, TaskRequest, find_loader, task_loaders
 
 # The longest value that a prompt prints, in characters. The release has PromptSource's default.
 VALUE_LIMITS = {"paper": None, "release": 2048}
@@ -161,6 +161,7 @@ class TaskFile(StrictModel):
         examples=['a list such as [{name: plain, jinja: "{{ text }}", answer_choices: "No ||| Yes"}]']
     )
     held_out_templates: list[str] = Field(default=[], examples=["[plain, formal]"])
+    axes: dict[str, Any] = Field(default={}, examples=["{order: 4}"])
     prompt_value_limit: int | None = Field(default=None, ge=MIN_VALUE_LIMIT)
     system: str | None = None
     assistant_prefix: str | None = None
@@ -170,7 +171,12 @@ class TaskFile(StrictModel):
 
 
 def read_task_file(path: Path, hub_mirror: Path | None = None) -> Task:
-    """Read a task file with all its templates.
+    """Read a task file with all its templates, without their variants along its axes."""
+    return _read_file(path, hub_mirror)[0]
+
+
+def _read_file(path: Path, hub_mirror: Path | None = None) -> tuple[Task, dict[str, Any]]:
+    """Read a task file and its axes.
 
     Raises:
         InputError: ``E-TASK-FILE``, ``E-TASK-KEY``, ``E-LABEL``, or an
@@ -191,13 +197,14 @@ def read_task_file(path: Path, hub_mirror: Path | None = None) -> Task:
     fields = {name: getattr(file, name) for name in TaskFile.model_fields}
     templates = fields.pop("templates")
     limit = fields.pop("prompt_value_limit")
+    axes = fields.pop("axes")
     fields["name"] = file.name or path.stem
     fields["data"] = {
         split: _source(entry, split, path.parent, hub_mirror, file, f"{where}, data, {split}")
         for split, entry in file.data.items()
     }
     if isinstance(templates, dict):
-        return _load_set(templates, TaskRequest(name="", value_limit=limit, fields=fields), where)
+        return _load_set(templates, TaskRequest(name="", value_limit=limit, fields=fields), where), axes
     members = []
     for number, content in enumerate(templates, 1):
         entry = validate(TemplateEntry, content, f"{where}, template {number}{_name_of(content)}", code="E-TASK-KEY")
@@ -206,7 +213,7 @@ def read_task_file(path: Path, hub_mirror: Path | None = None) -> Task:
             if file.answer is None:
                 members[-1].require_choices()
     with _placed(where):
-        return Task(**fields, templates=TemplateSet(tuple(members), limit))
+        return Task(**fields, templates=TemplateSet(tuple(members), limit)), axes
 
 
 def _name_of(entry: Any) -> str:
@@ -256,7 +263,7 @@ def _source(entry: Any, split: str, folder: Path, hub_mirror: Path | None, task:
 # ---- tasks by name ----
 
 
-def load_task(
+def load_task(  # noqa: PLR0913  a public function
     name_or_path: str | os.PathLike[str],
     *,
     templates: str | None = None,
@@ -266,12 +273,14 @@ def load_task(
     protocol: str = "paper",
     splits: str | None = None,
     prompt_value_limit: int | None = None,
+    axes: Mapping[str, Any] | None = None,
 ) -> Task:
     """Load a task file, ``demo``, a dataset of the paper (``rte``) or a PromptSource set (``promptsource:ag_news``).
 
     Args:
         name_or_path: A name or a file. Installed packages may add names (:mod:`flip_flop.tasks.task`).
         templates: ``"NAME,NAME,..."``, ``"all"`` or ``"held_out"``. None selects all templates that are not held out.
+            The name of a template also selects its variants.
         hub_mirror: A folder to read instead of the hub.
         story_cloze_dir: The folder of StoryCloze's two CSV files.
         seed: The seed of a dataset's splits. Use one seed for all runs: otherwise one run trains on the rows that
@@ -279,6 +288,7 @@ def load_task(
         protocol: ``"paper"`` or ``"release"``: the rows of the paper's datasets, and the length of values in prompts.
         splits: The rows of this protocol only.
         prompt_value_limit: The length of values only. The limit of a task file takes precedence.
+        axes: The axes along which templates vary, as in :meth:`Task.with_axes`, beside those of a task file.
 
     Raises:
         InputError: ``E-TASK-UNKNOWN``, ``E-TASK-FILE``, or an error of the data or a template.
@@ -299,6 +309,7 @@ def load_task(
         splits=splits or protocol,
         value_limit=limit,
     )
+    all_axes = dict[str, Any]()
     if name in EMBEDDED:
         task = embedded_task(name)
     elif loader := find_loader(name):
@@ -311,9 +322,12 @@ def load_task(
             hint = f"{near} {hint}"
         raise InputError("E-TASK-UNKNOWN", f"there is no task {name!r}, and no file of this name.", hint)
     else:
-        task = read_task_file(Path(name), request.hub_mirror)
+        task, all_axes = _read_file(Path(name), request.hub_mirror)
     if task.templates.value_limit is None:
         task = replace(task, templates=replace(task.templates, value_limit=limit))
+    all_axes |= axes or {}
+    if all_axes:
+        task = task.with_axes(all_axes)
     return _with_chosen_templates(task, templates)
 
 
@@ -328,8 +342,11 @@ def _with_chosen_templates(task: Task, templates: str | None) -> Task:
                 "E-TASK-UNKNOWN", f"task {task.name!r} has no held_out_templates.", "Name some in the task file."
             )
         return task.with_templates(task.held_out_templates)
-    named = task.with_templates([part.strip() for part in templates.split(",") if part.strip()])
-    return replace(named, held_out_templates=())
+    names = list[str]()
+    for part in filter(None, map(str.strip, templates.split(","))):
+        variants = [name for name in task.templates.names if name.startswith(f"{part}{DIVIDER}")]
+        names += [part, *variants]
+    return replace(task.with_templates(names), held_out_templates=())
 
 
 def embedded_task(name: str = "demo") -> Task:

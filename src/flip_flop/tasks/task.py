@@ -17,6 +17,7 @@ from jaxtyping import Int64
 
 from flip_flop.errors import InputError, first_repeated, log, look_up, nearest, require_whole
 from flip_flop.files import sha256_json
+from flip_flop.lazy import from_wing
 from flip_flop.metrics import AXES, TAGS, gold_of, resolve_average
 from flip_flop.prompts import Chat, OpenAnswers, RenderedInstance, TemplateSet, render_instance
 from flip_flop.reading import AnswerFormat, Reader, check_extract
@@ -28,6 +29,7 @@ Label = int | str
 CONTENT_FREE = ("N/A", "", "[MASK]")
 MAX_SHOWN = 200  # last characters of a right answer that cannot be read
 GROUP = "flip_flop.tasks"
+DIVIDER = " · "  # between the name of a template and the change of a variant
 # Fields of a task that are lists, with the error code and the order of another type.
 SEQUENCES = (
     ("labels", "E-LABEL", ", in the order of the answer choices"),
@@ -168,6 +170,28 @@ class Task:
         selected = self.templates.select(names)
         held_out = tuple(name for name in self.held_out_templates if name in selected.names)
         return replace(self, templates=selected, held_out_templates=held_out)
+
+    def with_axes(self, axes: Mapping[str, Any]) -> "Task":
+        r"""Add variants of the templates that differ in the order of their options, in layout, and more.
+
+        Each variant has its level on each axis in ``levels``. Its name is that of the template with its changes. An
+        order is crossed with all templates. Other axes vary around three templates that are drawn, or around all if
+        there are fewer; axes in ``cross`` vary around all.
+
+        Args:
+            axes: The key ``axes`` of a task file (docs/how-to/axes.md).
+
+        Raises:
+            InputError: ``E-AXIS``.
+
+        Example:
+            >>> from flip_flop.prompts import Template
+            >>> task = Task("moods", [Template("plain", "{{ text }}\nGood or bad?", "bad ||| good")])
+            >>> task.with_axes({"order": 2}).templates.names
+            ('plain', 'plain · order 1 2')
+        """
+        varied: Task = from_wing("vary_task")(self, axes)
+        return varied
 
     def with_rows(
         self, rows: str | PathLike[str] | Iterable[Mapping[str, Any]] | Source, split: str = "test"

@@ -15,7 +15,6 @@ from typing import Any
 import jinja2
 import numpy as np
 
-from flip_flop.files import generator
 from flip_flop.prompts import RESERVED_FIELD, SEPARATOR, Template
 
 _ROMAN = ("i", "ii", "iii", "iv", "v", "vi", "vii", "viii", "ix", "x", "xi", "xii")
@@ -36,6 +35,7 @@ _SPACES = ("\n", " ", "  ", " \n", "\n ", " \n ", ", ", " , ", ". ", "; \n", " -
 _FIRST = 0xF0000  # private characters replace pieces of code during a change
 _PIECE = re.compile(f"[{chr(_FIRST)}-{chr(0xFFFFD)}]")
 _DESCRIPTOR = re.compile(r"([^\W\d_](?:[^\W_]|[ '-]){0,28}?)(\s*:(?!\S)\s*)")
+_CONSTANT = re.compile(r"""\{\{\s*(["'])([^"'{}|\\\n]*)\1\s*\}\}""")  # PromptSource prints such texts
 _JOIN = re.compile(rf"(\{{\{{-?\s*){RESERVED_FIELD}(\s*\|\s*join\b.*)", re.DOTALL)
 _BETWEEN = r"""["'”’]?\s*(?:,\s*(?:or\b|and\b)?|or\b|and\b|/|;)\s*["'“‘]?"""
 
@@ -71,7 +71,8 @@ class TemplateParts:
                 continue
             code += value
             if kind.endswith("_end") or kind == "raw_begin":
-                out = out + self._piece(code)
+                constant = _CONSTANT.fullmatch(code)
+                out += constant[2] if constant else self._piece(code)
                 code = ""
         return out
 
@@ -131,24 +132,28 @@ class TemplateParts:
         return ()
 
     @property
-    def num_movable(self) -> int:
-        """The number of options if they can be reordered, or 0. They are the answers, or the answers are their marks.
+    def listed(self) -> tuple[int, ...]:
+        """The labels, from 0, in the order in which the prompt lists them; empty if the options cannot be moved.
 
-        They cannot be reordered if the text refers to a mark or a position, or if the number of answers depends on the
-        row.
+        The options are the answers, or the answers are their marks. They cannot be moved if the text refers to a mark
+        or a position, or if the number of answers depends on the row.
         """
         if any(code.startswith("{%") or SEPARATOR in code for code in self.holds("".join(self.answers))):
-            return 0
+            return ()
         if (options := self.options) is None:
             if any(map(_JOIN.match, self.pieces)):
-                return len(self.answers)
-            return 0
+                return tuple(range(len(self.answers)))
+            return ()
         others = "\n".join([self.text[: options.start], *options.items, self.text[options.end :]])
         spoken = any(re.search(rf"\b{re.escape(mark)}\b", others) for mark in self.marks)
         if spoken or re.search(r"\b(above|below)\b", "\n".join(options.items), re.IGNORECASE):
-            return 0
-        movable = self.are_answers(options.items) or sorted(self.answers) == sorted(self.marks)
-        return len(options.items) if movable else 0
+            return ()
+        if self.are_answers(options.items):
+            answers = [answer.casefold() for answer in self.answers]
+            return tuple(answers.index(item.casefold()) for item in options.items)
+        if sorted(self.answers) == sorted(self.marks):
+            return tuple(map(self.answers.index, self.marks))
+        return ()
 
     def recased(self, descriptor: str) -> bool:
         """Whether the case of a descriptor can change. It does not name an answer and is not an acronym."""
@@ -176,7 +181,7 @@ def format_choices(template: Template, *, keep_punctuation: bool = False) -> dic
     """Return the variable parts of a template's format with their values. None keeps a part unchanged.
 
     ``separator`` is between a descriptor (``Review:``) and its field, ``space`` between fields. ``casing`` applies to
-    descriptors, ``wrapper`` to the marks of options. :func:`draw_order` samples the order of options.
+    descriptors, ``wrapper`` to the marks of options.
 
     With ``keep_punctuation``, a colon stays a colon, fields have only space between them, and marks are usual ones.
     """
@@ -200,45 +205,21 @@ def format_choices(template: Template, *, keep_punctuation: bool = False) -> dic
     return found
 
 
-def draw_order(template: Template, random: np.random.Generator) -> tuple[int, ...] | None:
-    """Sample another order of a template's options uniformly; None if they cannot be reordered."""
-    present = tuple(range(TemplateParts(template).num_movable))
-    order = present
-    while len(present) > 1 and order == present:
-        order = tuple(random.permutation(len(present)).tolist())
-    return None if order == present else order
-
-
-def draw_format(
-    template: Template,
-    random: np.random.Generator,
-    *,
-    order: bool = True,
-    typos: float = 0.0,
-    keep_punctuation: bool = False,
-) -> dict[str, Any]:
-    """Sample a format of the template uniformly. Half of the formats have the options in another ``order``.
-
-    ``typos`` is the share of words with a typo.
-    """
-    choices = format_choices(template, keep_punctuation=keep_punctuation)
+def draw_format(choices: Mapping[str, tuple[Any, ...]], random: np.random.Generator) -> dict[str, Any]:
+    """Sample a format uniformly from the values of :func:`format_choices`. Unchanged parts are left out."""
     drawn = {name: values[random.integers(len(values))] for name, values in choices.items()}
-    if order and random.integers(2):
-        drawn["order"] = draw_order(template, random)
-    drawn |= {"typos": typos, "typo_seed": int(random.integers(2**31))} if typos else {}
     return {name: value for name, value in drawn.items() if value is not None}
 
 
-def apply_format(template: Template, change: Mapping[str, Any], name: str) -> Template:
-    r"""Return the template in another format and with another name. Code, target and answers stay.
+def apply_format(template: Template, change: Mapping[str, Any]) -> Template:
+    r"""Return the template in another format, or with its options in another ``order``. Code and target stay.
 
-    It has no levels: a format is no flip by the order of the options.
-
+    ``order`` has the labels, from 0, in the order in which the prompt will list them (:attr:`TemplateParts.listed`).
     If the answers are the marks of options, they become the new marks of the same options.
 
     Example:
         >>> plain = Template("plain", "Review: {{ text }}\nGood or bad?", "bad ||| good")
-        >>> other = apply_format(plain, {"separator": " - ", "casing": "upper", "space": " || ", "order": (1, 0)}, "b")
+        >>> other = apply_format(plain, {"separator": " - ", "casing": "upper", "space": " || ", "order": (0, 1)})
         >>> other.jinja, other.answer_choices
         ('REVIEW - {{ text }} || Bad or good?', 'bad ||| good')
     """
@@ -256,30 +237,31 @@ def apply_format(template: Template, change: Mapping[str, Any], name: str) -> Te
             out += separator if stays else change.get("separator", separator)
         out = out + rest
         before = fixed
-    if change.get("typos"):
-        out = _with_typos(out, parts.answers, change["typos"], generator(change["typo_seed"], "typos"))
     text = parts.source(out.strip()) + parts.target
-    return replace(template, name=name, jinja=text, answer_choices=answers or template.answer_choices, levels={})
+    return replace(template, jinja=text, answer_choices=answers or template.answer_choices)
 
 
 def _with_options(parts: TemplateParts, change: Mapping[str, Any]) -> tuple[str, str]:
     """Return the prompt with reordered or rewrapped options, and the answers if they are marks."""
     options = parts.options
-    order = change.get("order")
+    if "order" in change:
+        order = [parts.listed.index(label) for label in change["order"]]
+    else:
+        order = []
     if options is None:
-        if order is not None:
+        if order:
             chosen = ", ".join(f"{RESERVED_FIELD}[{index}]" for index in order)
             parts.pieces = [_JOIN.sub(rf"\1[{chosen}]\2", piece) for piece in parts.pieces]
         return parts.text, ""
     answers = ""
-    order = order or range(len(options.items))
+    order = order or list(range(len(options.items)))
     items = [options.items[index] for index in order]
     if options.wrapper:
         marks = parts.marks or ("",) * len(items)
         wrapper = change.get("wrapper", options.wrapper)
         listed = "\n".join(f"{wrapper.format(mark)} {item}" for mark, item in zip(marks, items, strict=True))
         if sorted(parts.answers) == sorted(marks):
-            answers = f" {SEPARATOR} ".join(marks[list(order).index(marks.index(answer))] for answer in parts.answers)
+            answers = f" {SEPARATOR} ".join(marks[order.index(marks.index(answer))] for answer in parts.answers)
         parts.pieces.append(parts.source(listed))  # hides its lines from the fields
         listed = chr(_FIRST + len(parts.pieces) - 1)
     else:
@@ -288,19 +270,3 @@ def _with_options(parts: TemplateParts, change: Mapping[str, Any]) -> tuple[str,
             items = [items[0][0].upper() + items[0][1:], *small]
         listed = "".join(itertools.chain(*zip(items, (*options.between, ""), strict=True)))
     return parts.text[: options.start] + listed + parts.text[options.end :], answers
-
-
-def _with_typos(text: str, answers: list[str], rate: float, random: np.random.Generator) -> str:
-    """Exchange two letters in this share of the words. Words of the answers stay."""
-    kept = set(re.findall(r"\w+", " ".join(answers).casefold()))
-
-    def exchange(found: re.Match[str]) -> str:
-        word = found[0]
-        index = int(random.integers(1, len(found[0]) - 1))
-        drawn = random.random()
-        keep = drawn >= rate or word.casefold() in kept
-        if keep:
-            return word
-        return word[:index] + word[index + 1] + word[index] + word[index + 2 :]
-
-    return re.sub(r"[^\W\d_]{4,}", exchange, text)

@@ -1,9 +1,9 @@
-"""New templates from a few: other formats, and paraphrases by a language model, whose texts are untrusted."""
+"""Task files of variants, and paraphrases by a language model, whose texts are untrusted."""
 
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count, islice
 from pathlib import Path
@@ -12,16 +12,18 @@ from typing import Any
 import yaml
 
 from flip_flop.console import track
-from flip_flop.drafting.formats import TemplateParts, apply_format, draw_format
 from flip_flop.errors import InputError
-from flip_flop.files import generator
-from flip_flop.open_answers.generation import RandomKey, batches_of, write_all
+from flip_flop.files import derive_seed
+from flip_flop.open_answers.generation import TEMPERATURE, RandomKey, batches_of, write_all
 from flip_flop.prompts import SEPARATOR, LintRow, RenderedInstance, Template, lint_templates
 from flip_flop.reading import AnswerFormat
 from flip_flop.scoring import DEFAULT_SCORING
 from flip_flop.scoring.models import LoadedModel
+from flip_flop.served.apis import MissingError, Server, UnsupportedError
 from flip_flop.strict_yaml import read_yaml
 from flip_flop.tasks import Task
+from flip_flop.variation.axes import format_axis, variants_along
+from flip_flop.variation.formats import TemplateParts
 
 # From prompts and random numbers to continuations.
 Generate = Callable[[Sequence[str], Sequence[RandomKey]], Sequence[str]]
@@ -40,7 +42,7 @@ In other words:
 <template>
 """
 
-_DRAWS = 30  # sampled formats per requested format: a short template has few
+_MAX_TOKENS = 1024  # of a paraphrase by a served model
 
 
 @dataclass(frozen=True)
@@ -49,8 +51,8 @@ class VariedTemplate:
 
     Attributes:
         template: The template; None for an invalid text.
-        made: Its origin: the template ``from``, the ``change`` and its details, ``seed`` and ``index``.
-        text: The change, for a table.
+        made: Its origin: the template ``from``. Of a paraphrase, also the ``change`` and its details.
+        text: The text of a paraphrase, for a table.
         rejected: The reason to reject it, or empty.
         warnings: Lint codes that the original does not have.
     """
@@ -58,7 +60,7 @@ class VariedTemplate:
     name: str
     template: Template | None
     made: dict[str, Any]
-    text: str
+    text: str = ""
     rejected: str = ""
     warnings: tuple[str, ...] = ()
 
@@ -71,34 +73,32 @@ def kept_templates(found: Sequence[VariedTemplate]) -> list[Template]:
 def vary_templates(
     task: Task,
     rows: Sequence[LintRow],
+    axes: Mapping[str, Any],
     *,
-    number: int,
     seed: int = 0,
     generate: Generate | None = None,
     paraphrases: int = 0,
     by: str = "",
-    **form: Any,
-) -> list[VariedTemplate]:
-    """Make new templates from the training templates, up to ``number`` in all.
+) -> tuple[Task, list[VariedTemplate]]:
+    """Return the task with paraphrases of its training templates, and with variants of all along the axes.
 
-    Paraphrases come first, then formats of templates and paraphrases in turn. Invalid templates, duplicates, and
-    templates with lint errors are rejected. A short template has few formats, so there may be fewer templates.
+    Invalid templates, duplicates, and templates with lint errors are rejected, and only in the list.
 
     Args:
         task: The task.
         rows: Rows for lint.
-        number: The number of templates, including the original ones.
-        seed: The seed of formats and paraphrases.
-        generate: The paraphraser; None for formats only.
+        axes: The axes, as in :meth:`flip_flop.tasks.Task.with_axes`, or none.
+        seed: The seed of paraphrases.
+        generate: The paraphraser; None for none.
         paraphrases: Paraphrases per template.
         by: The name of the paraphraser, for the record.
-        form: ``typos`` and ``keep_punctuation`` of :func:`flip_flop.drafting.formats.draw_format`.
     """
     found = list[VariedTemplate]()
-    own = list(task.training_templates)
     if generate is not None:
         keys = [
-            (template, index) for template in own for index in islice(_free(task, template, "paraphrase"), paraphrases)
+            (template, index)
+            for template in task.training_templates
+            for index in islice(_free(task, template), paraphrases)
         ]
         random_keys = [(seed, "paraphrase", template.name, index) for template, index in keys]
         first: dict[str, str] = {}
@@ -106,35 +106,41 @@ def vary_templates(
             first.setdefault(_plain(template.jinja), template.name)
         for key, reply in zip(keys, generate([instruction(key[0]) for key in keys], random_keys), strict=True):
             found.append(_paraphrase(*key, reply, {"seed": seed, "by": by}, first))
-        found = _judge(task, rows, found)
-    bases = own + kept_templates(found)
-    seen = {_texts(apply_format(template, {}, template.name)) for template in [*task.templates, *bases]}
-    rounds = islice(zip(*(_free(task, base, "format") for base in bases), strict=True), _DRAWS * number)
-    draws = ((base, index) for indices in rounds for base, index in zip(bases, indices, strict=True))
-    batch: list[VariedTemplate] | None = None
-    while batch != [] and (missing := number - len(own) - len(kept_templates(found))) > 0:
-        batch = []
-        for base, index in draws:
-            made = draw_format(base, generator(seed, "format", base.name, index), **form)
-            template = apply_format(base, made, f"{base.name} format {index}")
-            if _texts(template) not in seen:
-                seen.add(_texts(template))
-                details = {"from": base.name, "change": "format", "seed": seed, "index": index, **made}
-                text = ", ".join(f"{key} {value!r}" for key, value in made.items())
-                batch.append(VariedTemplate(template.name, template, details, text))
-            if len(batch) == missing:
-                break
-        found = _judge(task, rows, [*found, *batch])
-    return found
+        found = judge(task, rows, found)
+        task = _with_templates(task, (*task.templates, *kept_templates(found)))
+    if axes:
+        known = set(task.templates.names)
+        varied = task.with_axes(axes)
+        new = [template for template in varied.templates if template.name not in known]
+        variants = [VariedTemplate(template.name, template, {"from": template.levels["wording"]}) for template in new]
+        judged = judge(_with_templates(varied, varied.templates.select(known)), rows, variants)
+        rejected = {variant.name for variant in judged if variant.rejected}
+        task = _with_templates(varied, [each for each in varied.templates if each.name not in rejected])
+        found += judged
+    return task, found
 
 
-def _free(task: Task, template: Template, change: str) -> Iterator[int]:
-    """Yield the numbers from 1 that the task does not use. It may have varied templates already."""
-    return (index for index in count(1) if f"{template.name} {change} {index}" not in task.templates.names)
+def _with_templates(task: Task, templates: Iterable[Template]) -> Task:
+    kept = replace(task.templates, templates=tuple(templates))
+    held_out = tuple(name for name in task.held_out_templates if name in kept.names)
+    return replace(task, templates=kept, held_out_templates=held_out)
 
 
-def _texts(template: Template) -> tuple[str, str | None]:
-    return template.jinja, template.answer_choices
+def add_formats(task: Task, rows: Sequence[LintRow], number: int) -> list[Template]:
+    """Return the templates of a task and formats of them that lint accepts, at most ``number``."""
+    axis = format_axis(max(0, number - len(task.templates)) // len(task.templates), seed=0)
+    own = list[Template]()
+    variants = list[VariedTemplate]()
+    for template in task.templates:
+        base, *made = variants_along(template, axis)
+        own.append(base)
+        variants += [VariedTemplate(each.name, each, {"from": template.name}) for each in made]
+    return own + kept_templates(judge(task, rows, variants))
+
+
+def _free(task: Task, template: Template) -> Iterator[int]:
+    """Yield the numbers from 1 that no paraphrase of the task has."""
+    return (index for index in count(1) if f"{template.name} paraphrase {index}" not in task.templates.names)
 
 
 def _paraphrase(
@@ -160,7 +166,7 @@ def _plain(text: str) -> str:
     return " ".join(re.findall(r"\w+", text.casefold()))
 
 
-def _judge(task: Task, rows: Sequence[LintRow], variants: Sequence[VariedTemplate]) -> list[VariedTemplate]:
+def judge(task: Task, rows: Sequence[LintRow], variants: Sequence[VariedTemplate]) -> list[VariedTemplate]:
     """Lint the templates together with those of the task, and reject templates with errors."""
     findings = lint_templates(
         replace(task.templates, templates=(*task.templates, *kept_templates(variants))),
@@ -168,12 +174,10 @@ def _judge(task: Task, rows: Sequence[LintRow], variants: Sequence[VariedTemplat
         label_field=task.label_field,
         num_labels=None if task.labels is None else len(task.labels),
     )
-    orders = {variant.name for variant in variants if "order" in variant.made}  # their marks move with the options
     codes: dict[str, list[str]] = defaultdict(list)
     errors: dict[str, str] = {}
     for finding in findings:
-        if finding.code != "W-TPL-LABEL-ORDER" or finding.template not in orders:
-            codes[finding.template].append(finding.code)
+        codes[finding.template].append(finding.code)
         if finding.is_error:
             errors.setdefault(finding.template, f"{finding.code} {finding.message}")
     judged = []
@@ -186,9 +190,9 @@ def _judge(task: Task, rows: Sequence[LintRow], variants: Sequence[VariedTemplat
 
 
 def varied_task_text(source: Path, out: Path, task: Task, found: Sequence[VariedTemplate]) -> str:
-    """Return the text of the task file ``out``: ``source`` with the kept templates, without comments.
+    """Return the text of the task file ``out``: ``source`` with the templates of the task, without comments.
 
-    ``metadata`` has the origin of each new template. Paths are relative to the folder of ``out``.
+    ``metadata`` has the origin of a paraphrase. Paths are relative to the folder of ``out``.
     """
     document = read_yaml(source)
     there = Path(os.path.relpath(source.parent, out.parent))
@@ -197,15 +201,21 @@ def varied_task_text(source: Path, out: Path, task: Task, found: Sequence[Varied
             document["data"][split] = (there / entry).as_posix()
         elif "path" in entry:
             document["data"][split] = entry | {"path": (there / entry["path"]).as_posix()}
-    made = {variant.name: variant.made for variant in found}
-    kept = kept_templates(found)
     document["name"] = task.name
-    if isinstance(document["templates"], dict):  # write the templates and labels that the task found
-        document["templates"] = [template.entry for template in task.templates]
-        if task.labels is not None:
-            document |= {"label_field": task.label_field, "labels": list(task.labels)}
-    document["templates"] += [template.entry | {"metadata": made[template.name]} for template in kept]
-    head = f"# {source.name} with {len(kept)} new templates, made by flip-flop templates vary.\n"
+    document.pop("axes", None)  # the templates are their variants
+    entries: dict[str, dict[str, Any]] = {}
+    if isinstance(document["templates"], list):
+        entries = {entry["name"]: entry for entry in document["templates"]}
+    elif task.labels is not None:  # write the labels that the task found
+        document |= {"label_field": task.label_field, "labels": list(task.labels)}
+    for variant in found:
+        if "change" in variant.made:
+            entries[variant.name] = {"metadata": variant.made}
+    document["templates"] = [entries.get(template.name, {}) | template.entry for template in task.templates]
+    if task.held_out_templates:
+        document["held_out_templates"] = list(task.held_out_templates)
+    number = len(kept_templates(found))
+    head = f"# {source.name} with {number} new templates, made by flip-flop templates vary.\n"
     return head + yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=120)
 
 
@@ -227,7 +237,10 @@ def read_paraphrase(template: Template, text: str, name: str) -> tuple[Template,
         InputError: An ``E-TPL`` code for an invalid template.
     """
     parts = TemplateParts(template)
-    found = replace(template, name=name, jinja=text + parts.target, levels={})
+    levels = {"wording": name, "source": "paraphrase"}
+    if "language" in template.levels:
+        levels["language"] = template.levels["language"]
+    found = replace(template, name=name, jinja=text + parts.target, levels=levels)
     other = TemplateParts(found)
     own = Counter(parts.holds(parts.text))
     new = Counter(other.holds(other.text))
@@ -264,5 +277,29 @@ def sampler(loaded: LoadedModel) -> Generate:
         with track("paraphrases", len(ids), "texts", quiet=False) as advance:
             texts = write_all(loaded, ids, batches, form, random_keys, advance)
         return [texts[place][0] for place in range(len(ids))]
+
+    return write
+
+
+def served_sampler(name: str) -> Generate:
+    """Return a generator of texts from a served model, by its name ``openai:URL#NAME``: a chat, or a completion."""
+    server = Server(name)
+
+    def write(prompts: Sequence[str], random_keys: Sequence[RandomKey]) -> list[str]:
+        texts = []
+        with track("paraphrases", len(prompts), "texts", quiet=False) as advance:
+            for prompt, key in zip(prompts, random_keys, strict=True):
+                how: dict[str, Any] = {
+                    "temperature": TEMPERATURE,
+                    "seed": derive_seed(*key) % 2**31,
+                    "max_tokens": _MAX_TOKENS,
+                }
+                try:
+                    message = server.chat(prompt, **how).choices[0].message
+                    texts.append(message.content if message else "")
+                except (UnsupportedError, MissingError):
+                    texts.append(server.complete(prompt=prompt, **how).choices[0].text or "")
+                advance(1)
+        return texts
 
     return write

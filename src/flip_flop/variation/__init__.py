@@ -1,0 +1,1 @@
+"""Every way in which a prompt can change: the order of its options, format, demonstrations, typos, paraphrases."""

@@ -1,0 +1,99 @@
+"""``flip-flop templates vary``."""
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from flip_flop.cli.options import BaseModelOptions, DataOptions, TemplateOptions, option, options, out_file
+from flip_flop.cli.templates import sample_rows
+from flip_flop.console import align_columns, count, echo
+from flip_flop.errors import InputError
+from flip_flop.files import lock_output, write_text
+from flip_flop.hub import is_endpoint
+
+if TYPE_CHECKING:
+    from flip_flop.variation.vary import VariedTemplate
+
+
+@dataclass(frozen=True, kw_only=True)
+class VaryOptions(TemplateOptions):
+    """Options of ``templates vary``."""
+
+    out: Path = option(
+        short="-o", callback=functools.partial(out_file, suffixes=(".yaml", ".yml")), help="The new task file."
+    )
+    templates: str | None = option(None, help="Write these templates only: NAME,NAME,... or `held_out`.")
+    paraphraser: str | None = option(
+        None, metavar="MODEL", help="Also paraphrase with this causal model, or with openai:URL#NAME (served)."
+    )
+    paraphrases: int = option(4, min=1, help="Paraphrases per template.")
+    limit: int = option(200, min=1, help="Lint a seeded uniform sample of this many rows.")
+    seed: int = option(0, help="For variants, paraphrases and samples.")
+    overwrite: bool = option(False, help="Replace a task file that is there already.")
+
+
+@click.command("vary")
+@click.argument("task", type=click.Path(path_type=Path))
+@options(VaryOptions, DataOptions)
+def vary_command(vary: VaryOptions, data: DataOptions, task: Path) -> None:
+    """Write the task file TASK with variants of its templates to --out.
+
+    --axis adds variants by order, format, examples and typos, and --paraphraser adds paraphrases, which vary along the
+    axes, too. Each template has its level on each axis. Lint rejects invalid templates and duplicates.
+
+    Review paraphrases, because their meaning may differ. `flip-flop audit` shows how the model answers each template.
+    """
+    if task.suffix not in (".yaml", ".yml"):
+        raise InputError("E-TASK-FILE", f"{task} is not a task file.", "Give a .yaml file: the new file has its data.")
+    click.get_current_context().with_resource(lock_output(vary.out))
+    if vary.out.exists() and not vary.overwrite:
+        raise InputError("E-OUT-USED", f"{vary.out} exists already.", "Give another --out, or add --overwrite.")
+    if not vary.axis and not vary.paraphraser:
+        raise InputError("E-AXIS", "neither --axis nor --paraphraser is given.", "Write, for example, --axis order=4.")
+    opened = data.open(str(task), vary.templates or "all")
+    model = None
+    if vary.paraphraser and not is_endpoint(vary.paraphraser):
+        model = BaseModelOptions(model=vary.paraphraser)
+        model.check()
+    rows = [row for name in opened.data for row in sample_rows(opened, name, vary.limit, vary.seed)]
+    if model:
+        model.announce()
+    from flip_flop.variation.vary import sampler, served_sampler, varied_task_text, vary_templates
+
+    generate = None
+    if model:
+        generate = sampler(model.load())
+    elif vary.paraphraser:
+        generate = served_sampler(vary.paraphraser)
+    axes = vary.axes
+    if axes:
+        axes["seed"] = vary.seed
+    varied, found = vary_templates(
+        opened,
+        rows,
+        axes,
+        seed=vary.seed,
+        generate=generate,
+        paraphrases=vary.paraphrases,
+        by=vary.paraphraser or "",
+    )
+    write_text(vary.out, varied_task_text(task, vary.out, varied, found))
+    _show(opened.templates.names, found, vary.out)
+
+
+def _show(own: Sequence[str], found: "Sequence[VariedTemplate]", out: Path) -> None:
+    lines = [("template", "change", "verdict"), *((name, "", "original") for name in own)]
+    for variant in found:
+        if variant.rejected:
+            verdict = f"rejected: {variant.rejected}"
+        else:
+            verdict = " ".join(("kept", *variant.warnings))
+        lines.append((variant.name, variant.text, verdict))
+    kept = sum(not variant.rejected for variant in found)
+    reached = f"{count(len(own) + kept, 'template')}, {len(own)} of them original; {len(found) - kept} rejected"
+    echo(align_columns(lines, num_left=3, rule=True))
+    echo(f"{out}: {reached}")
