@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from flip_flop.console import count, is_blank
 from flip_flop.errors import InputError
-from flip_flop.prompts.sandbox import SEPARATOR, draws_at_random, names_of, reference
+from flip_flop.prompts.sandbox import SEPARATOR, draws_at_random, names_of, reference, without_constants
 from flip_flop.prompts.template import Template, TemplateSet, check_rendering
 
 LONG = 8192
@@ -237,11 +237,12 @@ class _Lint:
 
     def check_code(self, template: Template, columns: set[str]) -> None:
         """Check whether the code reads the fields that the template names."""
-        in_braces = re.findall(r"(?<!\{)\{\s*([^{}]+?)\s*\}(?!\})", template.jinja)
+        code = without_constants(f"{template.jinja} {template.answer_choices}")
+        in_braces = re.findall(r"(?<!\{)\{\s*([^{}]+?)\s*\}(?!\})", without_constants(template.jinja))
         for column in sorted(columns.intersection(in_braces)):
             expression = reference(column, columns)
             self.add("W-TPL-BRACES", template.name, "", f"{{{column}}} is only text. Write {{{{ {expression} }}}}.")
-        for method in UNCALLED.findall(f"{template.jinja} {template.answer_choices}"):
+        for method in UNCALLED.findall(code):
             what = f".{method} is a dictionary's method. Write [{method!r}] for an item."
             self.add("W-TPL-METHOD", template.name, "", what)
 

@@ -377,6 +377,11 @@ def names_of(source: str, *, printed: bool = False) -> frozenset[str]:
     return frozenset(str(getattr(node, "value" if isinstance(node, nodes.Const) else "name")) for node in mentioned)
 
 
+def without_constants(source: str) -> str:
+    """Return a template without the texts in its code."""
+    return "".join(value for _, kind, value in _ENVIRONMENT.lex(source) if kind != "string")
+
+
 def draws_at_random(source: str) -> bool:
     """Return whether the code of a template names a random function."""
     filters = {node.name for node in _ENVIRONMENT.parse(source).find_all(nodes.Filter)}

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from flip_flop.console import warn_once
 from flip_flop.errors import InputError, nearest
@@ -15,6 +15,7 @@ from flip_flop.files import derive_seed, generator
 from flip_flop.prompts import Template
 from flip_flop.strict_yaml import StrictModel, validate
 from flip_flop.tasks import DIVIDER, Task
+from flip_flop.variation.examples import Examples, ExamplesEntry
 from flip_flop.variation.formats import TemplateParts, apply_format, draw_format, format_choices
 from flip_flop.variation.typos import add_typos
 
@@ -22,7 +23,14 @@ UNCHANGED = "original"
 NUM_CENTRES = 3  # variants around which an axis that is not crossed is varied
 MAX_ORDERS = 24
 DRAWS = 30  # sampled formats per requested format: a short template has few
-Group = Literal["order", "format", "typos"]
+NO_EXAMPLES = "none"
+Group = Literal["order", "format", "examples", "typos"]
+
+
+def _read_examples(content: Any) -> ExamplesEntry:
+    if isinstance(content, int):
+        content = {"number": content}
+    return validate(ExamplesEntry, content, "examples", code="E-AXIS")
 
 
 class AxesEntry(StrictModel):
@@ -30,6 +38,7 @@ class AxesEntry(StrictModel):
 
     order: Annotated[int, Field(ge=2)] | Literal["all"] | None = Field(default=None, examples=["4, or order: all"])
     format: int | None = Field(default=None, ge=1)
+    examples: Annotated[ExamplesEntry | None, BeforeValidator(_read_examples)] = None
     typos: float | None = Field(default=None, gt=0, le=1)
     cross: list[Group] = Field(default=[], examples=["[order, format]"])
     held_out: dict[str, list[int | str]] = Field(default={}, examples=["{order: [3]}"])
@@ -101,7 +110,7 @@ def order_axis(number: int | Literal["all"]) -> Axis:
             return None
         return _at(apply_format(template, {"order": order}), "order", level)
 
-    why = "its options cannot be moved: the prompt does not list them, or refers to their marks"
+    why = "their options cannot be moved: the prompts do not list them, or refer to their marks"
     return Axis("order", levels, apply, why, first=1)
 
 
@@ -137,21 +146,42 @@ def format_axis(number: int, seed: int) -> Axis:
     def apply(template: Template, level: str) -> Template | None:
         return _at(apply_format(template, json.loads(level)), "format", level)
 
-    return Axis("format", levels, apply, "its prompt has no other format", is_named=False)
+    return Axis("format", levels, apply, "their prompts have no other format", is_named=False)
 
 
 def _texts(template: Template) -> tuple[str, str | None]:
     return template.jinja, template.answer_choices
 
 
+def examples_axes(task: Task, entry: ExamplesEntry, seed: int) -> tuple[Axis, Axis]:
+    """Return the axes of the set of demonstrations and of their order, by their places in the set, from 1."""
+    examples = Examples(task, entry, seed)
+    sets = [NO_EXAMPLES, *(f"set {index + 1}" for index in range(entry.sets))]
+    orders = {_numbers(order): order for order in examples.orders}
+
+    def add(template: Template, level: str) -> Template | None:
+        variant = examples.add(template, sets.index(level) - 1)
+        return variant and _at(variant, "examples", level)
+
+    def reorder(template: Template, level: str) -> Template | None:
+        variant = examples.reorder(template, orders[level])
+        return variant and _at(variant, "example_order", level)
+
+    why = "their prompts cannot be inside a block of Jinja"
+    of_set = Axis("examples", lambda template: sets, add, why)
+    return of_set, Axis("example_order", lambda template: list(orders), reorder, why, first=1)
+
+
 def typos_axis(share: float, seed: int) -> Axis:
-    """Return the axis of typos in this share of the words of a row."""
+    """Return the axis of typos in this share of the words of a row. Prompts with demonstrations have none."""
 
     def apply(template: Template, level: str) -> Template | None:
+        if template.levels.get("examples", NO_EXAMPLES) != NO_EXAMPLES:
+            return None  # a row with typos would not be recognized among the examples
         variant = add_typos(template, float(level), seed)
         return variant and _at(variant, "typos", level)
 
-    why = "its prompt prints no field, or only options"
+    why = "their prompts print no field, or only options"
     return Axis("typos", lambda template: [UNCHANGED, str(share)], apply, why)
 
 
@@ -167,7 +197,7 @@ def vary_task(task: Task, axes: Mapping[str, Any]) -> Task:
     """
     where = f"task {task.name!r}"
     entry = validate(AxesEntry, axes, f"{where}, axes", code="E-AXIS")
-    groups = _groups(entry)
+    groups = _groups(task, entry)
     names = [axis.name for group in groups for axis in group]
     if not names:
         raise InputError("E-AXIS", f"{where}: axes names no axis.", "Write, for example, order: 4.")
@@ -204,13 +234,15 @@ def vary_task(task: Task, axes: Mapping[str, Any]) -> Task:
     )
 
 
-def _groups(entry: AxesEntry) -> list[tuple[Axis, ...]]:
+def _groups(task: Task, entry: AxesEntry) -> list[tuple[Axis, ...]]:
     """Return the axes in the order in which they change a template. Axes of one group are always crossed."""
     groups = list[tuple[Axis, ...]]()
     if entry.order is not None:
         groups.append((order_axis(entry.order),))
     if entry.format is not None:
         groups.append((format_axis(entry.format, entry.seed),))
+    if entry.examples is not None:
+        groups.append(examples_axes(task, entry.examples, entry.seed))
     if entry.typos is not None:
         groups.append((typos_axis(entry.typos, entry.seed),))
     return groups
