@@ -11,9 +11,9 @@ import flip_flop
 
 SOURCE = Path(flip_flop.__file__).parents[1]
 # Packages that the core does not import. It names them by strings, and loads them on first use.
-WINGS = {"paper", "drafting", "foreign", "serving"}
-# Wings that other wings import, lowest first.
-SHARED_WINGS = [{"open_answers", "classifier"}, {"served"}, {"variation"}]
+WINGS = {"served", "paper", "drafting", "foreign", "serving"}
+# Wings that other wings import.
+SHARED_WINGS = {"open_answers", "classifier", "variation"}
 
 # Lowest first. A module imports from its package and from lower floors only.
 FLOORS = [
@@ -25,7 +25,7 @@ FLOORS = [
     {"evaluation", "training"},
     {"report"},
     {"cli"},
-    *SHARED_WINGS,
+    SHARED_WINGS,
     {"__init__", "__main__"},
     WINGS,
 ]

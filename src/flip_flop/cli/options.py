@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
@@ -218,17 +219,13 @@ class TemplateOptions:
 
     @property
     def axes(self) -> dict[str, Any]:
-        """The values by axis; whole numbers and shares are numbers (``E-AXIS``)."""
+        """The values by axis: numbers, texts, or more in JSON."""
         values: dict[str, Any] = {}
         for text in self.axis:
-            name, separator, value = map(str.strip, text.partition("="))
-            if not separator or name in values:
-                what = "twice" if separator else "without a value"
-                raise InputError("E-AXIS", f"--axis {name} is given {what}.", "Write, for example, --axis order=4.")
+            name, _, value = text.partition("=")
             values[name] = value
-            for kind in (float, int):
-                with contextlib.suppress(ValueError):
-                    values[name] = kind(value)
+            with contextlib.suppress(ValueError):
+                values[name] = json.loads(value)
         return values
 
 

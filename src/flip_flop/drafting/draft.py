@@ -1,5 +1,6 @@
 """A commented task file for a data file: columns, labels and four templates, checked on its rows."""
 
+import contextlib
 import os
 import re
 import shlex
@@ -50,6 +51,7 @@ from flip_flop.tasks import (
     parts_of,
     right_answers,
 )
+from flip_flop.variation.vary import vary_templates
 
 NUM_TEMPLATES = 4  # of a drafted task
 LINTED_ROWS = 1000
@@ -223,10 +225,12 @@ def draft_task(
     )
     linted = _lint_rows(rows, columns.label, values)
     if prompt:
-        from flip_flop.variation.vary import add_formats  # seconds of import
-
         task = Task(prompt.stem, TemplateSet(tuple(templates)), {}, values, columns.label)
-        templates = add_formats(task, linted, NUM_TEMPLATES)
+        number = NUM_TEMPLATES // len(templates) - 1
+        if number:
+            with contextlib.suppress(InputError):  # no template has another format
+                task, _ = vary_templates(task, linted, {"format": number})
+            templates = list(task.templates)
     findings = _lint(linted, templates, columns.label, len(options) or len(words))
     answer = _answer_format(rows, columns.label) if is_open else None
     if answer is not None:

@@ -328,10 +328,11 @@ def load_task(  # noqa: PLR0913  a public function
     all_axes |= axes or {}
     if all_axes:
         task = task.with_axes(all_axes)
-    return _with_chosen_templates(task, templates)
+    return choose_templates(task, templates)
 
 
-def _with_chosen_templates(task: Task, templates: str | None) -> Task:
+def choose_templates(task: Task, templates: str | None) -> Task:
+    """Return the task with the templates of :func:`load_task`."""
     if templates is None:
         return task.with_templates(task.training_templates.names)
     if templates == "all":
@@ -344,9 +345,8 @@ def _with_chosen_templates(task: Task, templates: str | None) -> Task:
         return task.with_templates(task.held_out_templates)
     names = list[str]()
     for part in filter(None, map(str.strip, templates.split(","))):
-        variants = [name for name in task.templates.names if name.startswith(f"{part}{DIVIDER}")]
-        names += [part, *variants]
-    return replace(task.with_templates(names), held_out_templates=())
+        names += [part, *(name for name in task.templates.names if name.startswith(f"{part}{DIVIDER}"))]
+    return replace(task.with_templates(dict.fromkeys(names)), held_out_templates=())
 
 
 def embedded_task(name: str = "demo") -> Task:

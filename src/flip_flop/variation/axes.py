@@ -3,8 +3,9 @@
 import functools
 import itertools
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
@@ -16,15 +17,14 @@ from flip_flop.prompts import Template
 from flip_flop.strict_yaml import StrictModel, validate
 from flip_flop.tasks import DIVIDER, Task
 from flip_flop.variation.examples import Examples, ExamplesEntry
-from flip_flop.variation.formats import TemplateParts, apply_format, draw_format, format_choices
+from flip_flop.variation.formats import TemplateParts, apply_format, format_choices
 from flip_flop.variation.typos import add_typos
 
 UNCHANGED = "original"
-NUM_CENTRES = 3  # variants around which an axis that is not crossed is varied
-MAX_ORDERS = 24
-DRAWS = 30  # sampled formats per requested format: a short template has few
 NO_EXAMPLES = "none"
-Group = Literal["order", "format", "examples", "typos"]
+NUM_CENTRES = 3  # templates around which an axis that is not crossed is varied
+MAX_ORDERS = 24
+Orders = Annotated[int, Field(ge=2)] | Literal["all"]
 
 
 def _read_examples(content: Any) -> ExamplesEntry:
@@ -36,11 +36,11 @@ def _read_examples(content: Any) -> ExamplesEntry:
 class AxesEntry(StrictModel):
     """The key ``axes`` of a task file."""
 
-    order: Annotated[int, Field(ge=2)] | Literal["all"] | None = Field(default=None, examples=["4, or order: all"])
+    order: Orders | None = Field(default=None, examples=["4, or order: all"])
     format: int | None = Field(default=None, ge=1)
     examples: Annotated[ExamplesEntry | None, BeforeValidator(_read_examples)] = None
     typos: float | None = Field(default=None, gt=0, le=1)
-    cross: list[Group] = Field(default=[], examples=["[order, format]"])
+    cross: list[Literal["order", "format", "examples", "typos"]] = Field(default=[], examples=["[order, format]"])
     held_out: dict[str, list[int | str]] = Field(default={}, examples=["{order: [3]}"])
     seed: int = 0
 
@@ -52,25 +52,33 @@ class Axis:
     Attributes:
         name: One of :data:`flip_flop.metrics.AXES`.
         levels: From a template to its levels. The first is that of the template as it is.
-        apply: From a template and a level to the template at this level, or None if it cannot change.
-        why: The reason why templates cannot change, for a warning.
-        first: The number of the first level. Names and ``held_out`` use the number.
-        is_named: Whether the names of templates have the level, and not its number.
+        change: From a template and a level to the changed template, or None if it cannot change.
+        why: The reason why some templates cannot change, for a warning.
     """
 
     name: str
     levels: Callable[[Template], Sequence[str]]
-    apply: Callable[[Template, str], Template | None]
+    change: Callable[[Template, str], Template | None]
     why: str
-    first: int = 0
-    is_named: bool = True
+
+    def apply(self, template: Template, level: str) -> Template | None:
+        """Return the template at a level, or None if it cannot change."""
+        changed = self.change(template, level)
+        return changed and replace(changed, levels={**template.levels, self.name: level})
+
+    def variants(self, template: Template) -> list[Template]:
+        """Return the template with its own level, and its variants at the other levels."""
+        own, *levels = self.levels(template)
+        found = [replace(template, levels={**template.levels, self.name: own})]
+        for number, level in enumerate(levels, 2):
+            variant = self.apply(template, level)
+            if variant is not None:
+                words = number if self.name == "format" else level
+                found.append(replace(variant, name=f"{template.name}{DIVIDER}{self.name.replace('_', ' ')} {words}"))
+        return found
 
 
 # ---- the axes ----
-
-
-def _at(template: Template, axis: str, level: str) -> Template:
-    return replace(template, levels={"wording": template.name, **template.levels, axis: level})
 
 
 def order_axis(number: int | Literal["all"]) -> Axis:
@@ -79,78 +87,61 @@ def order_axis(number: int | Literal["all"]) -> Axis:
     A level has the numbers of the labels, from 1, in the order in which the prompt lists them.
 
     Example:
-        >>> plain = Template("plain", "{{ text }}\\nA. sports\\nB. world\\nC. science\\nLetter:", "B ||| A ||| C")
+        >>> plain = Template("plain", "{{ text }}\nA. sports\nB. world\nC. science\nLetter:", "B ||| A ||| C")
         >>> axis = order_axis(3)
         >>> axis.levels(plain)
         ['2 1 3', '1 3 2', '3 2 1']
-        >>> variant = axis.apply(plain, "1 3 2")
+        >>> variant = axis.change(plain, "1 3 2")
         >>> variant.answer_choices, variant.jinja.splitlines()[1:4]
         ('A ||| C ||| B', ['A. world', 'B. science', 'C. sports'])
     """
 
     def levels(template: Template) -> list[str]:
-        listed = TemplateParts(template).listed
+        parts = TemplateParts(template)
+        listed = parts.listed
         if not listed:
-            return [_numbers(range(_num_answers(template)))]
-        if number == "all":
-            orders = list(itertools.islice(itertools.permutations(listed), MAX_ORDERS + 1))
-            if len(orders) > MAX_ORDERS:
-                raise InputError(
-                    "E-AXIS",
-                    f"template {template.name!r} has {len(listed)} options, which have more than {MAX_ORDERS} orders.",
-                    f"Write order: {len(listed)} for the rotations.",
-                )
-        else:
-            orders = [listed[shift:] + listed[:shift] for shift in range(min(number, len(listed)))]
-        return [_numbers(order) for order in orders]
+            return [_numbers(range(len(parts.answers)))]
+        if number != "all":
+            return [_numbers(listed[shift:] + listed[:shift]) for shift in range(min(number, len(listed)))]
+        if math.factorial(len(listed)) > MAX_ORDERS:
+            what = f"template {template.name!r} has {len(listed)} options, which have more than {MAX_ORDERS} orders."
+            raise InputError("E-AXIS", what, f"Write order: {len(listed)} for the rotations.")
+        return [_numbers(order) for order in itertools.permutations(listed)]
 
-    def apply(template: Template, level: str) -> Template | None:
-        order = [int(label) - 1 for label in level.split()]
-        if sorted(TemplateParts(template).listed) != sorted(order):
-            return None
-        return _at(apply_format(template, {"order": order}), "order", level)
+    def change(template: Template, level: str) -> Template:
+        return apply_format(template, {"order": [int(label) - 1 for label in level.split()]})
 
     why = "their options cannot be moved: the prompts do not list them, or refer to their marks"
-    return Axis("order", levels, apply, why, first=1)
+    return Axis("order", levels, change, why)
 
 
-def _numbers(labels: Sequence[int]) -> str:
+def _numbers(labels: Iterable[int]) -> str:
     return " ".join(str(label + 1) for label in labels)
 
 
-def _num_answers(template: Template) -> int:
-    return len(TemplateParts(template).answers)
-
-
 def format_axis(number: int, seed: int) -> Axis:
-    """Return the axis of the layout: formats that are drawn from FormatSpread's grammar and keep the punctuation.
+    """Return the axis of the layout: formats of FormatSpread's grammar that keep the punctuation.
 
-    A level has the changed parts as JSON. Formats depend on the seed and the wording.
+    They are drawn without replacement, by the seed and the wording. A level has the changed parts as JSON.
     """
 
     @functools.lru_cache(maxsize=4096)
     def levels(template: Template) -> list[str]:
-        choices = format_choices(template, keep_punctuation=True)
-        found = {_texts(apply_format(template, {})): UNCHANGED}
-        tried = set[str]()
-        for draw in range(DRAWS * number):
-            random = generator(seed, "format", template.levels.get("wording", template.name), draw)
-            level = json.dumps(draw_format(choices, random), ensure_ascii=False)
-            if level not in tried:
-                tried.add(level)
-                found.setdefault(_texts(apply_format(template, json.loads(level))), level)
-            if len(found) > number:
-                break
+        choices = format_choices(template)
+        formats = list(itertools.product(*choices.values()))
+        random = generator(seed, "format", template.levels.get("wording", template.name))
+        found = {change(template, "{}").jinja: UNCHANGED}
+        for place in random.permutation(len(formats)).tolist():
+            parts = zip(choices, formats[place], strict=True)
+            level = json.dumps({name: value for name, value in parts if value is not None}, ensure_ascii=False)
+            if len(found) <= number:
+                found.setdefault(change(template, level).jinja, level)
         return list(found.values())
 
-    def apply(template: Template, level: str) -> Template | None:
-        return _at(apply_format(template, json.loads(level)), "format", level)
+    def change(template: Template, level: str) -> Template:
+        return apply_format(template, json.loads(level))
 
-    return Axis("format", levels, apply, "their prompts have no other format", is_named=False)
-
-
-def _texts(template: Template) -> tuple[str, str | None]:
-    return template.jinja, template.answer_choices
+    return Axis("format", levels, change, "their prompts have no other format")
 
 
 def examples_axes(task: Task, entry: ExamplesEntry, seed: int) -> tuple[Axis, Axis]:
@@ -160,29 +151,25 @@ def examples_axes(task: Task, entry: ExamplesEntry, seed: int) -> tuple[Axis, Ax
     orders = {_numbers(order): order for order in examples.orders}
 
     def add(template: Template, level: str) -> Template | None:
-        variant = examples.add(template, sets.index(level) - 1)
-        return variant and _at(variant, "examples", level)
+        return examples.add(template, sets.index(level) - 1)
 
     def reorder(template: Template, level: str) -> Template | None:
-        variant = examples.reorder(template, orders[level])
-        return variant and _at(variant, "example_order", level)
+        return examples.reorder(template, orders[level])
 
     why = "their prompts cannot be inside a block of Jinja"
-    of_set = Axis("examples", lambda template: sets, add, why)
-    return of_set, Axis("example_order", lambda template: list(orders), reorder, why, first=1)
+    return Axis("examples", lambda _: sets, add, why), Axis("example_order", lambda _: list(orders), reorder, why)
 
 
 def typos_axis(share: float, seed: int) -> Axis:
     """Return the axis of typos in this share of the words of a row. Prompts with demonstrations have none."""
 
-    def apply(template: Template, level: str) -> Template | None:
+    def change(template: Template, _: str) -> Template | None:
         if template.levels.get("examples", NO_EXAMPLES) != NO_EXAMPLES:
             return None  # a row with typos would not be recognized among the examples
-        variant = add_typos(template, float(level), seed)
-        return variant and _at(variant, "typos", level)
+        return add_typos(template, share, seed)
 
     why = "their prompts print no field, or only options"
-    return Axis("typos", lambda template: [UNCHANGED, str(share)], apply, why)
+    return Axis("typos", lambda _: [UNCHANGED, str(share)], change, why)
 
 
 # ---- variants ----
@@ -198,40 +185,22 @@ def vary_task(task: Task, axes: Mapping[str, Any]) -> Task:
     where = f"task {task.name!r}"
     entry = validate(AxesEntry, axes, f"{where}, axes", code="E-AXIS")
     groups = _groups(task, entry)
-    names = [axis.name for group in groups for axis in group]
-    if not names:
+    if not groups:
         raise InputError("E-AXIS", f"{where}: axes names no axis.", "Write, for example, order: 4.")
-    for template in task.templates:
-        for name in names:
-            if name in template.levels:
-                raise InputError(
-                    "E-AXIS", f"{where}: template {template.name!r} has a level of {name!r}.", "Leave out this axis."
-                )
+    known = {name for template in task.templates for name in template.levels}
+    for axis in itertools.chain(*groups):
+        if axis.name in known:
+            raise InputError("E-AXIS", f"{where} has templates with levels of {axis.name!r}.", "Leave out this axis.")
     for group in groups:
         _require_variants(task, group[0])
-    templates = list[Template]()
-    held_out = set(task.held_out_templates)
-    matched = set[tuple[str, int | str]]()
-    for bases in (task.training_templates, task.templates.select(task.held_out_templates)):
-        variants = _Variants(entry, groups)
-        made = variants.make(bases)
-        templates += made
-        held_out |= variants.held_out
-        if held_out.intersection(bases.names):
-            held_out.update(template.name for template in made)
-        matched |= variants.matched
-    for name, values in entry.held_out.items():
-        for value in values:
-            if (name, value) not in matched:
-                levels = [template.levels.get(name, "") for template in templates]
-                what = f"{where}: no template has the {name} {value!r}."
-                raise InputError("E-AXIS", what, nearest(str(value), dict.fromkeys(levels)))
-    listed = replace(task.templates, templates=tuple(templates))
-    return replace(
-        task,
-        templates=listed,
-        held_out_templates=tuple(name for name in listed.names if name in held_out),
-    )
+    variation = _Variation(entry, groups, set(task.held_out_templates))
+    templates = variation.make(task.training_templates)
+    templates += variation.make(task.templates.select(task.held_out_templates))
+    for name, value in variation.missing:
+        levels = {template.levels.get(name, "") for template in templates}
+        raise InputError("E-AXIS", f"{where}: no template has the {name} {value!r}.", nearest(str(value), levels))
+    held_out = tuple(template.name for template in templates if template.name in variation.held_out)
+    return replace(task, templates=replace(task.templates, templates=tuple(templates)), held_out_templates=held_out)
 
 
 def _groups(task: Task, entry: AxesEntry) -> list[tuple[Axis, ...]]:
@@ -248,85 +217,70 @@ def _groups(task: Task, entry: AxesEntry) -> list[tuple[Axis, ...]]:
     return groups
 
 
-def _can_vary(template: Template, axis: Axis) -> bool:
-    levels = axis.levels(template)
-    return len(levels) > 1 and axis.apply(template, levels[1]) is not None
-
-
 def _require_variants(task: Task, axis: Axis) -> None:
     """Warn of templates without variants along an axis, and refuse an axis along which no template has one."""
-    fixed = [template.name for template in task.templates if not _can_vary(template, axis)]
+    fixed = [template.name for template in task.templates if len(axis.variants(template)) == 1]
     if len(fixed) == len(task.templates):
         raise InputError("E-AXIS", f"task {task.name!r}: no template has variants by {axis.name}: {axis.why}.")
     if fixed:
         warn_once(f"W-AXIS: {task.name}: no variants by {axis.name} of {', '.join(fixed)}: {axis.why}.")
 
 
-@dataclass
-class _Variants:
-    """The variants of templates, the names of held-out ones, and the values of ``held_out`` that they have."""
+class _Variation:
+    """The variants of templates.
 
-    entry: AxesEntry
-    groups: Sequence[tuple[Axis, ...]]
-    held_out: set[str] = field(default_factory=set)
-    matched: set[tuple[str, int | str]] = field(default_factory=set)
+    ``held_out`` has the names of held-out ones, and ``missing`` the held-out levels that no template has.
+    """
+
+    def __init__(self, entry: AxesEntry, groups: Sequence[tuple[Axis, ...]], held_out: set[str]) -> None:
+        self.entry = entry
+        self.groups = groups
+        self.held_out = held_out
+        self.missing = {(axis, value) for axis, values in entry.held_out.items() for value in values}
 
     def make(self, bases: Iterable[Template]) -> list[Template]:
         """Return the templates with all their variants: those of crossed axes, then the stars of others."""
-        crossed = list[Template]()
+        found = list[Template]()
         for template in bases:
             levels = {axis.name: axis.levels(template)[0] for axis in itertools.chain(*self.groups)}
-            crossed.append(replace(template, levels={"wording": template.name, **template.levels, **levels}))
-        stars = list[Template]()
+            found.append(replace(template, levels={"wording": template.name, **template.levels, **levels}))
+        stars = list[tuple[Axis, ...]]()
         for group in self.groups:
             if group[0].name in ("order", *self.entry.cross):
-                crossed = list(itertools.chain.from_iterable(self.expand(template, group) for template in crossed))
-        for group in self.groups:
-            if group[0].name not in ("order", *self.entry.cross):
-                for centre in self.centres(crossed, group[0]):
-                    stars += self.expand(centre, group)[1:]
-        return crossed + stars
+                found = [variant for template in found for variant in self.expand(template, group)]
+            else:
+                stars.append(group)
+        around = list[Template]()
+        for group in stars:
+            for centre in self.centres(found, group[0]):
+                around += self.expand(centre, group)[1:]
+        return found + around
 
     def centres(self, templates: Sequence[Template], axis: Axis) -> list[Template]:
         """Draw the templates around which an axis is varied, of different wordings as far as possible."""
-        free = [each for each in templates if each.name not in self.held_out and _can_vary(each, axis)]
-        free.sort(key=lambda template: derive_seed(self.entry.seed, "centre", axis.name, template.name))
-        first: dict[str, Template] = {}
-        for template in free:
-            first.setdefault(template.levels["wording"], template)
-        others = [template for template in free if template not in first.values()]
-        return [*first.values(), *others][:NUM_CENTRES]
+        free = [template for template in templates if template.name not in self.held_out] or templates
+        drawn = [template for template in free if len(axis.variants(template)) > 1]
+        drawn.sort(key=lambda template: derive_seed(self.entry.seed, "centre", axis.name, template.name))
+        first = {template.levels["wording"]: template for template in reversed(drawn)}
+        drawn.sort(key=lambda template: template is not first[template.levels["wording"]])
+        return drawn[:NUM_CENTRES]
 
     def expand(self, template: Template, group: Sequence[Axis]) -> list[Template]:
-        """Return the template and its variants along the crossed axes of a group."""
+        """Return the template and its variants along the axes of a group."""
         found = [template]
         for axis in group:
-            found = list(itertools.chain.from_iterable(self.along(each, axis) for each in found))
+            found = [variant for each in found for variant in self.along(each, axis)]
         return found
 
     def along(self, template: Template, axis: Axis) -> list[Template]:
         """Return the template and its variants along an axis. Variants at held-out levels are held out."""
-        values = self.entry.held_out.get(axis.name, [])
-        levels = axis.levels(template)
-        found = variants_along(template, axis)
+        values = self.entry.held_out.get(axis.name, ())
+        found = axis.variants(template)
         for variant in found:
             level = variant.levels[axis.name]
-            number = levels.index(level) + axis.first
-            matched = {(axis.name, value) for value in values if value in (number, level)}
-            self.matched |= matched
-            if matched or template.name in self.held_out:
+            number = list(axis.levels(template)).index(level) + 1
+            held_out = {(axis.name, value) for value in values if value in (level, number)}
+            self.missing -= held_out
+            if held_out or template.name in self.held_out:
                 self.held_out.add(variant.name)
         return found
-
-
-def variants_along(template: Template, axis: Axis) -> list[Template]:
-    """Return the template at its own level of an axis, and its variants at the other levels."""
-    own, *levels = axis.levels(template)
-    found = [replace(template, levels={"wording": template.name, **template.levels, axis.name: own})]
-    for number, level in enumerate(levels, axis.first + 1):
-        variant = axis.apply(template, level)
-        if variant is not None:
-            words = level if axis.is_named else number
-            name = f"{template.name}{DIVIDER}{axis.name.replace('_', ' ')} {words}"
-            found.append(replace(variant, name=name))
-    return found

@@ -4,19 +4,17 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from flip_flop.cli.options import BaseModelOptions, DataOptions, TemplateOptions, option, options, out_file
+from flip_flop.cli.options import DataOptions, ModelOptions, TemplateOptions, option, options, out_file
 from flip_flop.cli.templates import sample_rows
 from flip_flop.console import align_columns, count, echo
 from flip_flop.errors import InputError
 from flip_flop.files import lock_output, write_text
-from flip_flop.hub import is_endpoint
-
-if TYPE_CHECKING:
-    from flip_flop.variation.vary import VariedTemplate
+from flip_flop.strict_yaml import read_yaml
+from flip_flop.tasks import choose_templates, read_task_file
+from flip_flop.variation.vary import VariedTemplate, varied_task_text, vary_templates
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +30,7 @@ class VaryOptions(TemplateOptions):
     )
     paraphrases: int = option(4, min=1, help="Paraphrases per template.")
     limit: int = option(200, min=1, help="Lint a seeded uniform sample of this many rows.")
-    seed: int = option(0, help="For variants, paraphrases and samples.")
+    seed: int = option(0, help="For variants and samples.")
     overwrite: bool = option(False, help="Replace a task file that is there already.")
 
 
@@ -52,47 +50,35 @@ def vary_command(vary: VaryOptions, data: DataOptions, task: Path) -> None:
     click.get_current_context().with_resource(lock_output(vary.out))
     if vary.out.exists() and not vary.overwrite:
         raise InputError("E-OUT-USED", f"{vary.out} exists already.", "Give another --out, or add --overwrite.")
-    if not vary.axis and not vary.paraphraser:
+    opened = choose_templates(read_task_file(task, data.hub_mirror), vary.templates or "all")
+    axes = (read_yaml(task).get("axes") or {}) | vary.axes
+    if not axes and not vary.paraphraser:
         raise InputError("E-AXIS", "neither --axis nor --paraphraser is given.", "Write, for example, --axis order=4.")
-    opened = data.open(str(task), vary.templates or "all")
-    model = None
-    if vary.paraphraser and not is_endpoint(vary.paraphraser):
-        model = BaseModelOptions(model=vary.paraphraser)
+    model = ModelOptions(model=vary.paraphraser or "")
+    if vary.paraphraser:
         model.check()
     rows = [row for name in opened.data for row in sample_rows(opened, name, vary.limit, vary.seed)]
-    if model:
-        model.announce()
-    from flip_flop.variation.vary import sampler, served_sampler, varied_task_text, vary_templates
+    varied = opened
+    found = list[VariedTemplate]()
+    if vary.paraphraser:
+        from flip_flop.variation.paraphrases import add_paraphrases
 
-    generate = None
-    if model:
-        generate = sampler(model.load())
-    elif vary.paraphraser:
-        generate = served_sampler(vary.paraphraser)
-    axes = vary.axes
+        varied, found = add_paraphrases(opened, rows, model.scorer(), vary.paraphrases, by=vary.paraphraser)
     if axes:
-        axes["seed"] = vary.seed
-    varied, found = vary_templates(
-        opened,
-        rows,
-        axes,
-        seed=vary.seed,
-        generate=generate,
-        paraphrases=vary.paraphrases,
-        by=vary.paraphraser or "",
-    )
+        varied, variants = vary_templates(varied, rows, {"seed": vary.seed, **axes})
+        found += variants
     write_text(vary.out, varied_task_text(task, vary.out, varied, found))
     _show(opened.templates.names, found, vary.out)
 
 
-def _show(own: Sequence[str], found: "Sequence[VariedTemplate]", out: Path) -> None:
-    lines = [("template", "change", "verdict"), *((name, "", "original") for name in own)]
+def _show(own: Sequence[str], found: Sequence[VariedTemplate], out: Path) -> None:
+    lines = [("template", "verdict", "change"), *((name, "original", "") for name in own)]
     for variant in found:
         if variant.rejected:
             verdict = f"rejected: {variant.rejected}"
         else:
             verdict = " ".join(("kept", *variant.warnings))
-        lines.append((variant.name, variant.text, verdict))
+        lines.append((variant.name, verdict, variant.text))
     kept = sum(not variant.rejected for variant in found)
     reached = f"{count(len(own) + kept, 'template')}, {len(own)} of them original; {len(found) - kept} rejected"
     echo(align_columns(lines, num_left=3, rule=True))

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import jinja2
-import numpy as np
 
 from flip_flop.prompts import RESERVED_FIELD, SEPARATOR, Template
 
@@ -28,9 +27,9 @@ _MARKS = {
 _WRAPPERS = ("{}.", "{})", "({})", "{} )", "[{}]", "<{}>")
 _LISTS = [*itertools.product(_MARKS, _WRAPPERS), ("", "-"), ("", "*")]
 _CASINGS: dict[str, Callable[[str], str]] = {"title": string.capwords, "upper": str.upper, "lower": str.lower}
-_SEPARATORS = (": ", ":", ":: ", "::", "::: ", " : ", " - ", "- ", " ", "\t", "\n ", "\n\t", " \n\t", "\n    ")
-_PLAIN = {"separator": (": ", ":", " : "), "space": ("\n", " ", "  ", " \n"), "wrapper": ("{}.", "{})", "({})")}
-_SPACES = ("\n", " ", "  ", " \n", "\n ", " \n ", ", ", " , ", ". ", "; \n", " -- ", " || ", " <sep> ")
+_PLAIN_WRAPPERS = ("{}.", "{})", "({})")
+_SEPARATORS = (": ", ":", " : ")
+_SPACES = ("\n", " ", "  ", " \n")
 
 _FIRST = 0xF0000  # private characters replace pieces of code during a change
 _PIECE = re.compile(f"[{chr(_FIRST)}-{chr(0xFFFFD)}]")
@@ -177,13 +176,13 @@ class TemplateParts:
         return out
 
 
-def format_choices(template: Template, *, keep_punctuation: bool = False) -> dict[str, tuple[Any, ...]]:
+def format_choices(template: Template) -> dict[str, tuple[Any, ...]]:
     """Return the variable parts of a template's format with their values. None keeps a part unchanged.
 
     ``separator`` is between a descriptor (``Review:``) and its field, ``space`` between fields. ``casing`` applies to
     descriptors, ``wrapper`` to the marks of options.
 
-    With ``keep_punctuation``, a colon stays a colon, fields have only space between them, and marks are usual ones.
+    A colon stays a colon, fields have only space between them, and marks are usual ones.
     """
     parts = TemplateParts(template)
     found = dict[str, tuple[Any, ...]]()
@@ -199,16 +198,8 @@ def format_choices(template: Template, *, keep_punctuation: bool = False) -> dic
     if options is not None and parts.marks:
         rest = "\n".join([*parts.answers, parts.text[: options.start], parts.text[options.end :]])
         if not any(options.wrapper.format(mark) in rest for mark in parts.marks):  # the text refers to "(A)"
-            found["wrapper"] = _WRAPPERS
-    if keep_punctuation:
-        found |= {name: values for name, values in _PLAIN.items() if name in found}
+            found["wrapper"] = _PLAIN_WRAPPERS
     return found
-
-
-def draw_format(choices: Mapping[str, tuple[Any, ...]], random: np.random.Generator) -> dict[str, Any]:
-    """Sample a format uniformly from the values of :func:`format_choices`. Unchanged parts are left out."""
-    drawn = {name: values[random.integers(len(values))] for name, values in choices.items()}
-    return {name: value for name, value in drawn.items() if value is not None}
 
 
 def apply_format(template: Template, change: Mapping[str, Any]) -> Template:

@@ -6,12 +6,12 @@ from collections import Counter
 
 import pytest
 import torch
+from flip_flop.drafting.formats import apply_format, draw_format, draw_order, format_choices
+from flip_flop.drafting.vary import instruction, kept_templates, sampler, vary_templates
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flip_flop import load_model, load_task
-from flip_flop.drafting.formats import apply_format, draw_format, draw_order, format_choices
-from flip_flop.drafting.vary import instruction, kept_templates, sampler, vary_templates
 from flip_flop.files import generator
 from flip_flop.prompts import Template
 from flip_flop.prompts.lint import LintRow
