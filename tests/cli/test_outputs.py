@@ -30,7 +30,7 @@ FILES = {
     "report": REPORT,
     "latex": (*REPORT, "report.html", "--latex"),
     "init": ("init", "test.csv", "--overwrite", "--out"),
-    "vary": ("templates", "vary", "tickets.yaml", "--overwrite", "--out"),
+    "vary": ("templates", "vary", "tickets.yaml", "--axis", "format=1", "--overwrite", "--out"),
     "export": ("study", "run", "smoke", "--export"),
 }
 SUFFIXES = {"predict": ".csv", "report": ".html", "latex": ".tex", "init": ".yaml", "vary": ".yaml"}

@@ -164,7 +164,7 @@ class Template:
             row=row,
             random_key=(seed, "prompt", row, self.name),
         )
-        return parts[1] if len(parts) > 1 else None
+        return parts[-1] if len(parts) > 1 else None
 
 
 @dataclass(frozen=True)

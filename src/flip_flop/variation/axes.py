@@ -129,7 +129,7 @@ def format_axis(number: int, seed: int) -> Axis:
     def levels(template: Template) -> list[str]:
         choices = format_choices(template)
         formats = list(itertools.product(*choices.values()))
-        random = generator(seed, "format", template.levels.get("wording", template.name))
+        random = generator(seed, "format", template.levels["wording"])
         found = {change(template, "{}").jinja: UNCHANGED}
         for place in random.permutation(len(formats)).tolist():
             parts = zip(choices, formats[place], strict=True)
@@ -191,6 +191,8 @@ def vary_task(task: Task, axes: Mapping[str, Any]) -> Task:
     for axis in itertools.chain(*groups):
         if axis.name in known:
             raise InputError("E-AXIS", f"{where} has templates with levels of {axis.name!r}.", "Leave out this axis.")
+    worded = [replace(template, levels={"wording": template.name, **template.levels}) for template in task.templates]
+    task = replace(task, templates=replace(task.templates, templates=tuple(worded)))
     for group in groups:
         _require_variants(task, group[0])
     variation = _Variation(entry, groups, set(task.held_out_templates))
@@ -243,7 +245,7 @@ class _Variation:
         found = list[Template]()
         for template in bases:
             levels = {axis.name: axis.levels(template)[0] for axis in itertools.chain(*self.groups)}
-            found.append(replace(template, levels={"wording": template.name, **template.levels, **levels}))
+            found.append(replace(template, levels={**template.levels, **levels}))
         stars = list[tuple[Axis, ...]]()
         for group in self.groups:
             if group[0].name in ("order", *self.entry.cross):
