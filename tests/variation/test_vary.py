@@ -95,7 +95,7 @@ def test_the_new_task_file_loads_and_has_levels(file, tmp_path, flip_flop):
     assert again.err.startswith("E-OUT-USED: ")
     for arguments, error in {
         ("demo", "--axis", "order=2"): "E-TASK-FILE: demo is not a task file.",
-        (file,): "E-AXIS: neither --axis nor --paraphraser is given.",
+        (file,): "E-AXIS: --axis and --paraphraser are missing.",
         (out, "--axis", "order=2"): "E-AXIS: task 'tickets' has templates with levels of 'order'.",
     }.items():
         refused = flip_flop("templates", "vary", *arguments, "--out", tmp_path / "other.yaml")

@@ -174,9 +174,9 @@ class Task:
     def with_axes(self, axes: Mapping[str, Any]) -> "Task":
         r"""Add variants of the templates that differ in the order of their options, in layout, and more.
 
-        Each variant has its level on each axis in ``levels``. Its name is that of the template with its changes. An
-        order is crossed with all templates. Other axes vary around three templates that are drawn, or around all if
-        there are fewer; axes in ``cross`` vary around all.
+        Each variant has its level on each axis in ``levels``, and the name of the template with the changes. Orders
+        are crossed with all templates. Each other axis varies around three random variants, or around all if there are
+        fewer. Axes in ``cross`` vary around all.
 
         Args:
             axes: The key ``axes`` of a task file (docs/how-to/axes.md).

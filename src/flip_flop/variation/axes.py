@@ -51,7 +51,7 @@ class Axis:
 
     Attributes:
         name: One of :data:`flip_flop.metrics.AXES`.
-        levels: From a template to its levels. The first is that of the template as it is.
+        levels: From a template to its levels, first the unchanged one.
         change: From a template and a level to the changed template, or None if it cannot change.
         why: The reason why some templates cannot change, for a warning.
     """
@@ -122,7 +122,7 @@ def _numbers(labels: Iterable[int]) -> str:
 def format_axis(number: int, seed: int) -> Axis:
     """Return the axis of the layout: formats of FormatSpread's grammar that keep the punctuation.
 
-    They are drawn without replacement, by the seed and the wording. A level has the changed parts as JSON.
+    The seed and the wording sample them without replacement. A level has the changed parts as JSON.
     """
 
     @functools.lru_cache(maxsize=4096)

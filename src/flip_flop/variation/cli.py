@@ -53,7 +53,7 @@ def vary_command(vary: VaryOptions, data: DataOptions, task: Path) -> None:
     opened = choose_templates(read_task_file(task, data.hub_mirror), vary.templates or "all")
     axes = (read_yaml(task).get("axes") or {}) | vary.axes
     if not axes and not vary.paraphraser:
-        raise InputError("E-AXIS", "neither --axis nor --paraphraser is given.", "Write, for example, --axis order=4.")
+        raise InputError("E-AXIS", "--axis and --paraphraser are missing.", "Write, for example, --axis order=4.")
     model = ModelOptions(model=vary.paraphraser or "")
     if vary.paraphraser:
         model.check()
