@@ -306,7 +306,8 @@ class RenderedInstance:
         label: The gold label's index, or None.
         chat: Additions to the chat template.
         open: The answers that a model writes. None: the answer choices are scored.
-        fields: The row, if known.
+        fields: The row without its label, if known.
+        templates: The templates that rendered it, if known.
     """
 
     id: str
@@ -316,6 +317,7 @@ class RenderedInstance:
     chat: Chat = field(default=Chat(), repr=False)
     open: OpenAnswers | None = None
     fields: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    templates: TemplateSet | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "prompts", tuple(self.prompts))
@@ -388,7 +390,8 @@ def render_instance(
         check_rendering(template, prompt, choices, num_labels if templates.has_choices else 0, row)
         prompts.append(prompt)
         all_choices.append(choices or ("",) * (len(templates) + 1))
-    return RenderedInstance(id, tuple(prompts), tuple(all_choices), label, fields=fields)
+    visible = {name: value for name, value in fields.items() if name != label_field}
+    return RenderedInstance(id, tuple(prompts), tuple(all_choices), label, fields=visible, templates=templates)
 
 
 def check_rendering(template: Template, prompt: str, choices: Sequence[str], num_labels: int, row: str) -> None:

@@ -8,7 +8,7 @@ from flip_flop.errors import InputError, require_whole
 ChatTemplate = Literal["auto", "on", "off"]
 Backend = Literal["auto", "packed", "padded"]
 By = Literal["probability", "generation"]
-Api = Literal["auto", "echo", "prompt_logprobs", "top_logprobs"]
+Api = Literal["auto", "echo", "prompt_logprobs", "top_logprobs", "systemone", "decisions"]
 TooLongPolicy = Literal["refuse", "skip"]
 # Bits of quantized weights: NF4 with double quantization as in QLoRA, or LLM.int8().
 LoadIn = Literal["4bit", "8bit"]
@@ -22,7 +22,10 @@ _HELP = {
     "batch_tokens": "Tokens of one forward pass.",
     "too_long": "Rows that exceed the context length: refuse (exit with an error) or skip.",
     "by": "Served models: score each answer (probability), or use the answer that the model writes (generation).",
-    "api": "Served models: how to read log-probabilities; auto: the first that the server has (docs/how-to/models.md).",
+    "api": (
+        "Served models: how to read probabilities; auto: the first API for log-probabilities that the server has "
+        "(docs/how-to/models.md)."
+    ),
     "prompt_date": "The date that chat templates print, such as 2026-11-25; by default today's in UTC.",
     "concurrency": "Parallel requests to a served model.",
 }

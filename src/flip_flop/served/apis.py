@@ -319,7 +319,7 @@ class Server:
         if top := body.get("top_logprobs", 0):
             body["top_logprobs"] = top = min(top, adapted.get("top_logprobs", top))
         try:
-            return Completion.model_validate(self._send(path, body))
+            return Completion.model_validate(self.send(path, body))
         except UnsupportedError as error:
             fewer = [int(number) for number in re.findall(r"\d+", error.message) if 0 < int(number) < top]
             if "max_completion_tokens" in error.message:
@@ -333,12 +333,15 @@ class Server:
             self.adapted = self.adapted | change  # other threads adapt it, too
         return self._request(path, arguments)
 
-    def _send(self, path: str, body: dict[str, Any]) -> Any:
+    def send(self, path: str, body: dict[str, Any]) -> Any:
+        """Return the JSON of a reply."""
         try:
             return self._client.post(path, cast_to=object, body=body)
         except self._errors.APIStatusError as error:
             status = error.status_code
-            words = error.body.get("message") if isinstance(error.body, dict) else error.body
+            words = error.body
+            if isinstance(words, dict):
+                words = words.get("message") or words.get("detail")
             reason = self.plain(words or error)
             if status in (400, 422, 500) and ("logprob" in reason or "echo" in reason):
                 raise UnsupportedError("E-ENDPOINT-LOGPROBS", f"{self}: {reason}.", WITHOUT_PROBABILITIES) from None

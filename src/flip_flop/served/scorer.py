@@ -43,6 +43,7 @@ from flip_flop.served.apis import (
     ask,
     piece_of,
 )
+from flip_flop.served.decisions import DECISIONS, requests_of
 
 # In order, each with whether the server applies its chat template.
 POSSIBLE_APIS = {
@@ -113,7 +114,8 @@ class EndpointScorer(Scorer):
         """Send ``options.concurrency`` requests at a time. Stored answers are not requested again.
 
         With generated answers, the label of the answer has the score 0, and other labels have ``-inf``.
-        With ``top_logprobs``, scores are those of :func:`first_token_scores`.
+        With ``top_logprobs``, scores are those of :func:`first_token_scores`, and with an API of
+        :data:`~flip_flop.served.decisions.DECISIONS` the logarithms of the probabilities.
 
         Raises:
             InputError: ``E-ENDPOINT-ANSWER``, ``E-ENDPOINT-LOGPROBS``;
@@ -168,8 +170,12 @@ class EndpointScorer(Scorer):
             self._check_mass(read, scored.scores, names)
         if not quiet:
             kind = "exact scores" if api in EXACT else "not exact"
+            chat = " with the chat template of the server" * in_chat
+            if api in DECISIONS:
+                kind = "probabilities of the options"
+                chat = ""
             changes = "".join(f"; {name}: {value}" for name, value in self.server.adapted.items())
-            echo(f"api: {api}{' with the chat template of the server' * in_chat}, {kind}{changes}", err=True)
+            echo(f"api: {api}{chat}, {kind}{changes}", err=True)
         return scored
 
     def _possible_apis(self, options: ScoringOptions, encoder: PromptEncoder | None) -> list[tuple[str, bool]]:
@@ -179,7 +185,10 @@ class EndpointScorer(Scorer):
             True: encoder is None and options.chat_template != "off",
         }
         apis = []
-        for name, in_chat in POSSIBLE_APIS[options.by]:
+        possible = POSSIBLE_APIS[options.by]
+        if options.api in DECISIONS:
+            possible = ((options.api, True),)
+        for name, in_chat in possible:
             if is_usable[in_chat] and options.api in ("auto", name):
                 apis.append((name, in_chat))
         if not apis:
@@ -274,6 +283,8 @@ class EndpointScorer(Scorer):
 
 def _meaning(question: Question, answer: Answer) -> Any:
     """Return scores in nats, or the beginning of an open answer. A label that was written has the score 0."""
+    if "scores" in answer:
+        return answer["scores"]
     if "top" in answer:
         return first_token_scores(answer["top"], question.choices, question.place)
     if "score" in answer:
@@ -310,9 +321,12 @@ def _scores_of(
             replace(instance, open=replace(instance.open or OpenAnswers(), texts=tuple(written)))
             for instance, written in zip(read, texts, strict=True)
         ]
-    scores = np.array(list(map(_meaning, questions, answers)), dtype=np.float32).reshape(shape)
-    counts = np.array([answer.get("tokens", int(not is_written)) for answer in answers], dtype=np.int64)
-    counts = np.broadcast_to(counts.reshape(*shape[:2], -1), shape)
+    scores = np.concatenate(list(map(_meaning, questions, answers))).astype(np.float32).reshape(shape)
+    if settings["api"] in DECISIONS:
+        counts = np.zeros(shape, dtype=np.int64)
+    else:
+        counts = np.array([answer.get("tokens", int(not is_written)) for answer in answers], dtype=np.int64)
+        counts = np.broadcast_to(counts.reshape(*shape[:2], -1), shape)
     return Scored(Scores.of(read, scores, counts), instances=read, settings=settings)
 
 
@@ -323,6 +337,9 @@ def _place(instance: RenderedInstance, template: int, names: Sequence[str]) -> s
 def _questions(
     instance: RenderedInstance, encoder: PromptEncoder | None, api: str, in_chat: bool, names: Sequence[str]
 ) -> Iterator[Question]:
+    if api in DECISIONS:
+        yield from requests_of(instance, api, names)
+        return
     # Without this, the text would have the BOS of the chat template and the BOS of the server's tokenizer.
     if encoder and encoder.uses_chat_template and encoder.starts_with_bos:
         bos = encoder.tokenizer.bos_token

@@ -1,0 +1,154 @@
+"""Servers of decision models: ``POST /v1/systemone``, and OpenAI's ``POST /v1/decisions``.
+
+A request has the state of a row and a question for each template. Its answers are probabilities of the options.
+"""
+
+import itertools
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from flip_flop.prompts import RenderedInstance, names_of
+from flip_flop.served.apis import APIS, Answer, Count, Question, Reply, Server
+
+# In place of the marks in a template: noncharacters, which no text has.
+INSTRUCTIONS = "\ufdd2"
+OPTIONS = "\ufdd3"
+ROUNDING = 0.005  # of probabilities: some servers send two decimals
+SMALLEST = 1e-6  # stands for a probability that is rounded to 0
+
+Json = dict[str, Any]
+Prob = Annotated[float, Field(ge=0, le=1.001, allow_inf_nan=False)]  # rounding may give more than 1
+
+
+class Listed(Reply):
+    """The probability of an option in ``/v1/decisions``."""
+
+    value: str
+    probability: Prob
+
+
+class Decided(Reply):
+    """An answer of either protocol."""
+
+    type: str = ""
+    name: str = ""
+    noul: Prob | None = None
+    probability: Prob | None = None
+    probabilities: dict[str, Prob] | list[Listed] = Field(default={})
+
+    def scores(self, options: Sequence[str]) -> list[float]:
+        """Return the log-probabilities of the options, ``-inf`` if the model refuses to answer.
+
+        Raises:
+            KeyError: The probability of an option is missing.
+            ValueError: The probabilities do not sum to 1.
+        """
+        if self.type == "refusal":
+            return [-math.inf] * len(options)
+        found = self.probabilities
+        if isinstance(found, list):
+            found = {listed.value: listed.probability for listed in found}
+        yes = self.probability if self.noul is None else self.noul
+        if yes is not None:
+            found = {"no": 1 - yes, "yes": yes}
+            options = [*map(str.casefold, options)]
+        probs = [max(found[option], SMALLEST) for option in options]
+        if abs(sum(probs) - 1) > ROUNDING * (10 + len(probs)):
+            raise ValueError("the probabilities do not sum to 1")
+        return [*map(math.log, probs)]
+
+
+class Used(Reply):
+    """The numbers of tokens that a server counted."""
+
+    input_tokens: Count = 0
+    output_tokens: Count = 0
+
+
+class Decisions(Reply):
+    """A reply with answers by the names of their questions, or as a list. An unanswered question is missing."""
+
+    answers: dict[str, Decided] | list[Decided]
+    usage: Used = Used()
+
+
+def requests_of(instance: RenderedInstance, api: str, names: Sequence[str]) -> Iterator[Question]:
+    """Yield a request for each state of successive templates, usually one for all."""
+    names = names or [*map(str, range(len(instance.prompts)))]
+    parts = [_divided(instance, number) for number in range(len(names))]
+    for state, group in itertools.groupby(range(len(names)), key=lambda number: parts[number][0]):
+        choices = list[str]()
+        questions = {}
+        for number in group:
+            choices += instance.choices[number]
+            questions[names[number]] = parts[number][1]
+        asked: Json = {"state": state, "questions": questions}
+        if api == "decisions":
+            text = state if isinstance(state, str) else json.dumps(state, ensure_ascii=False, default=str)
+            asked = {"input": text, "questions": [*map(_decision, questions, questions.values())]}
+        prompt = json.dumps([[*questions], asked], default=str)
+        yield Question(prompt, "", 0, True, api, tuple(choices), f"Instance {instance.id!r}")
+
+
+def _divided(instance: RenderedInstance, number: int) -> tuple[str | Json, Json]:
+    """Return the state, and a question of ``/v1/systemone`` without it.
+
+    The marks of the template divide the prompt. Without them, the state is the row. The template's order is that of
+    the options: their numbers from 1. Without an order, no and yes are the options of a ``noul``.
+    """
+    text = instance.prompts[number]
+    choices = instance.choices[number]
+    row = {}
+    order = list[int]()
+    if instance.templates is not None:
+        template = instance.templates[number]
+        order = [int(number) - 1 for number in template.levels.get("order", "").split() if number.isdecimal()]
+        read = names_of(template.jinja)
+        row = {name: value for name, value in instance.fields.items() if name in read}  # others may repeat the label
+        source = template.jinja.replace("{# instructions #}", INSTRUCTIONS).replace("{# options #}", OPTIONS)
+        if source != template.jinja:
+            marked = replace(template, jinja=source)
+            limit = instance.templates.value_limit
+            text, _ = marked.render(instance.fields, None, instance_id=instance.id, value_limit=limit)
+    state, _, rest = text.rpartition(INSTRUCTIONS)
+    instructions = rest.partition(OPTIONS)[0].strip()
+    question: Json = {"type": "choice", "instructions": instructions, "criteria": dict.fromkeys(choices)}
+    if sorted(order) == [*range(len(choices))]:
+        question["criteria"] = {choices[label]: None for label in order}
+    elif sorted(map(str.casefold, choices)) == ["no", "yes"]:
+        question = {"type": "noul", "instructions": instructions}
+    return state.strip() or row, question
+
+
+def _decision(name: str, question: Json) -> Json:
+    """Return the same question of ``/v1/decisions``."""
+    decision = {"type": "predicate", "name": name, "instructions": question["instructions"]}
+    if "criteria" in question:
+        decision["type"] = "choice"
+        decision["choices"] = [{"value": option} for option in question["criteria"]]
+    return decision
+
+
+def ask_decisions(server: Server, question: Question) -> Answer:
+    """Return the log-probabilities of the options of each question, ``-inf`` for a missing answer."""
+    names, body = json.loads(question.prompt, parse_constant=lambda _: None)  # NaN is a missing value
+    reply = Decisions.model_validate(server.send(f"/{question.api}", {"model": server.endpoint.model, **body}))
+    answers = reply.answers
+    if isinstance(answers, list):
+        answers = {answer.name: answer for answer in answers}
+    size = len(question.choices) // len(names)
+    missing = Decided(type="refusal")
+    scores = list[float]()
+    for number, name in enumerate(names):
+        options = question.choices[number * size : (number + 1) * size]
+        scores += answers.get(name, missing).scores(options)
+    return {"scores": scores, "read": reply.usage.input_tokens, "written": reply.usage.output_tokens}
+
+
+DECISIONS = ("systemone", "decisions")
+APIS.update(dict.fromkeys(DECISIONS, ask_decisions))

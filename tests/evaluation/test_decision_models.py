@@ -1,0 +1,190 @@
+"""Decision models: the templates of a row are the questions of one request, and probabilities are the scores."""
+
+import json
+import math
+import socket
+import threading
+import zlib
+
+import numpy as np
+import pytest
+
+from flip_flop import ScoringOptions, audit, load_classifier, load_model, predict
+from flip_flop.metrics import label_probs
+from flip_flop.prompts import Template
+from tests.decision_server import deciding
+from tests.evaluation.conftest import make_rows, make_task
+from tests.refused import refused
+
+pytest.importorskip("openai", reason="the package openai is not installed")
+SYSTEMONE, DECISIONS = ScoringOptions(api="systemone"), ScoringOptions(api="decisions")
+APIS = pytest.mark.parametrize("scoring", [SYSTEMONE, DECISIONS], ids=["systemone", "decisions"])
+ORDERS = ("1 2 3", "2 3 1", "3 1 2")
+CHOICES = ("Bad", "Good", "Neither")
+
+
+def text_of(wording, order):
+    """A prompt that other models read in full."""
+    options = "".join(f"\n- {CHOICES[int(number) - 1]}" for number in order.split())
+    return f"{{{{ text }}}}{{# instructions #}}\n\n{wording}{{# options #}}\nOptions:{options}\nAnswer:"
+
+
+ORDERED = [
+    Template(f"{wording} {order}", text_of(wording, order), " ||| ".join(CHOICES), {"wording": wording, "order": order})
+    for wording in ("How was it?", "Was it good?")
+    for order in ORDERS
+]
+
+
+def fixed_probs(state, name, instructions, options):
+    """Probabilities that depend on all that is asked, also on the order of the options."""
+    weights = [1 + zlib.crc32(repr((state, instructions, options, option)).encode()) % 97 for option in options]
+    return [weight / sum(weights) for weight in weights]
+
+
+@pytest.fixture
+def decider(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with deciding(fixed_probs) as pair:
+        yield pair
+
+
+@APIS
+def test_variants_of_a_row_are_the_questions_of_one_request_with_options_in_their_order(decider, scoring):
+    server, name = decider
+    run = audit(name, make_task(make_rows(4), ORDERED), quiet=True, scoring=scoring)
+    assert len(server.requests) == 4
+    for number, row in enumerate(make_rows(4)):
+        for column, template in enumerate(ORDERED):
+            listed = [CHOICES[int(place) - 1] for place in template.levels["order"].split()]
+            probs = fixed_probs(row["text"], "", template.levels["wording"], listed)
+            expected = [probs[listed.index(choice)] for choice in CHOICES]
+            assert np.exp(run.scores[number, column]) == pytest.approx(expected, abs=1e-6)
+    assert run.record.scoring["api"] == scoring.api
+    assert (run.record.scoring["num_asked"], run.record.scoring["tokens_read"]) == (4, 28)
+    assert "own_label_mass_per_template" not in run.metrics  # options always have all of the probability
+    votes = [row["vote"] for row in predict(name, make_task(make_rows(4), ORDERED), quiet=True, scoring=scoring)]
+    assert votes == run.data.votes.tolist()
+
+
+def test_no_and_yes_are_a_yes_or_no_question_unless_they_have_an_order(decider):
+    server, name = decider
+    ordered = {"wording": "a", "order": "2 1"}
+    templates = [
+        Template("plain", "{{ text }}{# instructions #} Good?", "No ||| Yes"),
+        Template("ordered", "{{ text }}{# instructions #} Good, no or yes?", "No ||| Yes", ordered),
+    ]
+    task = make_task([{"text": "The room was good.", "mood": 1}], templates, labels=(0, 1))
+    run = audit(name, task, quiet=True, scoring=SYSTEMONE)
+    asked = server.requests[0]["questions"]
+    assert asked["plain"] == {"type": "noul", "instructions": "Good?"}
+    assert [*asked["ordered"]["criteria"].items()] == [("Yes", None), ("No", None)]
+    for scoring in (SYSTEMONE, DECISIONS):
+        run = audit(name, task, quiet=True, scoring=scoring)
+        _, yes = fixed_probs("The room was good.", "", "Good?", ["no", "yes"])
+        assert np.exp(run.scores[0, 0]) == pytest.approx([1 - yes, yes])
+
+
+def test_without_a_mark_the_state_has_the_fields_of_the_template_and_never_the_label(decider):
+    server, name = decider
+    rows = [{"text": "It was good.", "mood": 1, "label_text": "good", "missing": math.nan}]
+    jinja = "{{ text }} {{ 'mood' }} {% if missing %}{{ missing }}{% endif %}"
+    task = make_task(rows, [Template("plain", jinja, "a ||| b ||| c")])
+    for scoring in (SYSTEMONE, DECISIONS):
+        audit(name, task, quiet=True, scoring=scoring)
+    assert server.requests[0]["state"] == {"text": "It was good.", "missing": None}
+    assert server.requests[0]["questions"]["plain"]["instructions"] == "It was good. mood"
+    assert json.loads(server.requests[1]["input"])["text"] == "It was good."
+
+
+@APIS
+def test_a_missing_answer_is_unread_and_a_rounded_zero_is_small(decider, scoring):
+    server, name = decider
+
+    def decides(state, name, instructions, options):
+        return None if name == "How was it? 2 3 1" else [1.0, 0.0, 0.0]
+
+    server.decides = decides
+    run = audit(name, make_task(make_rows(4), ORDERED), quiet=True, scoring=scoring)
+    assert (run.predictions[:, 1] == -1).all()
+    assert (run.scores[:, 1] == -math.inf).all()
+    assert run.value("unmapped_share") == pytest.approx(1 / 6)
+    assert np.exp(run.scores[0, 0]) == pytest.approx([1, 1e-6, 1e-6])
+
+
+INVALID = {
+    "KeyError: 'so'": {"noul": 0.5},
+    "KeyError: 'So'": {"probabilities": {"No": 0.9, "Yes": 0.1}},
+    "KeyError: 'No'": {"type": "unsupported"},
+    "sum to 1": {"probabilities": {"No": 0.2, "Yes": 0.1, "So": 0.1}},
+    "finite number": {"probabilities": {"No": math.nan}},
+}
+
+
+@pytest.mark.parametrize(("words", "answer"), INVALID.items(), ids=INVALID)
+def test_an_invalid_answer_ends_the_audit(decider, words, answer):
+    server, name = decider
+    server.changes = lambda reply: reply | {"answers": {"terse": answer}}
+    task = make_task(make_rows(2)).with_templates(["terse"])
+    line = f"E-ENDPOINT-ANSWER: Instance 'test-1'.*invalid reply.*{words}"
+    refused(line, audit, name, task, quiet=True, scoring=SYSTEMONE)
+
+
+REFUSED = {
+    "401: Send a key.*OPENAI_API_KEY": (401, {"detail": "Send a key."}, {}),
+    "422: at most 255 options": (422, {"detail": "at most 255 options"}, {}),
+    "422: .*'msg': 'bad'": (422, {"detail": [{"loc": ["body"], "msg": "bad"}]}, {}),
+}
+
+
+@pytest.mark.parametrize(("words", "reply"), REFUSED.items(), ids=REFUSED)
+def test_a_refused_request_ends_the_audit_with_its_detail(decider, words, reply):
+    server, name = decider
+    server.fails = [reply]
+    task = make_task(make_rows(2))
+    refused(f"E-ENDPOINT-ANSWER: .*answers {words}", audit, name, task, quiet=True, scoring=SYSTEMONE)
+
+
+def test_the_key_is_sent_and_a_busy_server_asked_again(decider, monkeypatch):
+    server, name = decider
+    monkeypatch.setenv("OPENAI_API_KEY", "a-secret")
+    wait = {"retry-after-ms": "1", "Retry-After": "1"}
+    server.fails = [(429, {"detail": "busy"}, wait), (529, {"detail": "busy"}, wait)]
+    audit(name, make_task(make_rows(2), ORDERED), quiet=True, scoring=SYSTEMONE)
+    assert server.keys == ["Bearer a-secret"] * 4
+
+
+def test_rendered_rows_have_an_empty_state(decider):
+    server, name = decider
+    rows = [{"id": "1", "prompts": ["a?", "b?"], "choices": [["No", "Yes"]] * 2, "label": None}]
+    audit(name, rows, quiet=True, scoring=SYSTEMONE)
+    assert server.requests[0]["state"] == {}
+    assert [asked["instructions"] for asked in server.requests[0]["questions"].values()] == ["a?", "b?"]
+
+
+@pytest.mark.slow
+@APIS
+def test_our_server_gives_the_probabilities_of_the_model_behind_it(folder, tmp_path, monkeypatch, scoring):
+    uvicorn = pytest.importorskip("uvicorn")
+    from flip_flop.serving.app import create_app
+    from flip_flop.serving.engine import Engine
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    task = make_task(make_rows(12), ORDERED)
+    local = audit(load_model(folder), task, quiet=True, scoring=ScoringOptions(chat_template="off"))
+    engine = Engine(load_classifier(local.write(tmp_path / "audit")))
+    with socket.create_server(("127.0.0.1", 0)) as bound:
+        close = [("Connection", "close")]  # the client does not close its connections
+        server = uvicorn.Server(uvicorn.Config(create_app(engine), log_config=None, headers=close))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
+        thread.start()
+        try:
+            name = f"openai:http://127.0.0.1:{bound.getsockname()[1]}/v1#moods"
+            served = audit(name, task, quiet=True, scoring=scoring)
+        finally:
+            server.should_exit = True
+            thread.join()
+    assert np.abs(label_probs(served.scores) - label_probs(local.scores)).max() < 2e-6
+    for metric in ("observed_agreement", "order_flips", "wording_flips"):
+        assert served.metrics[metric] == local.metrics[metric]
