@@ -17,8 +17,8 @@ KEYS = {
 class DecisionServer:
     """Requests and keys that the server has received, and switches for the answers.
 
-    ``decides``: from state, name, instructions and listed options to probabilities, or None for no answer. The options
-    of a yes-or-no question are no and yes. ``fails``: status, body and headers of the next requests. ``changes``: a
+    ``decides``: from state, name, instructions and listed options to probabilities, or None for no answer. A
+    yes-or-no question has the options no and yes. ``fails``: status, body and headers of the next requests. ``changes``: a
     function of a reply.
     """
 

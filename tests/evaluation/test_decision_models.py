@@ -37,7 +37,7 @@ ORDERED = [
 
 
 def fixed_probs(state, name, instructions, options):
-    """Probabilities that depend on all that is asked, also on the order of the options."""
+    """Probabilities that depend on the whole question, also on the order of the options."""
     weights = [1 + zlib.crc32(repr((state, instructions, options, option)).encode()) % 97 for option in options]
     return [weight / sum(weights) for weight in weights]
 

@@ -175,9 +175,9 @@ def _show(runs: Sequence[Audit], run: AuditOptions, checks: gates.Checks) -> int
             echo_prose(" ".join(others), strong=f"{result.path}: {first}" if run.compare_chat else first)
             if result.decision.command:
                 echo(f"\n    {result.decision.command}")
-            if result.abstention_advice:
+            for advice in filter(None, (result.abstention_advice, result.decidable_advice)):
                 echo()
-                echo_prose(result.abstention_advice)
+                echo_prose(advice)
         echo()
         notes = [*missing_values(runs), *(note for block in blocks.values() for note in table_caveats(block))]
         for note in (*notes, *(legend(runs) if run.explain else ["--explain explains the columns."])):

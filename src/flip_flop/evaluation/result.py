@@ -30,6 +30,7 @@ from flip_flop.metrics import (
     answers_by_position,
     bootstrap_interval,
     calibration_error_per_template,
+    decidable,
     label_probs,
     risk_coverage,
     vote_margin,
@@ -186,9 +187,7 @@ class Audit(AuditValues):
         if len(voting.data.labelled) < MIN_LABELLED or not thresholds or self.data.answered or not works:
             return ""
         point = min(thresholds, key=lambda row: abs(row["coverage"] - NEAR))
-        scale = 10 ** max(2, len(str(len(self.template_names))))  # its steps are smaller than those of vote shares
-        share = math.floor(scale * point["threshold"] + 1e-9) / scale
-        command = f"{predict_with(self)} --templates all --abstain-below {share:g}"
+        command = f"{predict_with(self)} --templates all {self._abstain_below(point['threshold'])}"
         kind = "calibrated " if "offsets" in voting.metrics else ""
         part, after, before = map(percent, (1 - point["coverage"], point["accuracy"], overall["accuracy"]))
         change = f"accuracy of the {kind}vote {after} instead of {before}."
@@ -198,6 +197,21 @@ class Audit(AuditValues):
         if bootstrap_interval(_GAIN, keeps, right)[0] > 0:
             return f"Abstain on {part} % ({command}): {change}"
         return f"Abstaining on {part} % does not clearly help: {change}"
+
+    @property
+    def decidable_advice(self) -> str:
+        """A sentence on the votes that need no review, or an empty text if there are none."""
+        voting = self.voting
+        share = voting.value("decidable_share")
+        if not share:
+            return ""
+        threshold, _ = decidable(voting.data.labelled)
+        rows = f"{percent(share)} % of the rows ({self._abstain_below(threshold)})"
+        return f"Auto-decidable: {rows}. At most 5 % of their votes are wrong, with 95 % confidence."
+
+    def _abstain_below(self, threshold: float) -> str:
+        scale = 10 ** max(2, len(str(len(self.template_names))))  # its steps are smaller than those of vote shares
+        return f"--abstain-below {math.floor(scale * threshold + 1e-9) / scale:g}"
 
     @property
     def low_mass(self) -> str:

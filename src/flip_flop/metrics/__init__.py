@@ -37,6 +37,7 @@ from flip_flop.metrics.certainty import (
     MIN_LABELLED,
     TemplateRanking,
     calibration_error_per_template,
+    decidable,
     rank_templates,
     reliability,
     resampled_per_template,

@@ -23,6 +23,8 @@ from flip_flop.metrics.f1 import F1_PER_TEMPLATE, accuracy_per_template, f1_per_
 
 BINS = 10
 MIN_LABELLED = 50  # Below, F1 does not rank the templates, and none is chosen.
+MAX_WRONG = 0.05  # of automatic decisions, and the error of the statement itself
+MIN_DECIDED = 59  # the fewest instances of which none is wrong that pass
 # The share of a label that makes a template constant, its label bias, and how far a template must be below the best.
 CONSTANT_SHARE = 0.9
 LABEL_BIAS = 0.1
@@ -86,6 +88,50 @@ def risk_coverage(confidence: PerInstance, wrong: Bool[np.ndarray, " instances"]
     answered = np.bincount(group, minlength=len(thresholds)).cumsum()
     errors = np.bincount(group, weights=wrong, minlength=len(thresholds)).cumsum()
     return np.stack([-thresholds, answered / len(confidence), errors / answered], axis=1)
+
+
+def binomial_tail(wrong: int, number: int, share: float) -> float:
+    """Compute the probability of at most ``wrong`` of ``number`` errors, if their share is ``share``.
+
+    Example:
+        >>> round(binomial_tail(0, 59, 0.05), 4), round(binomial_tail(1, 59, 0.05), 4)
+        (0.0485, 0.1991)
+    """
+    places = np.arange(1, wrong + 1)
+    ratios = (number - places + 1) / places * share / (1 - share)
+    logs = number * np.log1p(-share) + np.append(0.0, np.log(ratios).cumsum())
+    return float(np.exp(logs).sum())
+
+
+def decidable(data: Scores) -> tuple[float, float]:
+    """Return the smallest vote share whose votes are wrong in at most 5 %, and the share of instances that reach it.
+
+    Each threshold, largest first, is tested by the exact upper bound of Clopper and Pearson at 95 %, until one fails.
+    In a fixed sequence, the error of all tests together is 5 % (Angelopoulos et al., "Learn then Test", 2021). It
+    begins at the first threshold that 59 instances reach: fewer cannot pass without an error either. All instances
+    need a gold label. The threshold is inf and the share 0 if none passes.
+
+    Example:
+        >>> scores = np.log([[[0.9, 0.1], [0.8, 0.2]]] * 90 + [[[0.9, 0.1], [0.2, 0.8]]] * 10)
+        >>> decidable(Scores(scores, np.array([0] * 95 + [1] * 5)))
+        (1.0, 0.9)
+    """
+    found = (np.inf, 0.0)
+    for threshold, coverage, risk in risk_coverage(vote_share(data), ~data.voted.right[:, 0]).tolist():
+        number = round(coverage * len(data))
+        if number < MIN_DECIDED:
+            continue
+        if binomial_tail(round(risk * number), number, MAX_WRONG) > MAX_WRONG:
+            break
+        found = (threshold, coverage)
+    return found
+
+
+def decidable_share(data: Scores) -> float | None:
+    """Return the share of :func:`decidable`, or None if there are fewer than 59 instances."""
+    if len(data) < MIN_DECIDED:
+        return None
+    return decidable(data)[1]
 
 
 def reliability(data: Scores) -> Float[np.ndarray, "templates bins 3"]:

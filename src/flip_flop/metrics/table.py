@@ -33,9 +33,17 @@ from flip_flop.metrics.bootstrap import (
     mean_statistic,
     paired_bootstrap_interval,
 )
-from flip_flop.metrics.certainty import calibration_error_per_template
+from flip_flop.metrics.certainty import calibration_error_per_template, decidable_share
 from flip_flop.metrics.data import AXES, Design, Scores, read_only
 from flip_flop.metrics.f1 import ACCURACY, COHEN_KAPPA, MEAN_F1, accuracy_per_template, f1_per_template
+from flip_flop.metrics.probabilities import (
+    answer_probs,
+    brier_scores,
+    ensemble_probs,
+    log_losses,
+    mean_loss,
+    temperature,
+)
 from flip_flop.plugins import PluginTable, import_object
 
 ALIASES = {"agreement": "observed_agreement"}
@@ -244,6 +252,14 @@ _STATISTICS |= {
     "unmapped_share": mean_statistic(_unread_share, bounds=(0.0, 1.0)),
     "distinct_answers": mean_statistic(_num_distinct),
     "answer_length": ANSWERED["length"],
+}
+_STATISTICS |= {
+    "brier": mean_loss(brier_scores, answer_probs, 2.0),
+    "ensemble_brier": mean_loss(brier_scores, ensemble_probs, 2.0),
+    "nll": mean_loss(log_losses, answer_probs, np.inf),
+    "ensemble_nll": mean_loss(log_losses, ensemble_probs, np.inf),
+    "temperature": temperature,
+    "decidable_share": decidable_share,
 }
 
 

@@ -15,11 +15,11 @@ from pydantic import Field
 from flip_flop.prompts import RenderedInstance, names_of
 from flip_flop.served.apis import APIS, Answer, Count, Question, Reply, Server
 
-# In place of the marks in a template: noncharacters, which no text has.
+# Noncharacters, which no text has. They replace the marks in a template.
 INSTRUCTIONS = "\ufdd2"
 OPTIONS = "\ufdd3"
 ROUNDING = 0.005  # of probabilities: some servers send two decimals
-SMALLEST = 1e-6  # stands for a probability that is rounded to 0
+SMALLEST = 1e-6  # for a probability that is rounded to 0
 
 Json = dict[str, Any]
 Prob = Annotated[float, Field(ge=0, le=1.001, allow_inf_nan=False)]  # rounding may give more than 1
