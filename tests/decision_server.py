@@ -18,8 +18,8 @@ class DecisionServer:
     """Requests and keys that the server has received, and switches for the answers.
 
     ``decides``: from state, name, instructions and listed options to probabilities, or None for no answer. A
-    yes-or-no question has the options no and yes. ``fails``: status, body and headers of the next requests. ``changes``: a
-    function of a reply.
+    yes-or-no question has the options no and yes. ``fails``: status, body and headers of the next requests.
+    ``changes``: a function of a reply.
     """
 
     def __init__(self, decides):

@@ -172,9 +172,10 @@ OF_GENERATED = {"token_f1", "unmapped_share", "distinct_answers", "answer_length
 AGAINST_GOLD = [
     "mean_f1", "f1_std", "macro_f1", "accuracy", "f1_per_template", "accuracy_per_template", "cohen_kappa_per_template",
     "vote_f1", "vote_accuracy", "f1_spread", "ensemble_f1", "ece", "cohen_kappa", "vote_kappa",
+    "brier", "ensemble_brier", "nll", "ensemble_nll", "decidable_share",
 ]  # fmt: skip
 KEYS = {
-    *AGAINST_GOLD, "observed_agreement", "no_consensus_share", "fleiss_kappa", "posix",
+    *AGAINST_GOLD, "observed_agreement", "no_consensus_share", "fleiss_kappa", "posix", "temperature",
     "wording_flips", "order_flips", "label_shares", "label_shares_per_template",
     "collapsed", "constant_templates", "num_instances", "num_templates", "num_labels", "intervals",
     *OF_GENERATED, "flip_pairs",
@@ -224,7 +225,7 @@ def test_every_number_equals_the_loop(num_labels):
 
 
 def test_the_keys_are_those_of_metrics_json_and_the_values_are_plain_json():
-    found = summarise(*run(), NAMES, levels=CROSSED)
+    found = summarise(*run(60), NAMES, levels=CROSSED)
     assert set(found) == KEYS
     assert json.loads(json.dumps(found, allow_nan=False)) == found
     assert all(found[name] is None for name in OF_GENERATED)
@@ -240,6 +241,7 @@ def test_intervals_hold_every_metric_but_the_spread_and_contain_it():
         "observed_agreement", "no_consensus_share",
         "mean_f1", "macro_f1", "accuracy", "vote_f1", "vote_accuracy", "fleiss_kappa", "posix", "ensemble_f1",
         "wording_flips", "order_flips", "cohen_kappa", "vote_kappa", *OF_GENERATED,
+        "brier", "ensemble_brier", "nll", "ensemble_nll",
     }  # fmt: skip
     for name, (low, high) in ((name, ends) for name, ends in found["intervals"].items() if name not in OF_GENERATED):
         assert low <= found[name] <= high, name
@@ -255,7 +257,7 @@ def test_a_single_template_has_f1_but_no_agreement():
     found = summarise(scores, gold, ["plain"])
     assert set(found) == KEYS
     for name in ("observed_agreement", "no_consensus_share", "fleiss_kappa", "posix", "wording_flips"):
-        assert found[name] is None
+        assert found[name] is found["temperature"] is None
         assert found["intervals"][name] is None
     assert found["f1_std"] is found["f1_spread"] is None
     assert found["mean_f1"] == found["vote_f1"] == found["f1_per_template"]["plain"]
