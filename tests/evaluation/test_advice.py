@@ -384,6 +384,8 @@ def test_one_wrong_row_is_no_clear_gain_of_abstention(tmp_path):
     assert run.abstention_advice == (
         "Abstaining on 17.0 % does not clearly help: accuracy of the vote 100.0 instead of 99.0."
     )
+    assert run.decidable_advice.startswith("Auto-decidable: 100.0 % of the rows (--abstain-below 0.8). At most 5 %")
+    assert run.decidable_advice in report_of(run, tmp_path).text
 
 
 def test_threshold_of_many_templates_is_between_two_vote_shares(tmp_path):
@@ -394,9 +396,10 @@ def test_threshold_of_many_templates_is_between_two_vote_shares(tmp_path):
     right[20:80, 0] = False  # 149 of 150
     templates = [(f"t{number}", "{{ text }}", "no ||| yes") for number in range(150)]
     scores = np.where(right[:, :, None] == (np.arange(2) == gold[:, None, None]), -0.1, -2.0).astype(np.float32)
-    advice = make_audit(tmp_path / "run", scores, gold, templates).abstention_advice
+    run = make_audit(tmp_path / "run", scores, gold, templates)
     command = f"predict --with {tmp_path / 'run'} --templates all --abstain-below 0.993"
-    assert advice.startswith(f"Abstain on 20.0 % ({command}): ")
+    assert run.abstention_advice.startswith(f"Abstain on 20.0 % ({command}): ")
+    assert "80.0 % of the rows (--abstain-below 0.993)" in run.decidable_advice
 
 
 def test_vote_has_the_form_of_the_chosen_template(tmp_path):

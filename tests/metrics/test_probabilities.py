@@ -43,7 +43,7 @@ def test_an_impossible_gold_label_has_no_likelihood():
 
 
 def overconfident(count=600, seed=0):
-    """Calibrated templates with errors of their own, whose scores are multiplied by 4."""
+    """Calibrated templates whose errors differ, with scores multiplied by 4."""
     draw = generator(seed, "tests/metrics/overconfident")
     logits = draw.normal(size=(count, 1, 2)) + draw.normal(size=(count, 6, 2)) / 2
     probs = np.exp(logits) / np.exp(logits).sum(axis=2, keepdims=True)
