@@ -2,8 +2,9 @@
 
 import contextlib
 import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
+
+from tests.served import listening
 
 STATES = {"/v1/systemone": "state", "/v1/decisions": "input"}
 KEYS = {
@@ -81,12 +82,5 @@ def deciding(decides):
         def log_message(self, *words):
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.daemon_threads, server.block_on_close = True, False
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield found, f"openai:http://127.0.0.1:{server.server_port}/v1#decider"
-        finally:
-            server.shutdown()
-            thread.join()
+    with listening(Handler) as port:
+        yield found, f"openai:http://127.0.0.1:{port}/v1#decider"

@@ -140,12 +140,19 @@ def serving(model, tokenizer):
         def log_message(self, *words):
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    with listening(Handler) as port:
+        yield served, f"openai:http://127.0.0.1:{port}/v1#tiny"
+
+
+@contextlib.contextmanager
+def listening(handler):
+    """Start a server on a free port and yield the port."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads, server.block_on_close = True, False
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:
-        yield served, f"openai:http://127.0.0.1:{server.server_port}/v1#tiny"
+        yield server.server_port
     finally:
         server.shutdown()
         server.server_close()
