@@ -1,6 +1,7 @@
 """Packed rows, padded sequences and tries have the scores and gradients of separate sequences."""
 
 import copy
+import itertools
 
 import numpy as np
 import pytest
@@ -9,15 +10,15 @@ from hypothesis import given, settings
 
 from flip_flop.scoring import packed
 from flip_flop.scoring.packed import NAME, REFUSED, Layout, answer_states, attend, packed_attention
-from flip_flop.scoring.trie import build_trie, join, shared_beginning
+from flip_flop.scoring.trie import add_sequences, build_trie
 from tests.exact import EXACT, in_float64
 from tests.scoring.oracle import instances
 from tests.scoring.tries import (
     batches,
     batches_with_a_common_beginning,
     expected_prefixes,
-    joined,
     made_trie,
+    merged,
     relative,
     words,
 )
@@ -154,28 +155,32 @@ def test_templates_of_a_trie_have_the_same_number_of_labels():
         build_trie([[*first, second[0]], second[:2]])
 
 
-@given(batches())
-def test_one_node_per_distinct_prefix(batch):
-    trie = joined(batch)
-    assert sorted(words(trie)) == sorted(word for answers in batch for word in expected_prefixes(answers))
+@given(batches() | batches_with_a_common_beginning())
+def test_one_node_per_distinct_prefix_of_all_instances(batch):
+    trie = merged(batch)
+    assert words(trie) == sorted(set().union(*map(expected_prefixes, batch)))
     assert trie.depth.tolist() == [len(word) - 1 for word in words(trie)]
+
+
+@given(batches(most=4))
+def test_nodes_are_counted_before_tries_are_merged(batch):
+    sequences = []
+    added = [add_sequences(sequences, build_trie(answers).sequences()) for answers in batch]
+    assert list(itertools.accumulate(added)) == [len(merged(batch[: number + 1])) for number in range(len(batch))]
 
 
 @settings(max_examples=60)
 @given(batches_with_a_common_beginning())
-def test_joined_tries_keep_visibility_positions_and_targets(batch):
-    tries = [build_trie(answers) for answers in batch]
-    for shared in range(shared_beginning(tries) + 1):
-        trie = join(tries, shared)
-        assert len(trie) == sum(len(each) - shared for each in tries) + shared
-        spelt = words(trie)
-        # Visibility: the nodes that an attention mask shows are the node and its ancestors.
-        nodes = np.arange(len(trie))
-        is_seen = (nodes <= nodes[:, None]) & (nodes[:, None] < trie.leave)
-        assert [np.flatnonzero(row).tolist() for row in is_seen] == [[*trie.ancestors(node), node] for node in nodes]
-        assert trie.depth.tolist() == [len(word) - 1 for word in spelt]
-        # Targets: each answer token is predicted after its own prompt and the tokens before it.
-        pairs = [pair for answers in batch for template in answers for pair in template]
-        contexts = [prompt + answer[:at] for prompt, answer in pairs for at in range(len(answer))]
-        assert [spelt[node] for node in trie.token_node] == contexts
-        assert trie.token_target.tolist() == [token for _, answer in pairs for token in answer]
+def test_merged_tries_keep_visibility_positions_and_targets(batch):
+    trie = merged(batch)
+    spelt = words(trie)
+    # Visibility: the nodes that an attention mask shows are the node and its ancestors.
+    nodes = np.arange(len(trie))
+    is_seen = (nodes <= nodes[:, None]) & (nodes[:, None] < trie.leave)
+    assert [np.flatnonzero(row).tolist() for row in is_seen] == [[*trie.ancestors(node), node] for node in nodes]
+    # Targets: each answer token is predicted after its own prompt and the tokens before it.
+    pairs = [pair for answers in batch for template in answers for pair in template]
+    contexts = [prompt + answer[:at] for prompt, answer in pairs for at in range(len(answer))]
+    assert [spelt[node] for node in trie.token_node] == contexts
+    assert trie.token_target.tolist() == [token for _, answer in pairs for token in answer]
+    assert trie.token_counts.tolist() == [[[len(answer) for _, answer in row] for row in answers] for answers in batch]

@@ -18,7 +18,7 @@ from tests.cli.project import make_project
 from tests.processes import command, end, start
 from tests.refused import refused
 
-SMALL = ScoringOptions(batch_tokens=150)
+SMALL = ScoringOptions(batch_tokens=100)
 OUTPUTS = ("metrics.json", "scores.npz", "instances.jsonl.gz")
 OF_TIME = ("seconds", "created")  # of run.json: all that may differ
 KEEP_ANSWERS = LoadedModel.keep_answers  # other tests keep none
@@ -26,17 +26,20 @@ KEEP_ANSWERS = LoadedModel.keep_answers  # other tests keep none
 
 def log_passes(patch, log, *, until=None, stop=None):
     """Append the ids of each forward pass to a list. After ``until`` of them, ``stop()``."""
-    compute = scores.answer_states
+    compute, add, latest = scores.answer_states, parts.Parts.add, []
 
-    def logged(model, members, **how):
-        states = compute(model, members, **how)
-        if "shared" in how:  # not a check of some scores
-            log.append([member.id for member in members])
-            if len(log) == until:
-                stop()
-        return states
+    def computed(model, members, **how):
+        latest[:] = [member.id for member in members]
+        return compute(model, members, **how)
 
-    patch.setattr(scores, "answer_states", logged)
+    def logged(self, key, answers):  # without the checks of some scores
+        log.append([*latest])
+        if len(log) == until:
+            stop()
+        add(self, key, answers)
+
+    patch.setattr(scores, "answer_states", computed)
+    patch.setattr(parts.Parts, "add", logged)
     patch.setattr(parts, "SECONDS", 0)
     return log
 
@@ -59,7 +62,7 @@ def audit_until(passes, number):
     log_passes(pytest.MonkeyPatch(), File(), until=passes, stop=stop)
     if passes == "written":
         sys.addaudithook(lambda event, names: event == "os.rename" and str(names[1]).endswith("out") and stop())
-    how = ("--device", "cpu", "--batch-tokens", "150", "--out", "out")
+    how = ("--device", "cpu", "--batch-tokens", "100", "--out", "out")
     command("audit", "--model", "demo", "--task", "tickets.yaml", *how)
 
 
@@ -169,8 +172,8 @@ def test_damaged_parts_are_scored_again(monkeypatch, cache, task, damage):
 def test_parts_belong_to_one_model_its_prompts_and_settings(monkeypatch, cache, task):
     file = stopped(monkeypatch, cache, task)
     others = {
-        "batch": {"scoring": ScoringOptions(batch_tokens=151)},
-        "backend": {"scoring": ScoringOptions(batch_tokens=150, backend="padded")},
+        "batch": {"scoring": ScoringOptions(batch_tokens=101)},
+        "backend": {"scoring": ScoringOptions(batch_tokens=100, backend="padded")},
         "rows": {"limit": 8},
     }
     for change, how in others.items():
@@ -201,7 +204,7 @@ def test_an_audit_that_memory_has_divided_continues(monkeypatch, cache, task):
     loaded, wide = load_model("demo").keep_answers(), ScoringOptions(batch_tokens=1000)
 
     def refuse(module, given, named):
-        if named["input_ids"].numel() > 400:
+        if named["input_ids"].numel() > 200:
             raise torch.OutOfMemoryError("CUDA out of memory.")
 
     loaded.model.model.register_forward_pre_hook(refuse, with_kwargs=True)
@@ -226,6 +229,6 @@ def test_an_audit_needs_no_cache(monkeypatch, cache, task):
 def test_an_estimate_neither_reads_nor_writes_parts(monkeypatch, cache, task, tmp_path, flip_flop):
     file = stopped(monkeypatch, cache, task)
     before = file.read_bytes()
-    how = ("--batch-tokens", "150", "--dry-run", "--out", tmp_path / "none")
+    how = ("--batch-tokens", "100", "--dry-run", "--out", tmp_path / "none")
     assert flip_flop("audit", "--model", "demo", "--task", tmp_path / "project" / "tickets.yaml", *how).code == 0
     assert file.read_bytes() == before

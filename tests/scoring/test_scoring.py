@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import re
 from collections import Counter
 from dataclasses import replace
 from random import Random
@@ -81,20 +82,16 @@ def test_packed_row_has_whole_instances_and_distinct_beginnings(batch_tokens, ro
     hook = model.model.layers[0].register_forward_pre_hook(lambda layer, given: shapes.append(given[0].shape))
     score_instances(model, encoded, batch_tokens=batch_tokens, quiet=True)
     hook.remove()
-    distinct = [
-        len({sequence[:length] for sequence in inputs(instance) for length in range(1, len(sequence) + 1)})
-        for instance in encoded
-    ]
+    alone = sorted((1, len(beginnings(instance))) for instance in encoded)
+    together = [(1, len(set().union(*map(beginnings, encoded))))]
     assert len(shapes) == rows
-    assert all(shape[0] == 1 for shape in shapes)
-    assert sum(shape[1] for shape in shapes) == sum(distinct)
-    if rows == 5:
-        assert [shape[1] for shape in shapes] == sorted(distinct, reverse=True)
+    assert sorted(shape[:2] for shape in shapes) == (alone if rows == 5 else together)
 
 
-def inputs(instance):
-    """The inputs of the model, without the last token of an answer."""
-    return {answer.context + answer.tokens[:-1] for template in instance.answers for answer in template}
+def beginnings(instance):
+    """The distinct beginnings of the model's inputs, which lack the last token of an answer."""
+    inputs = {answer.context + answer.tokens[:-1] for template in instance.answers for answer in template}
+    return {sequence[:length] for sequence in inputs for length in range(1, len(sequence) + 1)}
 
 
 @pytest.mark.parametrize("max_rows", [1, 7, 10**6])
@@ -110,7 +107,11 @@ def test_head_computes_few_rows_in_passes_whose_logits_fit(monkeypatch, backend,
     most = max(len(answer_prefixes(instance)) for instance in encoded)
     assert all(lines * columns <= max(max_rows, most) for lines, columns in rows)
     if backend == "packed":
-        assert sum(columns for _, columns in rows) == sum(len(answer_prefixes(instance)) for instance in encoded)
+        contexts = [*map(answer_prefixes, encoded)]
+        fewest = len(set().union(*contexts))
+        computed = sum(columns for _, columns in rows)
+        assert computed == sum(map(len, contexts)) if max_rows == 1 else fewest <= computed
+        assert computed == fewest or max_rows < 100
 
 
 def answer_prefixes(instance):
@@ -160,7 +161,7 @@ def test_out_of_memory_divides_this_forward_and_the_next(caplog):
         found = score_instances(model, many, batch_tokens=8 * largest, quiet=True).values
         assert_scores(model, found, np.tile(expected, (12, 1, 1)))
         sizes = [record.args[1] for record in caplog.records if record.msg.startswith("W-MEMORY")]
-        assert len(sizes) > 2
+        assert len(sizes) == 2  # copies of an instance need no more memory
         assert all(after < before for before, after in itertools.pairwise(sizes))
         largest = 1
         with pytest.raises(torch.OutOfMemoryError):
@@ -169,30 +170,41 @@ def test_out_of_memory_divides_this_forward_and_the_next(caplog):
         hook.remove()
 
 
+NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven")
+SHARED = {
+    "nothing": ("It is {row}: {text}?", "Was it {row}?"),
+    "an instruction": ("Answer with one word.\n\nIt is {row}?", "Answer with one word.\n\nWas it {row}?"),
+    "demonstrations": ("Dirty? No\nClean? Yes\nIt is {row}?", "Clean? Yes\nDirty? No\nIt is {row}?"),
+    "a passage of every other row": ("{row} of {text}?", "{text} Was it {row}?"),
+}
+
+
 @both_backends
-@pytest.mark.parametrize("beginning", ["", "You are a careful reader of reviews. Answer with one word.\n\n"])
-def test_shared_beginning_is_computed_once(backend, beginning):
+@pytest.mark.parametrize("shared", SHARED)
+def test_shared_beginnings_are_computed_once_in_a_pass(backend, shared):
     tokenizer = byte_bpe()
     model = in_float64(tiny_model("qwen2", len(tokenizer)))
-    rows = [
-        RenderedInstance(
-            str(n), (f"{beginning}It is {n}: {'good ' * n}?", f"{beginning}Was it {n}?"), (("No", "Yes"),) * 2, 0
-        )
-        for n in range(1, 6)
-    ]
-    encoded = [PromptEncoder(tokenizer).encode(row) for row in rows]
+    passages = [f"{word} rooms " * 9 for word in ("Bad", "Good")]
+    encoded = []
+    for number, row in enumerate(NUMBERS):
+        prompts = tuple(prompt.format(row=row, text=passages[number % 2]) for prompt in SHARED[shared])
+        encoded.append(PromptEncoder(tokenizer).encode(RenderedInstance(row, prompts, (("No", "Yes"),) * 2, 0)))
+    halves = [set().union(*map(beginnings, encoded[half::2])) for half in (0, 1)]
+    batch_tokens = max(map(len, halves))
     read = []
     hook = model.model.register_forward_pre_hook(
         lambda module, given, named: read.append(named["input_ids"].numel()), with_kwargs=True
     )
     try:
-        scores = score_instances(model, encoded, backend=backend, batch_tokens=10**6, quiet=True).values
+        scores = score_instances(model, encoded, backend=backend, batch_tokens=batch_tokens, quiet=True).values
     finally:
         hook.remove()
     assert_scores(model, scores, np.array(naive_scores(model, encoded)))
     if backend == "packed":
-        alike = len(tokenizer(beginning)["input_ids"])
-        assert sum(len(each.trie) for each in encoded) - max(read) == 4 * alike
+        assert max(read) <= batch_tokens
+        assert sum(read) == packed.packed_tokens(model, encoded, batch_tokens)
+        if "row" in shared:
+            assert sum(read) == sum(map(len, halves))
 
 
 # ---- each row once ----
@@ -224,6 +236,16 @@ def test_audit_tokenizes_and_scores_each_row_once(tmp_path, monkeypatch):
     assert packed[0] <= sum(len(instance.trie) for instance in encoded)
     alone = sum(named["input_ids"].numel() for named in passes if "packed" not in named)
     assert alone <= 2 * max(len(PROMPTS) * (instance.longest + 1) for instance in encoded)
+
+
+@pytest.mark.slow
+def test_dry_run_counts_the_tokens_of_the_passes(flip_flop, tmp_path):
+    shown = flip_flop("audit", "--model", "demo", "--task", "demo", "--limit", 9, "--out", tmp_path, "--dry-run").out
+    _, packed_tokens, longest = [int(number.replace(",", "")) for number in re.findall(r"([\d,]+) (?:n|p|an)", shown)]
+    rows = load_task("demo").render("test", limit=9).instances
+    encoded, _, _ = load_model("demo").encoder().encode_all(rows)
+    read = [*map(beginnings, encoded)]
+    assert (packed_tokens, longest) == (len(set().union(*read)), max(map(len, read)))
 
 
 # ---- the self-check ----

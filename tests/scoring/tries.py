@@ -3,7 +3,7 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from flip_flop.scoring.trie import build_trie, join
+from flip_flop.scoring.trie import build_trie, merge
 
 # Few tokens, so that sequences share beginnings of every length.
 TOKEN = st.integers(1, 3)
@@ -46,8 +46,8 @@ def batches_with_a_common_beginning(draw, most=3):
     ]
 
 
-def joined(batch, shared=0):
-    return join([build_trie(answers) for answers in batch], shared)
+def merged(batch):
+    return merge([build_trie(answers) for answers in batch])
 
 
 def prefixes(sequence):
@@ -76,7 +76,7 @@ def made_trie(prompts=(9, 4, 12), longest=5, count=2):
             answers = [draw.integers(1, 30, size=1 + (template + label + number) % longest) for label in range(2)]
             template_answers.append([(prompt, tuple(answer.tolist())) for answer in answers])
         batch.append(template_answers)
-    return joined(batch)
+    return merged(batch)
 
 
 def relative(found, expected):

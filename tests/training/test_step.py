@@ -5,13 +5,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from flip_flop import F2CConfig
 from flip_flop.scoring.encode import EncodedAnswer
 from flip_flop.scoring.packed import pack
 from tests.exact import EXACT, float32_bound, in_float64
+from tests.tiny import tiny_model
 from tests.training.naive_step import (
     LOSSES,
     NO_CONSENSUS,
@@ -177,14 +176,18 @@ def test_instances_without_a_consensus_need_no_backward_in_separate_rows(tmp_pat
 # ---- rows ----
 
 
-@given(st.lists(st.integers(1, 20), max_size=8), st.integers(1, 60))
-def test_rows_are_full_and_sorted_by_size(sizes, most):
-    groups = list(pack(sizes, most))
-    ordered = [[sizes[index] for index in group] for group in groups]
-    assert sorted(index for group in groups for index in group) == list(range(len(sizes)))
-    assert [size for group in ordered for size in group] == sorted(sizes, reverse=True)
-    assert all(len(group) == 1 or sum(group) <= most for group in ordered)
-    assert all(sum([*group, following[0]]) > most for group, following in itertools.pairwise(ordered))
+def merged_size(instances):
+    inputs = {answer.inputs for instance in instances for template in instance.answers for answer in template}
+    return len({words[:length] for words in inputs for length in range(1, len(words) + 1)})
+
+
+@pytest.mark.parametrize("max_tokens", [1, 60, 100, 140, 10_000])
+def test_rows_are_full_with_what_they_share_counted_once(max_tokens):
+    instances = made_instances()
+    rows = list(pack(tiny_model("qwen2"), instances, max_tokens))
+    assert [instance for row in rows for instance in row] == instances
+    assert all(len(row) == 1 or merged_size(row) <= max_tokens for row in rows)
+    assert all(merged_size([*row, following[0]]) > max_tokens for row, following in itertools.pairwise(rows))
 
 
 def refuse_beyond(trainer, limit, *, backward):

@@ -36,6 +36,7 @@ from flip_flop.reading import Reader
 from flip_flop.record import AdapterRecord, RunRecord, TaskRecord, this_process
 from flip_flop.scoring import DEFAULT_SCORING, ScoringOptions, ids_of
 from flip_flop.scoring.models import ModelGiven
+from flip_flop.scoring.packed import packed_tokens
 from flip_flop.scoring.scorer import Scored, Scorer
 from flip_flop.scoring.scores import CausalLMScorer, as_scorer
 from flip_flop.tasks import Data, RenderedSplit, as_split, instances_digest, log_findings, log_label_counts
@@ -305,12 +306,15 @@ def estimate(scorer: Scorer, split: RenderedSplit, options: ScoringOptions) -> s
     lines = [f"dry run: {count(len(instances), 'instance')}, {count(len(names), 'template')}; nothing is written"]
     if isinstance(scorer, CausalLMScorer):
         encoded, too_long, _ = scorer.loaded.encoder(options.chat_template).encode_all(instances)
-        sizes = {instance.id: len(instance.trie) for instance in encoded}
         answers = [answer for instance in encoded for group in instance.answers for answer in group]
         naive = sum(len(answer.context) + len(answer.tokens) for answer in answers)
-        total = sum(sizes.values())
-        factor = total / sum(sizes[instance] for instance in scored.scores.ids)
-        lines.append(f"tokens: {naive:,} naive, {total:,} packed; {len(too_long):,} prompts too long")
+        longest = max(len(replace(instance).trie) for instance in encoded)
+        scored_ids = {*scored.scores.ids}
+        part = [instance for instance in encoded if instance.id in scored_ids]
+        total = packed_tokens(scorer.loaded.model, encoded, options.batch_tokens)
+        factor = total / packed_tokens(scorer.loaded.model, part, options.batch_tokens)
+        lines.append(f"tokens: {naive:,} naive, {total:,} packed, at most {longest:,} an instance")
+        lines.append(f"prompts too long: {len(too_long):,}")
     else:
         settings = scored.settings
         factor = _length(instances) / _length(sample)

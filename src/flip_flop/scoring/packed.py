@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import numpy as np
@@ -26,12 +27,14 @@ from flip_flop.scoring import distributed
 from flip_flop.scoring.causal_lm import as_input_error, unwrap
 from flip_flop.scoring.encode import EncodedInstance
 from flip_flop.scoring.options import DEFAULT_SCORING, Backend
-from flip_flop.scoring.trie import TokenTrie, join
+from flip_flop.scoring.trie import TokenTrie, add_sequences, as_bytes, merge, shared_length
 
 T = TypeVar("T")
 State = TypeVar("State")
 # The number of sequences, their longest and shortest length, and the columns with logits.
 Batch = tuple[int, int, int, frozenset[int]]
+# The nodes of a trie, the most rows of logits, and the sequences of the trie, sorted.
+Group = tuple[int, int, list[bytes]]
 # The most logits of one forward pass: 256 MB in float32, or 441 rows of 151,936.
 MAX_LOGITS = 1 << 26
 # Floating-point operations above which the fixed cost of a forward pass is small: an order of magnitude by device.
@@ -120,18 +123,17 @@ def answer_states(
     *,
     backend: Backend = "packed",
     batch_tokens: int = DEFAULT_SCORING.batch_tokens,
-    shared: int = 0,
 ) -> AnswerStates:
     """Run one forward pass over a batch of instances, with gradient if enabled.
 
-    All instances have the same numbers of templates and labels. ``packed`` computes them as one row of any length.
-    ``padded`` computes batches of sequences with at most ``batch_tokens``, padding included. The ``shared`` beginning
-    of the instances is computed once in a packed row.
+    All instances have the same numbers of templates and labels. ``packed`` computes them as one row of any length,
+    and tokens after the same beginning once. ``padded`` computes batches of sequences with at most ``batch_tokens``,
+    padding included.
 
     Raises:
         InputError: ``E-MODEL-KIND`` if packing was forced on a model that does not take a packed row.
     """
-    trie = join([instance.trie for instance in instances], shared)
+    trie = merge([instance.trie for instance in instances])
     if backend == "packed":
         logits, token_row = _packed_logits(model, trie)
     else:
@@ -172,13 +174,12 @@ def _padded_logits(
     counts = trie.token_counts.ravel()
     ends = np.repeat(trie.token_node[counts.cumsum() - 1], counts)
     if not same_length:
-        leaves = np.flatnonzero(trie.leave == np.arange(1, len(trie) + 1))
-        ends = leaves[np.searchsorted(leaves, ends)]
+        ends = trie.leaves[np.searchsorted(trie.leaves, ends)]
     places = list(zip(ends.tolist(), trie.depth[trie.token_node].tolist(), strict=True))
     columns: dict[int, set[int]] = {}
     for end, column in places:
         columns.setdefault(end, set()).add(column)
-    max_rows = MAX_LOGITS // unwrap(model).config.get_text_config().vocab_size
+    most_rows = max_rows(model)
     pieces: list[Tensor] = []
     row_of: dict[tuple[int, int], int] = {}
 
@@ -190,7 +191,7 @@ def _padded_logits(
     def fits(batch: Batch) -> bool:
         size, width, shortest, used = batch
         is_alike = not same_length or shortest == width
-        return is_alike and size * width <= batch_tokens and size * len(used) <= max_rows
+        return is_alike and size * width <= batch_tokens and size * len(used) <= most_rows
 
     empty: Batch = (0, 0, 0, frozenset())
     for batch in groups(sorted(columns, key=lambda end: -trie.depth[end]), empty, add, fits):
@@ -332,19 +333,6 @@ def rotary_limit(model: nn.Module) -> int | None:
     return min(limits, default=None)
 
 
-def pass_sizes(model: nn.Module, instances: Sequence[EncodedInstance], batch_tokens: int, shared: int = 0) -> list[int]:
-    """Return the tokens of each instance in a forward pass of ``batch_tokens``.
-
-    An instance with many answer tokens counts more, so that the logits of a pass are at most :data:`MAX_LOGITS`.
-    """
-    vocab_size = unwrap(model).config.get_text_config().vocab_size
-    sizes = []
-    for instance in instances:
-        rows = len(np.unique(instance.trie.token_node))
-        sizes.append(max(len(instance.trie) - shared, math.ceil(rows * vocab_size / MAX_LOGITS * batch_tokens)))
-    return sizes
-
-
 def groups(
     items: Iterable[T], start: State, add: Callable[[State, T], State], fits: Callable[[State], bool]
 ) -> Iterator[list[T]]:
@@ -366,10 +354,59 @@ def groups(
         yield group
 
 
-def pack(sizes: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
-    """Yield the indices of the sizes, largest first, in groups of at most ``max_tokens``, or of one larger size."""
-    largest_first = sorted(range(len(sizes)), key=lambda index: -sizes[index])
-    return groups(largest_first, 0, lambda tokens, index: tokens + sizes[index], lambda tokens: tokens <= max_tokens)
+def max_rows(model: nn.Module) -> int:
+    """Return the number of positions whose logits fit in a forward pass."""
+    return MAX_LOGITS // unwrap(model).config.get_text_config().vocab_size
+
+
+def pack(model: nn.Module, instances: Iterable[EncodedInstance], max_tokens: int) -> Iterator[list[EncodedInstance]]:
+    """Yield the instances in order, in groups whose trie has at most ``max_tokens``, or of one larger instance.
+
+    The logits of a group are at most :data:`MAX_LOGITS`.
+    """
+    most_rows = max_rows(model)
+
+    def add(group: Group, instance: EncodedInstance) -> Group:
+        num_tokens, num_rows, sequences = group
+        sequences = [*sequences]
+        num_tokens += add_sequences(sequences, instance.trie.sequences())
+        return num_tokens, num_rows + len(np.unique(instance.trie.token_node)), sequences
+
+    def fits(group: Group) -> bool:
+        num_tokens, num_rows, _ = group
+        return num_tokens <= max_tokens and num_rows <= most_rows
+
+    empty: Group = (0, 0, [])
+    return groups(instances, empty, add, fits)
+
+
+def packing_order(instances: Sequence[EncodedInstance], backend: Backend) -> list[int]:
+    """Return the order of instances in which neighbours share the most tokens, or need the least padding.
+
+    ``packed`` sorts them by their prompts under one template, for example under one that begins with a passage.
+    """
+    numbers = range(len(instances))
+    if backend == "padded":
+        return sorted(numbers, key=lambda number: -instances[number].longest)
+    best: list[int] = []
+    most = -1
+    for template in zip(*(instance.answers for instance in instances), strict=True):
+        prompts = [as_bytes(answers[0].context) for answers in template]
+        order = sorted(numbers, key=prompts.__getitem__)
+        num_shared = sum(shared_length(prompts[one], prompts[other]) for one, other in pairwise(order))
+        if num_shared > most:
+            most = num_shared
+            best = order
+    return best
+
+
+def packed_tokens(model: nn.Module, instances: Sequence[EncodedInstance], batch_tokens: int) -> int:
+    """Return the number of tokens in the packed passes over these instances."""
+    ordered = (replace(instances[number]) for number in packing_order(instances, "packed"))
+    total = 0
+    for members in pack(model, ordered, batch_tokens):
+        total += len(merge([member.trie for member in members]))
+    return total
 
 
 def training_row_tokens(model: nn.Module, max_tokens: int) -> int:

@@ -32,19 +32,18 @@ from flip_flop.scoring.options import DEFAULT_SCORING, Backend, ScoringOptions
 from flip_flop.scoring.packed import (
     AnswerStates,
     answer_states,
-    groups,
     pack,
     packed_attention,
-    pass_sizes,
+    packing_order,
     rotary_limit,
     spare_pass,
 )
 from flip_flop.scoring.parts import Parts
 from flip_flop.scoring.scorer import Scored, Scorer
 from flip_flop.scoring.too_long import refuse_or_skip
-from flip_flop.scoring.trie import shared_beginning
+from flip_flop.scoring.trie import merge
 
-WINDOW = 8  # forward passes whose instances are sorted by length
+WINDOW = 8  # forward passes whose scores are copied from the device together
 # Kinds of layers in which tokens interact only by attention to earlier tokens.
 ATTENTION_LAYERS = {"full_attention", "sliding_attention", "chunked_attention"}
 # Rows of the self-check: one of 200, within these bounds, each under at most this number of templates.
@@ -240,57 +239,54 @@ def score_instances(
     """
     backend = choose_backend(model, instances, backend)
     parts = parts or Parts()
-    tables: list[Tensor] = []
-    counts: list[Tensor] = []
-    max_nodes = WINDOW * batch_tokens
+    order = packing_order(instances, backend)
+    values = torch.empty((len(instances), len(instances[0].answers), len(instances[0].answers[0])), dtype=torch.float32)
+    num_tokens = torch.zeros_like(values, dtype=torch.int64)
+    passes: list[tuple[str, list[int]]] = []  # those of this window
+
+    def collect() -> None:
+        """Copy the scores of a window from the device."""
+        parts.store()
+        for key, rows in passes:
+            values[rows] = torch.as_tensor(parts.scores[key])
+            require_finite(values[rows], num_tokens[rows], [instances[row].id for row in rows])
+        passes.clear()
+
     with (
         evaluation_mode(model),
         distributed.in_step(model, lambda: spare_pass(model)),
         packed_attention(model) if backend == "packed" else contextlib.nullcontext(),
         track(label, len(instances), "instances", quiet=quiet) as advance,
     ):
-        # Only the tries of one window are in memory.
-        fresh = (replace(instance) if "trie" not in vars(instance) else instance for instance in instances)
-        for window in groups(fresh, 0, lambda nodes, added: nodes + len(added.trie), lambda nodes: nodes <= max_nodes):
-            shared = shared_beginning([instance.trie for instance in window])
-            sizes = pass_sizes(model, window, batch_tokens, shared)
-            waiting = list(pack(sizes, batch_tokens - shared))[::-1]
-            passes: list[tuple[str, list[int]]] = []
-            while waiting:
-                indices = waiting.pop()
-                members = [window[index] for index in indices]
-                key = parts.key(members, batch_tokens, shared)
-                if key not in parts.stored:
-                    try:
-                        states = answer_states(
-                            model, members, backend=backend, batch_tokens=batch_tokens, shared=shared
-                        )
-                        answers = states.scores()
-                    except torch.OutOfMemoryError:
-                        if len(indices) == 1:
-                            raise
-                        tokens = sum(sizes[index] for index in indices)
-                        batch_tokens = shared + tokens // 2
-                        log.warning(
-                            "W-MEMORY: %d tokens do not fit; forwards now have %d", shared + tokens, batch_tokens
-                        )
-                        left = [index for group in [*waiting, indices] for index in group]
-                        halves = pack([sizes[index] for index in left], tokens // 2)
-                        waiting = [[left[number] for number in half] for half in halves][::-1]
-                        continue
-                    if visit is not None:
-                        visit(members, states, answers)
-                    parts.add(key, answers)
-                passes.append((key, indices))
-                advance(len(indices))
-            parts.store()
-            num_tokens = torch.from_numpy(np.concatenate([instance.trie.token_counts for instance in window]))
-            table = torch.empty(num_tokens.shape, dtype=torch.float32)
-            for key, indices in passes:
-                table[indices] = torch.as_tensor(parts.scores[key])
-            tables.append(require_finite(table, num_tokens, [instance.id for instance in window]))
-            counts.append(num_tokens)
-    return Scores.of(instances, torch.cat(tables).numpy(), torch.cat(counts).numpy())
+        while order:
+            # Only the tries of this pass are in memory.
+            left = (instances[row] for row in order)
+            fresh = (replace(instance) if "trie" not in vars(instance) else instance for instance in left)
+            members = next(pack(model, fresh, batch_tokens))
+            key = parts.key(members, batch_tokens)
+            if key not in parts.stored:
+                try:
+                    states = answer_states(model, members, backend=backend, batch_tokens=batch_tokens)
+                    answers = states.scores()
+                except torch.OutOfMemoryError:
+                    if len(members) == 1:
+                        raise
+                    tokens = len(merge([member.trie for member in members]))
+                    batch_tokens = tokens // 2
+                    log.warning("W-MEMORY: %d tokens do not fit; forwards now have %d", tokens, batch_tokens)
+                    continue
+                if visit is not None:
+                    visit(members, states, answers)
+                parts.add(key, answers)
+            rows = order[: len(members)]
+            order = order[len(members) :]
+            num_tokens[rows] = torch.from_numpy(np.concatenate([member.trie.token_counts for member in members]))
+            passes.append((key, rows))
+            if len(passes) == WINDOW:
+                collect()
+            advance(len(members))
+        collect()
+    return Scores.of(instances, values.numpy(), num_tokens.numpy())
 
 
 def score_in_parts(

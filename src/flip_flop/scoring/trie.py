@@ -1,13 +1,14 @@
-"""The token trie: the sequences of an instance with shared beginnings stored once.
+"""The token trie: the sequences of one or several instances with shared beginnings stored once.
 
-An instance under V templates with L labels has V x L sequences. The labels of a template share its prompt, and
-templates share their first words. The state of a causal model at a token depends only on earlier tokens, so that each
-distinct beginning is computed once. It is one *node* of the trie.
+An instance under V templates with L labels has V x L sequences. The labels of a template share its prompt, templates
+share their first words, and instances share instructions and demonstrations. The state of a causal model at a token
+depends only on earlier tokens, so that each distinct beginning is computed once. It is one *node* of the trie.
 """
 
-from collections.abc import Sequence
+import itertools
+from bisect import bisect
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
 import numpy as np
 from jaxtyping import Int
@@ -49,6 +50,16 @@ class TokenTrie:
         """Return the ancestors of a node, from the first token of its sequence."""
         return np.flatnonzero(self.leave[:node] > node)
 
+    @property
+    def leaves(self) -> Int[ndarray, " leaves"]:
+        """The last node of each sequence that is not the beginning of another."""
+        return np.flatnonzero(self.leave == np.arange(1, len(self) + 1))
+
+    def sequences(self) -> list[bytes]:
+        """Return the tokens of the sequences that end in the leaves, sorted."""
+        paths = ([*self.ancestors(leaf), leaf] for leaf in self.leaves)
+        return [as_bytes(self.ids[path]) for path in paths]
+
 
 def build_trie(answers: Sequence[Sequence[Pair]]) -> TokenTrie:
     """Build the trie of one instance.
@@ -66,9 +77,68 @@ def build_trie(answers: Sequence[Sequence[Pair]]) -> TokenTrie:
         pairs += template
         counts.append([len(answer) for _, answer in template])
     prompts = {id(prompt): prompt for prompt, _ in pairs}  # labels share theirs
-    # Bytes in the order of the tokens are sorted and compared faster.
-    packed = {key: np.array(prompt, TOKEN).tobytes() for key, prompt in prompts.items()}
-    reads = [packed[id(prompt)] + np.array(answer[:-1], TOKEN).tobytes() for prompt, answer in pairs]
+    packed = {key: as_bytes(prompt) for key, prompt in prompts.items()}
+    reads = [packed[id(prompt)] + as_bytes(answer[:-1]) for prompt, answer in pairs]
+    paths, nodes = _merged(reads)
+    token_node: list[int] = []
+    token_target: list[int] = []
+    for (prompt, answer), read in zip(pairs, reads, strict=True):
+        first = len(prompt) - 1
+        token_node += paths[read][first : first + len(answer)]
+        token_target += answer
+    return TokenTrie(
+        **nodes,
+        token_node=np.array(token_node, dtype=STORED),
+        token_target=np.array(token_target, dtype=np.int64),
+        token_counts=np.array([counts], dtype=np.int64),
+    )
+
+
+def merge(tries: Sequence[TokenTrie]) -> TokenTrie:
+    """Merge the tries of instances with the same numbers of templates and labels: one node per distinct beginning."""
+    if len(tries) == 1:
+        return tries[0]
+    reads = [trie.sequences() for trie in tries]
+    paths, nodes = _merged(itertools.chain.from_iterable(reads))
+    token_node: list[int] = []
+    for trie, own in zip(tries, reads, strict=True):
+        numbers = np.searchsorted(trie.leaves, trie.token_node).tolist()  # the first sequence through each node
+        depths = trie.depth[trie.token_node].tolist()
+        token_node += [paths[own[number]][depth] for number, depth in zip(numbers, depths, strict=True)]
+    return TokenTrie(
+        **nodes,
+        token_node=np.array(token_node, dtype=STORED),
+        token_target=np.concatenate([trie.token_target for trie in tries]),
+        token_counts=np.concatenate([trie.token_counts for trie in tries]),
+    )
+
+
+def add_sequences(known: list[bytes], sequences: Iterable[bytes]) -> int:
+    """Insert sequences into a sorted list, and return the number of nodes that they add to its trie."""
+    num_nodes = 0
+    for sequence in sequences:
+        place = bisect(known, sequence)
+        neighbours = known[max(place - 1, 0) : place + 1]
+        num_shared = max((shared_length(sequence, other) for other in neighbours), default=0)
+        num_nodes += len(sequence) // TOKEN.itemsize - num_shared
+        known.insert(place, sequence)
+    return num_nodes
+
+
+def as_bytes(tokens: Sequence[int] | ndarray) -> bytes:
+    """Return tokens as bytes in the same order, which are sorted and compared faster."""
+    return np.array(tokens, TOKEN).tobytes()
+
+
+def shared_length(one: bytes, other: bytes) -> int:
+    """Return the number of tokens with which both sequences begin."""
+    size = min(len(one), len(other))
+    differing = int.from_bytes(one[:size], "big") ^ int.from_bytes(other[:size], "big")
+    return (8 * size - differing.bit_length()) // (8 * TOKEN.itemsize)
+
+
+def _merged(reads: Iterable[bytes]) -> tuple[dict[bytes, list[int]], dict[str, ndarray]]:
+    """Return the nodes of each sequence, and the arrays ``ids``, ``depth`` and ``leave`` of their trie."""
     ids: list[bytes] = []
     depth: list[int] = []
     leave: list[int] = []
@@ -77,7 +147,7 @@ def build_trie(answers: Sequence[Sequence[Pair]]) -> TokenTrie:
     path: list[int] = []
     # In sorted order, the longest shared beginning with any earlier sequence is that with the preceding sequence.
     for read in sorted(set(reads)):
-        common = _common_prefix(before, read)
+        common = shared_length(before, read)
         start = len(depth)
         for node in path[common:]:
             leave[node] = start
@@ -90,59 +160,9 @@ def build_trie(answers: Sequence[Sequence[Pair]]) -> TokenTrie:
         paths[read] = path
     for node in path:
         leave[node] = len(depth)
-    token_node: list[int] = []
-    token_target: list[int] = []
-    for (prompt, answer), read in zip(pairs, reads, strict=True):
-        first = len(prompt) - 1
-        token_node += paths[read][first : first + len(answer)]
-        token_target += answer
-    token_counts = np.array([counts], dtype=np.int64)
-    return TokenTrie(
-        ids=np.frombuffer(b"".join(ids), TOKEN).astype(STORED),
-        depth=np.array(depth, dtype=STORED),
-        leave=np.array(leave, dtype=STORED),
-        token_node=np.array(token_node, dtype=STORED),
-        token_target=np.array(token_target, dtype=np.int64),
-        token_counts=token_counts,
-    )
-
-
-def join(tries: Sequence[TokenTrie], shared: int = 0) -> TokenTrie:
-    """Join the tries of instances with the same numbers of templates and labels. Instances do not see each other.
-
-    The first ``shared`` nodes of all tries, see :func:`shared_beginning`, become one.
-    """
-    starts = list(accumulate((len(trie) - shared for trie in tries[:-1]), initial=0))
-
-    def joined(name: str, *, shifted: bool = False, skip: int = shared) -> ndarray:
-        parts = [getattr(trie, name) for trie in tries]
-        if shifted:
-            parts = [np.where(part < shared, part, part + start) for part, start in zip(parts, starts, strict=True)]
-        return np.concatenate([parts[0][:skip], *(part[skip:] for part in parts)])
-
-    trie = TokenTrie(
-        ids=joined("ids"),
-        depth=joined("depth"),
-        leave=joined("leave", shifted=True),
-        token_node=joined("token_node", shifted=True, skip=0),
-        token_target=joined("token_target", skip=0),
-        token_counts=joined("token_counts", skip=0),
-    )
-    trie.leave[:shared] = len(trie)
-    return trie
-
-
-def shared_beginning(tries: Sequence[TokenTrie]) -> int:
-    """Return the number of tokens with which all sequences of these instances begin, for example an instruction."""
-    if len(tries) == 1:
-        return 0
-    length = min(int(np.append(trie.leave == len(trie), False).argmin()) for trie in tries)  # before the first branch
-    ids = np.stack([trie.ids[:length] for trie in tries])
-    return int(np.append((ids == ids[0]).all(axis=0), False).argmin())
-
-
-def _common_prefix(a: bytes, b: bytes) -> int:
-    """Return the number of tokens with which both begin."""
-    size = min(len(a), len(b))
-    differing = int.from_bytes(a[:size], "big") ^ int.from_bytes(b[:size], "big")
-    return (8 * size - differing.bit_length()) // (8 * TOKEN.itemsize)
+    arrays = {
+        "ids": np.frombuffer(b"".join(ids), TOKEN).astype(STORED),
+        "depth": np.array(depth, dtype=STORED),
+        "leave": np.array(leave, dtype=STORED),
+    }
+    return paths, arrays

@@ -19,7 +19,9 @@ from flip_flop.method.algorithm import Consensus, TemplateSplit
 from flip_flop.method.divergences import to_device
 from flip_flop.method.settings import Reduction
 from flip_flop.metrics import majority_vote
-from flip_flop.scoring.packed import AnswerStates, pack
+from flip_flop.scoring.encode import EncodedInstance
+from flip_flop.scoring.packed import AnswerStates
+from flip_flop.scoring.trie import merge
 
 Result = TypeVar("Result")
 
@@ -155,7 +157,10 @@ def drawn_for(device: torch.device, seed: int, purpose: str, *keys: int | str) -
 
 
 def by_rows(
-    run: Callable[[list[int]], Result], sizes: Sequence[int], max_tokens: int, parameters: Sequence[nn.Parameter]
+    run: Callable[[list[EncodedInstance]], Result],
+    rows_of: Callable[[int], Iterable[list[EncodedInstance]]],
+    max_tokens: int,
+    parameters: Sequence[nn.Parameter],
 ) -> tuple[list[Result], int]:
     """Apply ``run``, a forward and backward pass, to rows of instances.
 
@@ -163,9 +168,9 @@ def by_rows(
     gradients.
 
     Args:
-        run: From the indices of a row's instances to its result.
-        sizes: Tokens of each instance.
-        max_tokens: Tokens of a row. A longer instance has its own row.
+        run: From a row's instances to its result.
+        rows_of: From the tokens of a row to the rows. A longer instance has its own row.
+        max_tokens: Tokens of a row.
         parameters: The parameters that receive gradients.
 
     Returns:
@@ -173,15 +178,16 @@ def by_rows(
     """
     gradients = [None if parameter.grad is None else parameter.grad.clone() for parameter in parameters]
     while True:
-        rows = [sorted(row) for row in pack(sizes, max_tokens)]
         results: list[Result] = []
+        row: list[EncodedInstance] = []
         try:
-            results.extend(run(row) for row in rows)  # keeps the results before a failure
+            for row in rows_of(max_tokens):
+                results.append(run(row))
             return results, max_tokens
         except torch.OutOfMemoryError:
-            if len(rows[len(results)]) == 1:
+            if len(row) == 1:
                 raise
-        tokens = sum(sizes[index] for index in rows[len(results)])
+        tokens = len(merge([instance.trie for instance in row]))
         max_tokens = tokens // 2
         log.warning("W-MEMORY: a row of %d tokens does not fit; rows now have %d", tokens, max_tokens)
         for parameter, gradient in zip(parameters, gradients, strict=True):

@@ -36,7 +36,14 @@ from flip_flop.scoring.causal_lm import evaluation_mode, one_at_a_time, require_
 from flip_flop.scoring.encode import EncodedInstance, PromptEncoder
 from flip_flop.scoring.models import LoadedModel, ModelGiven
 from flip_flop.scoring.options import ScoringOptions
-from flip_flop.scoring.packed import AnswerStates, answer_states, packed_attention, pass_sizes, training_row_tokens
+from flip_flop.scoring.packed import (
+    AnswerStates,
+    answer_states,
+    pack,
+    packed_attention,
+    packing_order,
+    training_row_tokens,
+)
 from flip_flop.scoring.scorer import Scored
 from flip_flop.scoring.scores import check_backend, choose_backend
 from flip_flop.scoring.too_long import TooLong, count_instances
@@ -468,16 +475,20 @@ class F2CTrainer(Trainer):
             with attention, drawn, distributed.shared_pass(self.adapted):
                 return step(self.adapted, {"instances": row, "weight": weight}, num_items_in_batch), self.statistics
 
-        def run(numbers: list[int]) -> tuple[Tensor, StepStatistics]:
+        def run(row: list[EncodedInstance]) -> tuple[Tensor, StepStatistics]:
             distributed.announce_pass(self.adapted)
-            return compute([instances[number] for number in numbers])
+            return compute(row)
+
+        def rows_of(max_tokens: int) -> Iterator[list[EncodedInstance]]:
+            return pack(self.adapted, ordered, max_tokens)
 
         before = self.statistics
         parameters = [*self.adapted.parameters()]
-        sizes = pass_sizes(self.adapted, instances, self.args.batch_tokens)
+        order = packing_order(instances, self.backend)
+        ordered = [instances[number] for number in order]
         try:
             with distributed.in_step(self.adapted, lambda: compute([self._spare_row], weight=0.0)):
-                results, self._row_tokens = by_rows(run, sizes, self._row_tokens, parameters)
+                results, self._row_tokens = by_rows(run, rows_of, self._row_tokens, parameters)
         except InputError:
             before.read()  # an earlier term that is not finite would be the cause
             raise
