@@ -58,10 +58,12 @@ def log_distributions(random, *shape, dtype=torch.float64, scale=2.0):
 class MadeInstance:
     """An instance as the methods read it. A subclass has ``scores``."""
 
-    def decide(self, vote_scores, limits):
-        self.vote_scores = vote_scores
-        self.consensus = find_consensus(vote_scores)
-        self.split = split_templates(vote_scores, limits)
+    def decide(self, vote_scores, limits, templates=None):
+        """All templates vote on the label of these ones."""
+        templates = list(range(len(vote_scores))) if templates is None else templates
+        self.vote_scores = vote_scores[templates]
+        self.consensus = find_consensus(vote_scores).under(templates)
+        self.split = split_templates(self.vote_scores, limits, self.consensus)
 
     def nll(self, label, reduction="mean"):
         return -self.scores()[:, label] * (self.token_counts[:, label] if reduction == "sum" else 1)

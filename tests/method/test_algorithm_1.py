@@ -22,9 +22,15 @@ DEFAULTS = {
 }
 
 
-def split_of(scores, predictions=None, **changes):
-    written = None if predictions is None else torch.tensor(predictions)
-    return split_templates(torch.as_tensor(scores), SimpleNamespace(**{**DEFAULTS, **changes}), written)
+def split_of(scores, predictions=None, drawn=None, **changes):
+    scores = torch.as_tensor(scores)
+    settings = SimpleNamespace(**{**DEFAULTS, **changes})
+    if predictions is None and drawn is None:
+        return split_templates(scores, settings)
+    consensus = find_consensus(scores, None if predictions is None else torch.tensor(predictions))
+    if drawn is None:
+        return split_templates(scores, settings, consensus)
+    return split_templates(scores[drawn], settings, consensus.under(drawn))
 
 
 def members(mask):
@@ -118,7 +124,7 @@ LINES = read_cases("method/algorithm_1.yaml")
 @pytest.mark.parametrize("line", LINES)
 def test_line(line):
     case = LINES[line]
-    split = split_of(case["scores"], **case.get("settings", {}))
+    split = split_of(case["scores"], drawn=case.get("drawn"), **case.get("settings", {}))
     found = {"case": split.case, "cc": members(split.cc_mask), "nc": members(split.nc_mask)}
     assert found == case["split"]
     assert (split.flip_weight > 0) == bool(split.nc_mask.any())

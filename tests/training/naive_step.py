@@ -3,6 +3,7 @@
 import copy
 import functools
 import tempfile
+from dataclasses import replace
 
 import torch
 
@@ -116,15 +117,17 @@ def _answer_logits(model, answer):
     return model(input_ids=ids, use_cache=False).logits[0, len(answer.context) - 1 : -1]
 
 
-def slow_step(trainer, instances, voter=None):
-    """The loss and the gradients; the templates of another model may vote."""
+def slow_step(trainer, instances, voter=None, draw=None):
+    """The loss and the gradients; the templates of another model may vote, and the loss may be that of some."""
     model = copy.deepcopy(trainer.adapted).double().train()
     model.zero_grad()
     losses = []
     for instance in instances:
-        slow = slow_instance(model, instance, trainer.args)
+        templates = list(range(len(instance.answers))) if draw is None else draw(instance)
+        answers = [instance.answers[template] for template in templates]
+        slow = slow_instance(model, replace(instance, answers=answers), trainer.args)
         if voter is not None:
-            slow.decide(slow_instance(voter, instance, trainer.args).vote_scores, trainer.args)
+            slow.decide(slow_instance(voter, instance, trainer.args).vote_scores, trainer.args, templates)
         if not trainer.method.skips(slow):
             losses += trainer.method.loss(slow, trainer.args).values()
     loss = torch.stack(losses).sum() / len(instances)

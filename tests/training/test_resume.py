@@ -33,6 +33,7 @@ STRATEGIES = {
     "epochs": {"save_strategy": "epoch", "eval_strategy": "epoch", "save_total_limit": 1},
     "steps": {"save_strategy": "steps", "save_steps": 2, "eval_strategy": "steps", "eval_steps": 2},
     "apart": {"save_strategy": "steps", "save_steps": 3, "eval_strategy": "epoch", "select_by": "last"},
+    "variants": {"save_strategy": "steps", "save_steps": 2, "eval_steps": 2, "votes": "frozen", "variants_per_step": 2},
 }
 # Renamed in transformers 5.
 CHECKPOINTING = (
@@ -97,6 +98,7 @@ def signal_in_evaluation(patch, step):
         ("apart", signal_in, 3, 3),
         ("steps", crash_after, 1, None),
         ("steps", crash_after, 3, 2),
+        ("variants", crash_after, 3, 2),
         ("steps", crash_after, 5, 2),
     ],
 )

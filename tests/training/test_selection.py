@@ -56,7 +56,10 @@ def criterion_for(by, num_rows):
         ({"stop_on_collapse": False}, [0, 1, None], "mean_f1"),
         ({}, [0, None], "vote_agreement"),
         ({}, None, "last"),
-        *(({"select_by": name}, [0, None, None], name) for name in ("mean_f1", "macro_f1", "vote_agreement")),
+        *(
+            ({"select_by": name}, [0, None, None], name)
+            for name in ("mean_f1", "macro_f1", "worst_f1", "worst_agreement")
+        ),
         ({"select_by": "last", "stop_on_collapse": True}, [0, 1], "macro_f1"),
         ({"select_by": "last"}, [None, 0], "vote_agreement"),
     ],
@@ -85,6 +88,19 @@ def test_constant_predictions_lose_against_the_base_model(by, gold, num_labels):
         assert result["collapsed"] == 1 or len(gold) < 10  # few rows can be constant by chance
     followed = np.repeat(majority_vote(base.scores)[:, None], 5, axis=1)
     assert criterion.judge(make_scores(followed, num_labels), base, gold)["selection"] > result["base_selection"]
+
+
+@pytest.mark.parametrize(("gold", "num_labels"), DATA.values(), ids=DATA)
+def test_worst_template_selects(gold, num_labels):
+    predictions = noisy(gold, num_labels, accuracy=0.7)
+    predictions[:, 3] = noisy(gold, num_labels, accuracy=0.2, num_templates=1)[:, 0]
+    base = make_base(noisy(gold, num_labels, accuracy=0.6, seed=1), num_labels)
+    alone = [make_scores(column[:, None], num_labels) for column in predictions.T]
+    for worst, mean in (("worst_f1", "macro_f1"), ("worst_agreement", "vote_agreement")):
+        found = CheckpointCriterion(worst, 0.2).judge(make_scores(predictions, num_labels), base, gold)
+        each = [CheckpointCriterion(mean, 0.2).judge(scores, base, gold)["selection"] for scores in alone]
+        assert found["selection"] == pytest.approx(min(each))
+        assert found["selection"] < np.mean(each)
 
 
 @given(st.integers(0, 10**6), st.integers(2, 4), st.integers(1, 30), st.integers(1, 9), st.floats(0.1, 10))
@@ -194,7 +210,7 @@ def test_collapse_stops_training_without_saving_an_adapter(out, caplog):
 
 @pytest.mark.slow
 def test_checkpoint_before_a_collapse_is_saved_if_it_beats_the_base_model(out):
-    result = run_away(out, labelled=False, learning_rate=1e-2, eval_steps=2)
+    result = run_away(out, labelled=False, learning_rate=1e-2, eval_steps=2, lora_dropout=0.0)
     assert result.adapter == out / "adapter"
     training = record_of(out)["training"]
     values = {entry["step"]: entry["eval_selection"] for entry in log_of(out, "eval_selection")}

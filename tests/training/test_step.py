@@ -59,6 +59,27 @@ def test_gradients_match_separate_passes(tmp_path, dtype, kind):
 
 
 @pytest.mark.slow
+def test_demonstrations_that_instances_share_are_computed_once(tmp_path):
+    shown = [tuple(range(1, 41)), tuple(range(40, 0, -1)), tuple(range(2, 42)), tuple(range(41, 1, -1))]
+    instances = []
+    for row in made_instances():
+        answers = [
+            [replace(answer, context=examples + answer.context) for answer in template]
+            for examples, template in zip(shown, row.answers, strict=True)
+        ]
+        instances.append(replace(row, answers=answers))
+    expected_loss, expected = slow_step(exact_trainer(tmp_path / "slow", **LOSSES["f2c over both"]), instances)
+    trainer = exact_trainer(tmp_path / "ours", **LOSSES["f2c over both"])
+    trainer._row_tokens = merged_size(instances)
+    counter = Counter(trainer.adapted)
+    loss, gradients = step(trainer, instances)
+    assert counter.forwarded == merged_size(instances)
+    assert counter.forwarded == sum(merged_size([row]) for row in instances) - 4 * (4 * 40)
+    assert loss == pytest.approx(expected_loss, rel=EXACT)
+    assert distance(gradients, expected) < EXACT
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("kind", ["f2c over labels, cce over both", "f2c over both", "swarm"])
 def test_instances_with_different_numbers_of_answers_train_together(tmp_path, kind, backend):

@@ -11,6 +11,7 @@ import torch
 
 from flip_flop import load_classifier, load_model, score
 from flip_flop.errors import InputError
+from flip_flop.files import generator
 from flip_flop.metrics import batch_offsets
 from flip_flop.metrics.agreement import label_shares_per_template
 from flip_flop.scoring.encode import EncodedInstance
@@ -34,7 +35,7 @@ from tests.training.conftest import (
     signal_in,
     training_rows,
 )
-from tests.training.naive_step import WEIGHTS, distance, slow_step, step
+from tests.training.naive_step import WEIGHTS, distance, slow_instance, slow_step, step
 
 
 @pytest.mark.slow
@@ -52,6 +53,49 @@ def test_frozen_votes_and_algorithm_1_use_the_model_before_training(tmp_path):
     assert loss == pytest.approx(expected, rel=ROUNDED)  # scores are float32
     assert distance(gradients, slow) < ROUNDED
     assert slow_step(trainer, instances)[0] != pytest.approx(expected, rel=1e-5)  # by its own votes now
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_step_under_drawn_templates_learns_the_votes_of_all(tmp_path, epoch):
+    changes = {"votes": "frozen", "divergence_space": "both", "variants_per_step": 2, **WEIGHTS}
+    trainer = make_trainer(tmp_path, model=in_float64(tiny_model("qwen2")), **changes)
+    trainer.adapted.double()
+    _ = trainer.model_scores.first_votes
+    before = copy.deepcopy(trainer.adapted)
+    randomize(trainer, 1.0)
+    trainer._sampler.set_epoch(epoch)
+    drawn = {}
+
+    def draw(instance):
+        order = generator(trainer.args.seed, "variants", epoch, instance.id).permutation(3)
+        drawn[instance.id] = sorted(order[:2].tolist())
+        return drawn[instance.id]
+
+    instances = trainer.train_instances.instances
+    expected, slow = slow_step(trainer, instances, voter=before, draw=draw)
+    assert len({*map(tuple, drawn.values())}) > 1
+    loss, gradients = step(trainer, instances)
+    assert loss == pytest.approx(expected, rel=ROUNDED)
+    assert distance(gradients, slow) < ROUNDED
+    masses = {}  # the probability of all answers, by template
+    for instance in instances:
+        alone = slow_instance(trainer.adapted, instance, trainer.args)
+        for template in drawn[instance.id]:
+            scores = alone.scores()[template] * alone.token_counts[template]
+            masses.setdefault(template, []).append(float(scores.exp().sum().detach()))
+    assert trainer.statistics.means()["own_label_mass_min"] == pytest.approx(min(map(np.mean, masses.values())))
+
+
+def test_votes_of_drawn_templates_have_their_scores_and_offsets():
+    random = np.random.default_rng(0)
+    table = VoteTable(tuple("abcdef"), random.normal(size=(6, 5, 3))).with_offsets(random.normal(size=(5, 3)))
+    part = table.drawn(2, seed=7)
+    for row, name in enumerate(table.ids):
+        places = sorted(generator(7, "variants", 0, name).permutation(5)[:2].tolist())
+        np.testing.assert_array_equal(part.scores[row], table.scores[row, places])
+        np.testing.assert_allclose(part.uncalibrated.scores[row], table.uncalibrated.scores[row, places])
+    np.testing.assert_array_equal(table.drawn(None, seed=7).scores, table.scores)
 
 
 @pytest.mark.slow

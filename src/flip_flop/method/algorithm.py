@@ -2,7 +2,8 @@
 
 import math
 import statistics
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -26,6 +27,10 @@ class Consensus:
     vote_counts: Int[Tensor, "*batch labels"]
     label: Int[Tensor, "*batch"]
     exists: Bool[Tensor, "*batch"]
+
+    def under(self, templates: Sequence[int]) -> "Consensus":
+        """Return the consensus of all templates with the predictions of some."""
+        return replace(self, predictions=self.predictions[..., list(templates)])
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,7 +143,7 @@ def label_log_probs(scores: Float[Tensor, "*batch labels"]) -> Float[Tensor, "*b
 def split_templates(
     scores: Float[Tensor, "templates labels"],
     settings: Any,
-    predictions: Int[Tensor, " templates"] | None = None,
+    consensus: Consensus | None = None,
 ) -> TemplateSplit:
     r"""Algorithm 1: split one instance's templates into the CC and the NC set, and weigh the flip term.
 
@@ -149,9 +154,9 @@ def split_templates(
 
     ``scores`` are :math:`\mathrm{LL}_i`, mean log-probabilities of each answer's tokens in nats. The median of an even
     count is the mean of the middle two. Templates of equal margin enter the CC set in the order of their index; where
-    fewer than ``max_cc_size`` templates voted for the consensus, all of them enter. ``predictions`` are those
-    of :func:`find_consensus`. Everything is decided on the CPU in float64, so the same scores give the same sets on
-    every device; the masks are there, too.
+    fewer than ``max_cc_size`` templates voted for the consensus, all of them enter. ``consensus`` is by default that of
+    these scores; it may be that of more templates, with the predictions of these. Everything is decided on the CPU in
+    float64, so the same scores give the same sets on every device; the masks are there, too.
 
     ``settings`` is an ``F2CConfig``, or any object with these attributes:
 
@@ -184,7 +189,8 @@ def split_templates(
     if not scores.isfinite().all():
         raise ValueError("A score is not finite: its margin, and so the split, is not defined.")
 
-    consensus = find_consensus(scores, predictions)
+    if consensus is None:
+        consensus = find_consensus(scores)
     majority_mask = consensus.predictions == consensus.label
     majority_size = int(majority_mask.sum())
     empty = torch.zeros_like(majority_mask)
@@ -195,8 +201,8 @@ def split_templates(
     other_labels = torch.arange(num_labels) != consensus.label
     rivals = functional.pad(scores[:, other_labels], (1, 0), value=-math.inf)  # with one label, margins are infinite
     margins = consensus_scores - rivals.amax(dim=1)  # lines 3, 4
-    median_margin = statistics.median(margins[majority_mask].tolist())  # line 5
-    if majority_size == num_templates and median_margin >= settings.unanimous_margin:  # line 6
+    is_unanimous = majority_size == num_templates
+    if is_unanimous and statistics.median(margins.tolist()) >= settings.unanimous_margin:  # lines 5, 6
         return TemplateSplit(2, majority_mask, empty, 0.0)  # line 7
     if majority_size < 2:  # line 8
         return TemplateSplit(3, empty, empty, 0.0)  # line 9

@@ -67,18 +67,25 @@ class EncodedInstance:
         answers: ``[templates][labels]``.
         label: The index of the gold label, if known. Evaluation, logs and the losses that use labels read it.
         votes: The label that each template has written, if answers were generated. -1: the answer cannot be read.
+        drawn: The templates of a training step, as indices, if it uses only some. ``votes`` are those of all.
     """
 
     id: str
     answers: Sequence[Sequence[EncodedAnswer]]
     label: int | None = None
     votes: tuple[int, ...] = ()
+    drawn: tuple[int, ...] = ()
 
     @functools.cached_property
     def trie(self) -> TokenTrie:
         """The token trie, built once."""
         pair_of = attrgetter("context", "tokens")
         return build_trie([list(map(pair_of, template)) for template in self.answers])
+
+    def under(self, templates: Sequence[int]) -> "EncodedInstance":
+        """Return the instance under some templates."""
+        answers = tuple(self.answers[template] for template in templates)
+        return replace(self, answers=answers, drawn=tuple(templates))
 
     @property
     def longest(self) -> int:

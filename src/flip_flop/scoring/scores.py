@@ -369,7 +369,7 @@ def _scores_alone(
     model: nn.Module, instance: EncodedInstance, templates: Sequence[int]
 ) -> Float[np.ndarray, "templates labels"]:
     """Return the scores of an instance under some templates, with the padded backend."""
-    part = replace(instance, answers=tuple(instance.answers[template] for template in templates))
+    part = instance.under(templates)
     with evaluation_mode(model):
         # No forward pass is larger than the packed row of the instance, for which there was memory.
         states = answer_states(model, [part], backend="padded", batch_tokens=len(part.trie))

@@ -33,6 +33,8 @@ STORED_ACCELERATOR = vars(AcceleratorConfig()).copy()
 STORED_ACCELERATOR.pop("use_configured_state")
 # Values of unsupported settings that change nothing.
 UNSET: tuple[Any, ...] = (None, False, [], AcceleratorConfig(), STORED_ACCELERATOR)
+# Methods that read clean_template.
+WITH_CLEAN_TEMPLATE = ("bct", "opct", "ppcl")
 # Values of metric_for_best_model that mean select_by. The library's default is "loss".
 SELECTED = (None, "loss", "selection")
 # Inherited settings that would have no effect or a wrong one, and why.
@@ -146,6 +148,11 @@ class F2CConfig(TrainingSettings, TrainingArguments):
             "supervised_weight",
             not (self.supervised_weight and method.uses_labels),
             f"0 for method {method.name}, which reads all gold labels",
+        )
+        self._require(
+            "variants_per_step",
+            self.variants_per_step is None or method.name not in WITH_CLEAN_TEMPLATE,
+            f"left out for method {method.name}, which needs the clean template",
         )
         self._require("votes", not calibrates or self.votes == "frozen", "frozen if they are calibrated")
         if self.label_prior is not None:

@@ -89,7 +89,7 @@ def load_training_data(
     if eval_limit is not None:
         eval_limit = require_whole("eval_limit", eval_limit, 1)
     seed = config.seed
-    by_labels = config.select_by in ("auto", "mean_f1", "macro_f1")
+    by_labels = config.select_by == "auto" or config.select_by.endswith("f1")
     task = task.with_templates(task.training_templates.names)
     for split in ("train", "validation"):
         source = task.data.get(split)

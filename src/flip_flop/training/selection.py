@@ -12,7 +12,17 @@ from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from flip_flop.console import percent
 from flip_flop.errors import InputError, log
-from flip_flop.metrics import METRICS, Average, Design, Scores, is_collapsed, label_shares, majority_vote, summarise
+from flip_flop.metrics import (
+    METRICS,
+    Average,
+    Design,
+    Scores,
+    f1_per_template,
+    is_collapsed,
+    label_shares,
+    majority_vote,
+    summarise,
+)
 from flip_flop.training.config import F2CConfig
 from flip_flop.training.settings import SelectBy
 from flip_flop.training.votes import VoteTable
@@ -75,7 +85,8 @@ class CheckpointCriterion:
 
     Constant predictions cannot win by ``macro_f1``, the mean over templates, or by ``vote_agreement`` with the base
     model's calibrated majority votes on the validation split, which needs no labels. By ``mean_f1``, the paper's
-    criterion, they can: the F1 of label 1 is high if every prediction is label 1.
+    criterion, they can: the F1 of label 1 is high if every prediction is label 1. ``worst_f1`` and ``worst_agreement``
+    are the least macro-F1 and agreement of a template.
     """
 
     by: SelectBy
@@ -90,11 +101,11 @@ class CheckpointCriterion:
         if gold is None:
             return cls("last", config.max_share_drift)
         labelled = sum(label is not None for label in gold)
-        if by in ("mean_f1", "macro_f1") and not labelled:
+        if by.endswith("f1") and not labelled:
             raise InputError(
                 "E-NO-GOLD",
                 f"select_by is {by}, but the validation rows have no labels.",
-                "Use --select-by vote_agreement.",
+                "Use --select-by vote_agreement or worst_agreement.",
             )
         if by == "auto" and 2 * labelled > len(gold):
             by = "macro_f1" if config.stop_on_collapse else "mean_f1"
@@ -135,8 +146,15 @@ class CheckpointCriterion:
 
         def values(scores: Float[np.ndarray, "instances templates labels"]) -> dict[str, float]:
             data = Scores(scores, gold, design=Design(f1))
-            with_labels = {name: METRICS[name].value(data) or 0.0 for name in ("mean_f1", "macro_f1")}
-            return with_labels | {"vote_agreement": vote_agreement(data.predictions, votes, num_labels)}
+            predictions = data.predictions
+            found = {name: METRICS[name].value(data) or 0.0 for name in ("mean_f1", "macro_f1")}
+            by_template = f1_per_template(predictions, gold, num_labels=num_labels, average="macro")
+            found["worst_f1"] = 0.0 if by_template is None else float(by_template.min())
+            found["vote_agreement"] = vote_agreement(predictions, votes, num_labels)
+            found["worst_agreement"] = min(
+                vote_agreement(column[:, None], votes, num_labels) for column in predictions.T
+            )
+            return found
 
         after = values(scores)
         before = values(base.uncalibrated.scores)

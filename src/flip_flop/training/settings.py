@@ -18,7 +18,7 @@ from flip_flop.method.settings import Aggregation, DivergenceSpace, Reduction, T
 from flip_flop.metrics.calibration import Calibration
 from flip_flop.scoring.options import Backend, ChatTemplate, TooLongPolicy
 
-SelectBy = Literal["auto", "macro_f1", "mean_f1", "vote_agreement", "last"]
+SelectBy = Literal["auto", "macro_f1", "mean_f1", "worst_f1", "vote_agreement", "worst_agreement", "last"]
 # Optimizer steps without max_steps and num_train_epochs: those of the evidence, and those of the authors' release.
 MAX_STEPS = {"recommended": 16, "paper": 150, "release": 150}
 # Types of settings that are converted and checked here. The library checks the others.
@@ -210,6 +210,11 @@ class TrainingSettings:
         paper="shared",
         release="separate",
     )
+    variants_per_step: int | None = _setting(
+        None,
+        "Templates of each instance in a step, drawn anew in each epoch; by default all. Frozen votes are of all.",
+        "at least 2",
+    )
     num_samples: int = _setting(
         0, "Open answers: sampled answers per training prompt, next to the greedy one.", "at least 0"
     )
@@ -232,8 +237,9 @@ class TrainingSettings:
     early_stopping_start: int = _setting(20, "Step after which evaluations count for early stopping.", "at least 0")
     select_by: SelectBy = _setting(
         "auto",
-        "Criterion of the best checkpoint: macro_f1, mean_f1 (the paper), vote_agreement with the base (no labels) or "
-        "last. auto: macro_f1 (mean_f1 if stop_on_collapse is false), or without labels vote_agreement. "
+        "Criterion of the best checkpoint: macro_f1, mean_f1 (the paper), vote_agreement with the base (no labels), "
+        "worst_f1 or worst_agreement (of the worst template), or last. auto: macro_f1 (mean_f1 if stop_on_collapse is "
+        "false), or without labels vote_agreement. "
         "The last one is compared with the base by the criterion of auto.",
     )
     max_share_drift: float = _setting(

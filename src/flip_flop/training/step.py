@@ -5,6 +5,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any, NamedTuple, TypeVar, cast, get_args
 
 import numpy as np
@@ -46,6 +47,7 @@ class TrainingInstance:
         gold: The index of the gold label, for methods that use labels.
         states: The answer states of this instance, with gradient.
         keys: The run's seed and the epoch, counted from 0.
+        templates: The indices of its templates among those of the task.
     """
 
     id: str
@@ -55,6 +57,7 @@ class TrainingInstance:
     gold: int | None
     states: AnswerStates
     keys: tuple[int, int]
+    templates: Sequence[int]
     token_counts: Int[Tensor, "templates labels"] = field(init=False)
     _scores: Tensor | None = field(default=None, init=False)
     _token_log_softmax: dict[int, tuple[AnswerStates, Tensor]] = field(default_factory=dict, init=False)
@@ -200,7 +203,7 @@ class InstanceStatistics(NamedTuple):
     id: str
     values: dict[str, Any]  # loss terms stay tensors until `StepStatistics.read`
     terms: frozenset[str]
-    mass: Float[Tensor, " templates"]
+    mass: dict[int, float]
     vote: int
 
 
@@ -226,7 +229,7 @@ class StepStatistics:
         uses_labels: bool = False,
     ) -> None:
         """Add a micro-batch with its gold labels, and with scores and token counts on the CPU."""
-        masses = (scores * token_counts.clamp(min=1)).exp().sum(dim=-1)
+        masses = (scores * token_counts.clamp(min=1)).exp().sum(dim=-1).tolist()
         votes = majority_vote(scores.float().numpy()).tolist()
         for instance, label, mass, vote, terms in zip(instances, labels, masses, votes, losses, strict=True):
             consensus = instance.consensus
@@ -239,7 +242,8 @@ class StepStatistics:
                 values["flip_weight"] = split.flip_weight
             if label is not None and bool(consensus.exists):
                 values["pseudo_label_accuracy"] = float(int(consensus.label) == label)
-            self.instances.append(InstanceStatistics(instance.id, values, frozenset(terms), mass, vote))
+            by_template = dict(zip(instance.templates, mass, strict=True))
+            self.instances.append(InstanceStatistics(instance.id, values, frozenset(terms), by_template, vote))
 
     def read(self) -> "StepStatistics":
         """Copy the loss terms from their device, all at once to wait for it only once; return itself.
@@ -272,8 +276,12 @@ class StepStatistics:
         for name in dict.fromkeys(name for instance in self.instances for name in instance.values):
             numbers = [instance.values[name] for instance in self.instances if name in instance.values]
             logs[name] = sum(numbers) / (len(self.instances) if name in terms else len(numbers))
-        per_template = torch.stack([instance.mass for instance in self.instances]).mean(dim=0)
-        return logs | {"own_label_mass": float(per_template.mean()), "own_label_mass_min": float(per_template.min())}
+        masses: dict[int, list[float]] = {}
+        for instance in self.instances:
+            for template, mass in instance.mass.items():
+                masses.setdefault(template, []).append(mass)
+        means = [*map(fmean, masses.values())]
+        return logs | {"own_label_mass": fmean(means), "own_label_mass_min": min(means)}
 
     def vote_counts(self, num_labels: int) -> Int64[np.ndarray, " labels"]:
         """Count the model's majority votes for each label."""

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +73,14 @@ from flip_flop.training.selection import (
     selected_evaluation,
 )
 from flip_flop.training.step import StepStatistics, TrainingInstance, by_rows, drawn_for, loss_terms, mean_loss
-from flip_flop.training.votes import ModelScores, check_frozen_votes, draw_sample, votes_of
+from flip_flop.training.votes import (
+    ModelScores,
+    VoteTable,
+    check_frozen_votes,
+    draw_sample,
+    draw_templates,
+    votes_of,
+)
 
 # Metrics before and after training.
 SHOWN = ("observed_agreement", "mean_f1", "f1_std", "vote_f1")
@@ -355,7 +362,7 @@ class F2CTrainer(Trainer):
             args, None if self.eval_instances is None else [row.label for row in self.eval_instances.instances]
         )
         self.stop_early = StopEarly(args.early_stopping_patience, args.early_stopping_start)
-        self.stop_on_collapse = StopOnCollapse(args, lambda: self.model_scores.first_votes.batch_calibrated)
+        self.stop_on_collapse = StopOnCollapse(args, lambda: self._comparable_votes)
 
     def init_hf_repo(self, *arguments: Any, **keywords: Any) -> None:
         """Create the repository of ``push_to_hub`` before the training. The arguments depend on transformers' version.
@@ -406,14 +413,20 @@ class F2CTrainer(Trainer):
         instances = []
         for number, row in enumerate(encoded):
             scores, written, label = votes_of(row, votes[number])
+            consensus = find_consensus(scores, written)
+            templates = row.drawn or range(len(row.answers))
+            if self.is_frozen and row.drawn:  # all templates have voted
+                scores = scores[list(templates)]
+                consensus = consensus.under(templates)
             instance = TrainingInstance(
                 id=row.id,
-                consensus=find_consensus(scores, written),
-                split=split_templates(scores, self.args, written),
+                consensus=consensus,
+                split=split_templates(scores, self.args, consensus),
                 vote_scores=scores,
                 gold=_known(label) if self.method.uses_labels else None,
                 states=states.of(number),
                 keys=(self.args.seed, epoch),
+                templates=templates,
             )
             instances.append((instance, label))
         return instances
@@ -461,7 +474,7 @@ class F2CTrainer(Trainer):
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
         """Forward and backward by rows. Dropout is a function of (seed, step, instances of the row)."""
-        instances: list[EncodedInstance] = inputs["instances"]
+        instances = [self._drawn(instance) for instance in inputs["instances"]]
         keys = (self.args.seed, "dropout", self.state.global_step)
         step = super().training_step
 
@@ -479,13 +492,10 @@ class F2CTrainer(Trainer):
             distributed.announce_pass(self.adapted)
             return compute(row)
 
-        def rows_of(max_tokens: int) -> Iterator[list[EncodedInstance]]:
-            return pack(self.adapted, ordered, max_tokens)
-
         before = self.statistics
         parameters = [*self.adapted.parameters()]
         order = packing_order(instances, self.backend)
-        ordered = [instances[number] for number in order]
+        rows_of = partial(pack, self.adapted, [instances[number] for number in order])
         try:
             with distributed.in_step(self.adapted, lambda: compute([self._spare_row], weight=0.0)):
                 results, self._row_tokens = by_rows(run, rows_of, self._row_tokens, parameters)
@@ -507,12 +517,25 @@ class F2CTrainer(Trainer):
         self.step_loss += loss.detach()
         return loss
 
+    def _drawn(self, instance: EncodedInstance) -> EncodedInstance:
+        """Return the instance under the templates of this epoch."""
+        num_templates = len(instance.answers)
+        count = self.args.variants_per_step
+        if count is None or count >= num_templates:
+            return instance
+        return instance.under(draw_templates(instance.id, num_templates, count, self.args.seed, self._sampler.epoch))
+
+    @cached_property
+    def _comparable_votes(self) -> VoteTable:
+        """The first votes on as many templates as a step has, whose label frequencies its votes should have."""
+        return self.model_scores.first_votes.batch_calibrated.drawn(self.args.variants_per_step, self.args.seed)
+
     def _sync_replicated_trainable_parameters(self, model: nn.Module) -> None:
         """Do nothing: the adapter is the same in all processes, and its gradients are summed once a step."""
 
     @cached_property
     def _spare_row(self) -> EncodedInstance:
-        return min(self.voters, key=lambda instance: len(instance.trie))
+        return self._drawn(min(self.voters, key=lambda instance: len(instance.trie)))
 
     def _get_train_sampler(self, train_dataset: Any = None) -> KeyedSampler:
         self._sampler.batch_size = self._train_batch_size

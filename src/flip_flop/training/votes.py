@@ -44,11 +44,11 @@ SAMPLE_SIZE = 200
 
 @dataclass(frozen=True, eq=False)
 class VoteTable:
-    """Scores that vote, by instance id. The scores include the ``offsets`` of a calibration."""
+    """Scores that vote, by instance id. The scores include the ``offsets`` of a calibration, maybe by instance."""
 
     ids: tuple[str, ...]
     scores: Float[np.ndarray, "instances templates labels"]
-    offsets: Float[np.ndarray, "templates labels"] | None = None
+    offsets: Float[np.ndarray, "*instances templates labels"] | None = None
 
     @cached_property
     def _rows(self) -> dict[str, int]:
@@ -98,6 +98,13 @@ class VoteTable:
         start = self.uncalibrated.shares
         end = self.shares
         return min(share_drift(shares, start + part * (end - start)) for part in np.linspace(0.0, 1.0, 101))
+
+    def drawn(self, count: int | None, seed: int) -> "VoteTable":
+        """Return the scores of the templates that :func:`draw_templates` draws in the first epoch."""
+        num_templates = self.scores.shape[1]
+        templates = np.array([draw_templates(name, num_templates, count, seed, epoch=0) for name in self.ids])
+        offsets = None if self.offsets is None else self.offsets[templates]
+        return VoteTable(self.ids, np.take_along_axis(self.scores, templates[:, :, None], axis=1), offsets)
 
     @property
     def digest(self) -> str:
@@ -225,6 +232,12 @@ def votes_of(
     return scores[:, has_label], torch.tensor([places[vote] for vote in row.votes]), label
 
 
+def draw_templates(identifier: str, num_templates: int, count: int | None, seed: int, epoch: int) -> list[int]:
+    """Draw templates of an instance for (seed, epoch, id), in their order; all of them without a ``count``."""
+    drawn = generator(seed, "variants", epoch, identifier).permutation(num_templates)[:count]
+    return sorted(drawn.tolist())
+
+
 def draw_sample(instances: Sequence[EncodedInstance], seed: int) -> list[EncodedInstance]:
     """Draw a seeded sample of the instances, in their order."""
     drawn = generator(seed, "survey").permutation(len(instances))[:SAMPLE_SIZE]
@@ -293,14 +306,16 @@ def initial_vote_stats(
             "Use a stronger model, or a method with labels, such as supervised.",
         )
     scores = [votes_of(row, table)[:2] for row, table in zip(voters, torch.from_numpy(votes.scores), strict=True)]
-    num_with_consensus = sum(bool(find_consensus(*row).exists) for row in scores)
+    found = [find_consensus(*row) for row in scores]
+    num_with_consensus = sum(bool(consensus.exists) for consensus in found)
     if num_with_consensus == 0 and find_method(config.method).needs_consensus:
         raise InputError(
             "E-NO-CONSENSUS",
             f"none of the {len(scores)} instances has a strict majority.",
             "Run an audit first: look for reversed answer choices, or use a stronger model.",
         )
-    cases = [split_templates(table, config, written).case for table, written in scores]
+    splits = [split_templates(table, config, own) for (table, _), own in zip(scores, found, strict=True)]
+    cases = [split.case for split in splits]
     consensus_share = num_with_consensus / len(scores)
     case_shares = [cases.count(case) / len(cases) for case in (1, 2, 3)]
     shares = [] if votes.is_open else votes.shares.tolist()
