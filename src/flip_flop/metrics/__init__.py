@@ -13,6 +13,7 @@ from flip_flop.metrics.agreement import (
     template_agreement_matrix,
     vote_counts,
 )
+from flip_flop.metrics.axes import AxisKey, AxisRow, along, axis_rows, forms_of
 from flip_flop.metrics.bootstrap import (
     SumStatistic,
     bootstrap_interval,

@@ -1,7 +1,8 @@
 """Agreement of an instance's templates, their majority vote, and collapse to one label."""
 
-from collections.abc import Mapping, Sequence
-from itertools import combinations
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -130,26 +131,32 @@ def count_flips(left: Int[np.ndarray, "instances pairs"], right: Int[np.ndarray,
     return np.stack([is_flip.sum(axis=1), is_read.sum(axis=1), num_pairs], axis=1)
 
 
-def axis_flips(predictions: Predictions, levels: Sequence[Mapping[str, str]], axis: str) -> FlipCounts:
+def group_flips(predictions: Predictions, groups: Iterable[Mapping[str, Sequence[int]]]) -> FlipCounts:
     r"""Count flips along an axis of the templates, such as the wording or the order of the options.
 
-    The counts are those of :func:`count_flips`, over pairs of templates that have different levels on this axis and
-    the same level, or none, on all others. ``levels`` has the level of each template on each axis.
+    The counts are those of :func:`count_flips`, over the pairs of templates of a group with different levels on this
+    axis. A group has the templates of each of its levels. The cost is linear in the templates, not in their pairs.
 
     Example:
-        >>> levels = [{"wording": name, "order": order} for name in ("plain", "short") for order in ("AB", "BA")]
         >>> predictions = np.array([[0, 1, 0, 1], [1, 1, 0, -1]])
-        >>> axis_flips(predictions, levels, "order").tolist(), axis_flips(predictions, levels, "wording").tolist()
-        ([[2, 2, 2], [0, 1, 2]], [[0, 2, 2], [1, 1, 2]])
+        >>> group_flips(predictions, [{"1 2": [0], "2 1": [1]}, {"1 2": [2], "2 1": [3]}]).tolist()
+        [[2, 2, 2], [0, 1, 2]]
     """
-    left = []
-    right = []
-    for (u, one), (v, other) in combinations(enumerate(levels), 2):
-        differing = [name for name, _ in one.items() ^ other.items()]  # twice if both have a level
-        if differing == [axis, axis]:
-            left.append(u)
-            right.append(v)
-    return count_flips(predictions[:, np.array(left, int)], predictions[:, np.array(right, int)])
+    counts = np.zeros((len(predictions), 3), dtype=np.int64)
+    for group in groups:
+        counts += _pair_flips(predictions[:, [*chain(*group.values())]])
+        for same in group.values():
+            counts -= _pair_flips(predictions[:, same])
+    return counts
+
+
+def _pair_flips(predictions: Predictions) -> FlipCounts:
+    """Count the flips over all pairs of templates, from the number of templates that predict each label."""
+    equal = vote_counts(predictions, int(predictions.max(initial=0)) + 1)
+    read = equal.sum(axis=1)
+    num_read = read * (read - 1) // 2
+    num_flips = num_read - (equal * (equal - 1) // 2).sum(axis=1)
+    return np.stack([num_flips, num_read, np.full(len(read), math.comb(predictions.shape[1], 2))], axis=1)
 
 
 def lacks_consensus(

@@ -1,16 +1,17 @@
 """Scores and gold labels, which metrics read."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int, Int64
+from jaxtyping import Int, Int64
 
 from flip_flop.arrays import CellFlags, CellValues, FlipCounts, InstanceLabels, LabelScores, Predictions
 from flip_flop.errors import InputError
-from flip_flop.metrics.agreement import axis_flips, label_probs, majority_vote, predicted, vote_weights
+from flip_flop.metrics.agreement import group_flips, label_probs, majority_vote, predicted, vote_weights
 from flip_flop.metrics.f1 import Average, resolve_average
 
 AXES = ("wording", "order", "format", "examples", "example_order", "typos")  # of templates, with a flip rate each
@@ -34,14 +35,32 @@ class Design:
 
     Attributes:
         average: The F1 by which the task is measured.
-        levels: The level of each template on each of :data:`AXES`, for flip rates, and its :data:`TAGS`; empty if no
-            template has one.
+        levels: The level of each template on each of :data:`AXES`, and the :data:`TAGS` of its wording, for flip rates;
+            empty if no template has one.
         is_scale: Whether the labels are grades in order.
     """
 
     average: Average = "auto"
     levels: Sequence[Mapping[str, str]] = ()
     is_scale: bool = False
+
+    def groups(self, axis: str) -> list[dict[str, list[int]]]:
+        """Return the templates that differ in nothing but an axis, in groups, by their level on it.
+
+        All other levels of a group are the same, or none. The tags do not count, and along a tag the wording neither.
+
+        Example:
+            >>> levels = [{"wording": name, "order": order} for name in ("plain", "short") for order in ("1 2", "2 1")]
+            >>> Design(levels=levels).groups("order")
+            [{'1 2': [0], '2 1': [1]}, {'1 2': [2], '2 1': [3]}]
+        """
+        same = {axis, *TAGS, "wording"} if axis in TAGS else {axis, *TAGS}
+        groups = defaultdict[tuple[Any, ...], dict[str, list[int]]](dict)
+        for template, own in enumerate(self.levels):
+            if axis in own:
+                others = tuple(own.get(name) for name in AXES if name not in same)
+                groups[others].setdefault(own[axis], []).append(template)
+        return [group for group in groups.values() if len(group) > 1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,9 +196,10 @@ class Scores:
         return self.select([template])
 
     def select(self, templates: Sequence[int]) -> "Scores":
-        """Some templates, without their levels."""
+        """Some templates."""
         answered = {name: values[:, templates] for name, values in self.answered.items()}
-        return self._of_templates(self.values[:, templates], answered)
+        levels = [self.design.levels[template] for template in templates if self.design.levels]
+        return self._of_templates(self.values[:, templates], answered, levels)
 
     @cached_property
     def voted(self) -> "Scores":
@@ -198,14 +218,14 @@ class Scores:
         return self._of_templates(certain[:, None], answered)
 
     def _of_templates(
-        self, scores: Float[np.ndarray, "instances templates labels"], answered: Mapping[str, np.ndarray]
+        self, scores: LabelScores, answered: Mapping[str, np.ndarray], levels: Sequence[Mapping[str, str]] = ()
     ) -> "Scores":
-        design = replace(self.design, levels=())
+        design = replace(self.design, levels=levels)
         return Scores(scores, self.gold, ids=self.ids, design=design, answered=answered)
 
     def flips_along(self, axis: str) -> FlipCounts:
-        """The counts of :func:`~flip_flop.metrics.agreement.axis_flips` of these templates."""
-        return axis_flips(self.predictions, self.design.levels, axis)
+        """The counts of :func:`~flip_flop.metrics.agreement.group_flips` of these templates."""
+        return group_flips(self.predictions, self.design.groups(axis))
 
     def by_f1(self, average: Average) -> "Scores":
         """The same scores, measured by another F1."""

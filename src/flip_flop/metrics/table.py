@@ -34,7 +34,7 @@ from flip_flop.metrics.bootstrap import (
     paired_bootstrap_interval,
 )
 from flip_flop.metrics.certainty import calibration_error_per_template, decidable_share
-from flip_flop.metrics.data import AXES, Design, Scores, read_only
+from flip_flop.metrics.data import Design, Scores, read_only
 from flip_flop.metrics.f1 import ACCURACY, COHEN_KAPPA, MEAN_F1, accuracy_per_template, f1_per_template
 from flip_flop.metrics.probabilities import (
     answer_probs,
@@ -386,7 +386,7 @@ def summarise(
 def _num_pairs(data: Scores) -> dict[str, int]:
     """Return the number of pairs that were read, of each flip rate that has pairs."""
     result = {}
-    for axis in AXES:
+    for axis in ("wording", "order"):
         _, num_read, num_pairs = data.flips_along(axis).sum(axis=0)
         if num_pairs:
             result[f"{axis}_flips"] = int(num_read)
