@@ -153,6 +153,7 @@ def _variants(run: AuditOptions, scoring: ScoringOptions) -> dict[Path, ScoringO
 def _show(runs: Sequence[Audit], run: AuditOptions, checks: gates.Checks) -> int:
     """Print the runs, write the files for CI, and return the exit code of the gates."""
     from flip_flop.report.audit_tables import legend, missing_values, render_markdown, render_text, table_caveats
+    from flip_flop.report.axes import axis_table
     from flip_flop.report.compare import comparison_blocks
 
     blocks = comparison_blocks(runs)
@@ -168,6 +169,11 @@ def _show(runs: Sequence[Audit], run: AuditOptions, checks: gates.Checks) -> int
             echo(f"\n{place}label inside the text, not at its beginning: {percent(inside)} % of the answers")
         if result.unparsed:
             echo(f"{place}most frequent texts, {kind}: {result.unparsed}")
+    for result in runs:
+        table = axis_table(result)
+        if table.rows:
+            place = f"{result.path}: " if run.compare_chat else ""
+            echo(f"\n{place}{table.text(terminal_width())}")
     if not run.quiet:
         for result in runs:
             first, *others = result.decision.sentences

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from flip_flop.console import Interval, count, on_one_line, percent, percent_interval, point_interval, points
+from flip_flop.evaluation.causes import causes, changes, cheapest_remedy, failing_wordings, first_cause, sentence
 from flip_flop.evaluation.handover import classifier_of
 from flip_flop.evaluation.values import AuditValues
 from flip_flop.metrics import (
@@ -34,11 +35,6 @@ LOW_MASS = 0.1
 MIN_ROWS = 10
 MAX_LISTED = 3
 UNREAD = 0.1  # share of the answers that cannot be read, from which on a decision begins with reading
-CAUSES = {
-    "order_flips": "the order of the options",
-    "wording_flips": "the wording",
-    "repeat_flips": "asking the same question again",
-}
 
 
 @dataclass(frozen=True)
@@ -112,39 +108,27 @@ def reading_advice(run: AuditValues) -> str:
 
 
 def _decide_read(run: AuditValues) -> Decision:
-    """Choose the template to use, after sentences on the order of options, the wording and repeated questions.
+    """Choose the template to use, with sentences on what changes the answers and on the cheapest remedy.
 
     Templates are not used raw if their answers depend on the position of the options.
     """
-    flips = _flips(run)
+    by_position = answers_by_position(run.data)
     forms = [run, run.calibrated] if run.calibrated else [run]
-    sentences = [f"{flip[0].upper()}{flip[1:]}." for flip in flips]
-    if not answers_by_position(run.data):
-        chosen = _choose(run, forms)
-        return replace(chosen, sentences=(*chosen.sentences, *sentences))
-    words, *others = f"The model answers by position, not by content: {flips[0]}.", *sentences[1:]
-    chosen = _choose(run, forms[1:]) if run.calibrated else Decision(())
-    hints = []
-    if not chosen.template:
-        hints = ["Use a stronger model, or let it grade one answer at a time."]
-    return replace(chosen, sentences=(words, *chosen.sentences, *hints, *others))
-
-
-def _flips(run: AuditValues) -> list[str]:
-    """Return how often the order of the options, the wording and the same question change an answer, if known."""
-    found = []
-    again = run.value("repeat_flips")
-    for name, cause in CAUSES.items():
-        if (rate := run.value(name)) is not None:
-            after = run.calibrated.value(name) if run.calibrated else None
-            more = "" if after is None else f"; {percent(after)} after calibration"
-            if again is not None and name != "repeat_flips":
-                more += f"; {points(rate - again)} points from asking again"
-            interval = f"95% interval: {percent_interval(run.interval(name))}{more}"
-            found.append(
-                f"{cause} changes {percent(rate)} % of {count(run.num_pairs(name), 'pair')} of answers ({interval})"
-            )
-    return found
+    if by_position:
+        forms = forms[1:]
+    chosen = _choose(run, forms) if forms else Decision(())
+    advice = failing_wordings(run)
+    if not advice and not (by_position and chosen.template):
+        advice = cheapest_remedy(run, chosen.template, chosen.is_calibrated, by_position)
+    again = [sentence(changes(run, axis)) for axis, *_ in run.axis_rows if axis == "again"]
+    if not by_position:
+        use, *others = chosen.sentences
+        return replace(chosen, sentences=(use, *first_cause(run), *advice, *others, *again))
+    if not chosen.template and not advice:
+        advice = ["Use a stronger model, or let it grade one answer at a time."]
+    words = f"The model answers by position, not by content: {changes(run, 'order')}."
+    others = [sentence(changes(run, axis)) for axis in causes(run) if axis != "order"]
+    return replace(chosen, sentences=(words, *chosen.sentences, *advice, *others, *again))
 
 
 def _choose(run: AuditValues, forms: Sequence[AuditValues]) -> Decision:

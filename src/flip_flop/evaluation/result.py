@@ -5,7 +5,7 @@ import json
 import math
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from html import escape
 from pathlib import Path
@@ -43,7 +43,7 @@ from flip_flop.scoring.too_long import TOO_LONG_FILE, write_too_long
 METRICS_FILE = "metrics.json"
 SCORES_FILE = "scores.npz"
 INSTANCES_FILE = "instances.jsonl.gz"
-Table = Literal["metrics", "scores", "flips", "templates", "instances", "coverage"]
+Table = Literal["metrics", "axes", "scores", "flips", "templates", "instances", "coverage"]
 # Maximum templates and tokens to print.
 MAX_NAMED = 8
 MAX_TOKENS = 3
@@ -121,10 +121,12 @@ class Audit(AuditValues):
 
         Args:
             table: ``"metrics"`` has a row per metric with ``value``, ``low`` and ``high``, the ends of its 95%
-                interval, all as fractions, and the number of ``pairs`` of a flip rate. ``"scores"`` has a row per
-                instance, template and label with ``score`` (mean log-probability of the answer's tokens, in nats),
-                ``probability`` (over the labels) and ``tokens``. ``"flips"`` has a row per answer that was read and
-                differs from the majority vote of its instance, with ``margin`` (nats between the two labels) and
+                interval, all as fractions, and the number of ``pairs`` of a flip rate. ``"axes"`` has a row per axis or
+                wording, and ``form``: ``raw``, ``calibrated``, the ``average`` over the orders and ``calibrated
+                average``, with the columns of :class:`~flip_flop.metrics.axes.AxisRow`. ``"scores"`` has a
+                row per instance, template and label with ``score`` (mean log-probability of the answer's tokens, in
+                nats), ``probability`` (over the labels) and ``tokens``. ``"flips"`` has a row per answer that was read
+                and differs from the majority vote of its instance, with ``margin`` (nats between the two labels) and
                 ``prompt``. ``"templates"`` has a row per template, best first (docs/how-to/templates.md).
                 ``"instances"`` has a row per instance with ``vote``, ``confidence`` (share of the templates that
                 predict it), ``margin`` (in probability), ``changed_by`` (``order``, ``wording``, both, or empty;
@@ -289,6 +291,7 @@ def template_rows(run: Audit) -> list[dict[str, Any]]:
     quality = "accuracy" if run.data.answered else "macro_f1"
     mass = run.metrics.get("own_label_mass_per_template") or {}
     tokens = run.metrics.get("prompt_tokens_per_template") or {}
+    kappas = run.metrics.get("cohen_kappa_per_template") or {}
     missing: list[Any] = [None] * len(ranking.order)
     f1 = missing if ranking.f1 is None else ranking.f1.tolist()
     top = missing if run.data.answered else [labels[label] for label in ranking.top_label]
@@ -320,6 +323,7 @@ def template_rows(run: Audit) -> list[dict[str, Any]]:
             "constancy": float(ranking.constancy[index]),
             "top_label": top[index],
             "ece": errors[index],
+            "cohen_kappa": kappas.get(name),
             "own_label_mass": mass.get(name),
             "prompt_tokens": tokens.get(name),
         }
@@ -409,6 +413,11 @@ def _metrics(run: Audit) -> list[dict[str, Any]]:
     return rows
 
 
+def _axes(run: Audit) -> list[dict[str, Any]]:
+    names = ("axis", "wording", "form")
+    return [dict(zip(names, key, strict=True)) | asdict(row) for key, row in run.axis_rows.items()]
+
+
 def _scores(run: Audit) -> Any:
     from pandas import MultiIndex
 
@@ -454,6 +463,7 @@ def _label_names(run: Audit, labels: Int[np.ndarray, " labels"], rows: Iterable[
 
 _TABLES = {
     "metrics": _metrics,
+    "axes": _axes,
     "scores": _scores,
     "flips": _flips,
     "templates": template_rows,

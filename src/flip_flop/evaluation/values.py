@@ -12,7 +12,18 @@ from jaxtyping import Int
 from flip_flop.arrays import InstanceLabels, LabelScores, Predictions
 from flip_flop.console import Interval
 from flip_flop.errors import look_up
-from flip_flop.metrics import ALIASES, METRICS, Scores, TemplateRanking, calibrated, rank_templates
+from flip_flop.metrics import (
+    ALIASES,
+    METRICS,
+    AxisKey,
+    AxisRow,
+    Scores,
+    TemplateRanking,
+    axis_rows,
+    calibrated,
+    forms_of,
+    rank_templates,
+)
 from flip_flop.prompts import RenderedInstance
 from flip_flop.record import RunRecord
 from flip_flop.scoring.too_long import TooLong
@@ -158,6 +169,22 @@ class AuditValues:
         record = replace(self.record, name=f"{self.name} (calibrated)")
         data = replace(self.data, values=calibrated(self.scores, offsets))
         return replace(self, record=record, metrics=metrics, data=data)
+
+    @cached_property
+    def forms(self) -> dict[str, Scores]:
+        """The answers in each form that the table of axes compares."""
+        return forms_of(self.data, self.calibrated.data if self.calibrated else None)
+
+    @cached_property
+    def axis_rows(self) -> dict[AxisKey, AxisRow]:
+        """The table of axes, what changes the answer, by axis, wording and form. The axis ``again`` is repetition."""
+        rows = axis_rows(self.forms, seed=self.record.seed or 0)
+        again = self.value("repeat_flips")
+        ends = self.interval("repeat_flips")
+        if again is not None and ends is not None:
+            pairs = self.num_pairs("repeat_flips")
+            rows["again", None, "raw"] = AxisRow(len(self.template_names), pairs, again, *ends)
+        return rows
 
     @cached_property
     def template_ranking(self) -> TemplateRanking:

@@ -10,7 +10,6 @@ import numpy as np
 
 from flip_flop.arrays import CellFlags
 from flip_flop.console import Interval, count, percent, percent_interval, point_interval, points
-from flip_flop.evaluation.decision import CAUSES
 from flip_flop.evaluation.result import Audit, coverage_rows
 from flip_flop.metrics import (
     METRICS,
@@ -24,6 +23,7 @@ from flip_flop.metrics import (
 )
 from flip_flop.report import instances
 from flip_flop.report.audit_tables import OPEN_COLUMNS, added_metrics, cell_text, has_value, table_caveats
+from flip_flop.report.axes import axis_table
 from flip_flop.report.compare import AuditComparison, Difference, mean_difference, quality, quality_per_template
 from flip_flop.report.table import Column, Row, Table, TableCell
 
@@ -68,6 +68,7 @@ def report_section(group: AuditComparison, number: int, size: int | None) -> dic
         "examples": examples,
         "kind_counts": Counter(change.kind for change in changes),
         "embedded": instances.embed(group, section["order"], printed, size),
+        "axes": [(run, axis_table(run)) for run in group.runs if run.axis_rows],
         "trust": trust_rows(group),
         "coverage": [_drawn(coverage_rows(run.voting)) for run in group.runs],
         "reliability": [],
@@ -77,41 +78,28 @@ def report_section(group: AuditComparison, number: int, size: int | None) -> dic
     return section
 
 
-def trust_rows(group: AuditComparison) -> list[tuple[str, list[tuple[Any, ...]]]]:
-    """How far answers can be trusted: a title, and value, interval and pairs of each of :func:`chart_forms`.
+def trust_rows(group: AuditComparison) -> list[tuple[str, list[tuple[float | None, Interval | None]]]]:
+    """How far answers can be trusted: a title, and value and interval of each of :func:`chart_forms`.
 
-    Empty without a pair of answers under two wordings or orders, or to one question.
+    Empty without an axis or a repeated question.
     """
     forms = chart_forms(group)
-    is_known = [form.value(name) is not None for form in forms for name in CAUSES]
-    if not any(is_known):
+    if not any(form.axis_rows for form in forms):
         return []
-    rows: list[tuple[str, list[tuple[Any, ...]]]] = []
-    for name, cause in CAUSES.items():
-        rows.append((f"Answers that {cause} changes", [_value_of(form, name) for form in forms]))
-    shares: list[tuple[Any, ...]] = []
-    accuracies: list[tuple[Any, ...]] = []
+    shares: list[tuple[float | None, Interval | None]] = []
+    accuracies: list[tuple[float | None, Interval | None]] = []
     for form in forms:
         is_stable = vote_share(form.data) == 1
         hits = form.data.voted.right[is_stable & (form.data.gold >= 0), 0]
-        shares.append((float(is_stable.mean()), None, 0))
-        accuracies.append((float(hits.mean()) if len(hits) else None, None, 0))
-    rows.append(("Stable answers: the same under all templates", shares))
-    rows.append(("Accuracy of stable answers", accuracies))
-    rows.append(("Cohen's κ of the majority vote", [_value_of(form, "vote_kappa") for form in forms]))
-    cohen = METRICS["cohen_kappa"]
-    for index, name in enumerate(group.aligned.base.template_names):
-        singles = [form.data.single(index) for form in chart_forms(group.aligned)]
-        rows.append((f"Cohen's κ of {name}", [(cohen.value(single), cohen.interval(single), 0) for single in singles]))
-    return [row for row in rows if _has_value(row[1])]
-
-
-def _has_value(cells: Sequence[tuple[Any, ...]]) -> bool:
-    return any(value is not None for value, *_ in cells)
-
-
-def _value_of(run: Audit, name: str) -> tuple[float | None, Interval | None, int]:
-    return run.value(name), run.interval(name), run.num_pairs(name)
+        shares.append((float(is_stable.mean()), None))
+        accuracies.append((float(hits.mean()) if len(hits) else None, None))
+    kappas = [(form.value("vote_kappa"), form.interval("vote_kappa")) for form in forms]
+    rows = [
+        ("Stable answers: the same under all templates", shares),
+        ("Accuracy of stable answers", accuracies),
+        ("Cohen's κ of the majority vote", kappas),
+    ]
+    return [(title, cells) for title, cells in rows if any(value is not None for value, _ in cells)]
 
 
 def _drawn(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -1,0 +1,120 @@
+"""What changes the answers of a model most, and the cheapest remedy, in sentences."""
+
+from flip_flop.console import count, percent, percent_interval, point_interval, points
+from flip_flop.evaluation.values import AuditValues
+from flip_flop.metrics import FLIP_RATE, METRICS, Scores, along, paired_bootstrap_interval
+
+CAUSES = {
+    "order": "the order of the options",
+    "wording": "the wording",
+    "format": "the format",
+    "examples": "the set of examples",
+    "example_order": "the order of the examples",
+    "typos": "adding typos",
+    "language": "the language",
+    "source": "the source of the wording",
+    "again": "asking the same question again",
+}
+FORMS = {"calibrated": "Calibrate", "average": "Average over the orders, one pass for each"}
+NOTABLE = 0.05  # flips that call for a remedy
+CLEARLY_WORSE = 0.1  # how far a wording that fails is below the others
+MAX_LOSS = 0.05  # of accuracy, by a remedy
+ACCURACY = METRICS["accuracy"]
+
+
+def changes(run: AuditValues, axis: str, how: str = "changes") -> str:
+    """Return how often an axis changes the answer, also after calibration."""
+    row = run.axis_rows[axis, None, "raw"]
+    after = run.axis_rows.get((axis, None, "calibrated"))
+    more = f"; {percent(after.flips)} after calibration" if after else ""
+    pairs = f"{percent(row.flips)} % of {count(row.pairs, 'pair')} of answers"
+    return f"{CAUSES[axis]} {how} {pairs} (95% interval: {percent_interval((row.low, row.high))}{more})"
+
+
+def sentence(words: str) -> str:
+    """Return the words with a capital letter and a full stop."""
+    return f"{words[0].upper()}{words[1:]}."
+
+
+def causes(run: AuditValues) -> list[str]:
+    """Return the axes with a pair of answers, that with most flips first."""
+    known = [key for key, row in run.axis_rows.items() if row.pairs and key[0] != "again"]
+    return [axis for axis, wording, form in known if wording is None and form == "raw"]
+
+
+def first_cause(run: AuditValues) -> list[str]:
+    """Return a sentence on the axis with most flips, if any, and whether it has clearly more than the second."""
+    ranked = causes(run)
+    if len(ranked) < 2:
+        return [sentence(changes(run, axis)) for axis in ranked]
+    words = changes(run, ranked[0], "changes the answer most:")
+    most, second = ([run.data.flips_along(axis)] for axis in ranked[:2])
+    if paired_bootstrap_interval(FLIP_RATE, second, most)[0] <= 0:
+        rate = run.axis_rows[ranked[1], None, "raw"].flips
+        words += f", not clearly more than {CAUSES[ranked[1]]} ({percent(rate)})"
+    return [sentence(words)]
+
+
+def failing_wordings(run: AuditValues) -> list[str]:
+    """Return a sentence on each wording whose accuracy is clearly more than 10 points below that of the others.
+
+    It is the accuracy after calibration and averaged over the orders, as far as the audit has them.
+    """
+    variants = along([*run.forms.values()][-1], "order")
+    names = [own.get("wording") for own in variants.design.levels]
+    found = []
+    for wording in dict.fromkeys(names) if len(set(names)) > 1 else ():
+        others = variants.select([place for place, name in enumerate(names) if name != wording])
+        own = along(variants, "order", wording)
+        gap = ACCURACY.change_interval(others, own, confidence=1 - 0.05 / len(set(names)))
+        if gap and gap[1] < -CLEARLY_WORSE:
+            found.append(f"Drop the wording {wording}, which is worse than the others: {_compared(others, own)}.")
+    return found
+
+
+def cheapest_remedy(run: AuditValues, template: str | None, is_calibrated: bool, by_position: bool) -> list[str]:
+    """Return a sentence on the cheapest remedy for the axis with most flips, if labels show one.
+
+    A remedy clearly ends at least half of these flips, and costs at most 5 points of accuracy. Training has to gain
+    accuracy, and if the model answers by position, so has any remedy.
+
+    Args:
+        run: The audit.
+        template: The template to use, if there is one.
+        is_calibrated: Whether to use its calibrated scores.
+        by_position: Whether the model answers by position.
+    """
+    axis, *_ = [*causes(run), ""]
+    first = run.axis_rows.get((axis, None, "raw"))
+    if first is None or first.low <= NOTABLE:
+        return []
+    forms = run.forms
+    ways = list[tuple[str, Scores, Scores, float]]()
+    if axis == "order" and template:
+        used = forms["calibrated" if is_calibrated else "raw"]
+        orders = [own.get("order") for own in used.design.levels]
+        level = orders[run.template_names.index(template)]
+        kept = used.select([place for place, order in enumerate(orders) if order == level])
+        words = f"Keep the order {level} of this template, which costs little against averages"
+        ways.append((words, [*forms.values()][-1], kept, -MAX_LOSS))
+    for form, words in FORMS.items():
+        row = run.axis_rows.get((axis, None, form))
+        if row and not (row.flips > first.flips / 2 or row.high >= first.low):
+            left = percent(row.flips if row.pairs else 0.0)
+            ways.append((f"{words}, which leaves {left} % of the pairs", forms["raw"], forms[form], -MAX_LOSS))
+    if not by_position and not run.record.adapter:
+        voting = forms.get("calibrated", run.data)
+        ways.append(("Train on the vote of all variants, which is right more often", voting, voting.voted, 0.0))
+    for words, before, after, least in ways:
+        gap = ACCURACY.change_interval(before, after)
+        if gap and gap[0] > (0.0 if by_position else least):
+            return [f"{words}: {_compared(before, after)}."]
+    return []
+
+
+def _compared(before: Scores, after: Scores) -> str:
+    """Return the accuracy of some variants against that of others, with the paired interval of the difference."""
+    values = [ACCURACY.value(data) or 0.0 for data in (before, after)]
+    interval = point_interval(ACCURACY.change_interval(before, after))
+    difference = f"{points(values[1] - values[0])} points, 95% interval: {interval}"
+    return f"accuracy {percent(values[1])} % against {percent(values[0])} % ({difference})"

@@ -1,0 +1,40 @@
+"""The table *What changes the answer* of an audit."""
+
+import math
+
+from flip_flop.console import MISSING, percent
+from flip_flop.evaluation.causes import CAUSES
+from flip_flop.evaluation.result import Audit
+from flip_flop.metrics import AxisRow
+from flip_flop.report.table import Column, Table, TableCell
+
+FORMS = {"raw": "one pass", "calibrated": "calibrated", "average": "averaged", "calibrated average": "both"}
+NOTES = (
+    "flips: pairs of variants that differ in nothing else and give different answers, of those that were read, with "
+    "95% intervals.",
+    "averaged: mean probabilities over the orders of the options, one pass for each. both: divided by their mean over "
+    "the rows, too.",
+    "accuracy: the mean over the variants, and that of the worst to the best.",
+)
+
+
+def axis_table(run: Audit) -> Table:
+    """Return the table, without rows if no axis is known: the axis with most flips first, its wordings below it."""
+    forms = [form for form in FORMS if form in run.forms]
+    groups = ["flips", "accuracy"][: 1 + run.has_gold]
+    columns = [Column("", is_text=True), *(Column(FORMS[form], group=group) for group in groups for form in forms)]
+    lines = []
+    for axis, wording, form in run.axis_rows:
+        if form == "raw":
+            found = [run.axis_rows.get((axis, wording, each), AxisRow(0, 0)) for each in forms]
+            texts = [CAUSES[axis].removeprefix("the ") if wording is None else f"- in {wording}"]
+            texts += [_text(row.flips, row.low, row.high) for row in found]
+            texts += [_text(row.accuracy, row.worst, row.best) for row in found if run.has_gold]
+            lines.append([TableCell(text, "" if place else "name") for place, text in enumerate(texts)])
+    return Table("axes", "What changes the answer, in percent", columns, lines, NOTES[: 2 + run.has_gold])
+
+
+def _text(value: float, low: float, high: float) -> str:
+    if math.isnan(value):
+        return MISSING
+    return f"{percent(value)} ({percent(low)} to {percent(high)})"

@@ -1,0 +1,115 @@
+"""What a decision says of axes: which one matters most, which wording fails, and the cheapest remedy."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from flip_flop import load_run, write_report
+from flip_flop.metrics import batch_offsets
+from flip_flop.record import AdapterRecord
+from flip_flop.report.axes import axis_table
+from tests.evaluation.test_advice import with_offsets
+from tests.report.made_runs import write_run
+from tests.report.pages import Page
+
+pytestmark = pytest.mark.slow
+LABELS = ("World", "Sports", "Business", "Science")
+ROWS = 300
+
+
+def made_run(folder, contents, by_place, *, by_wording=0.0, noise=0.3, is_calibrated=True, has_gold=True):
+    """An audit of rotations of four options; each wording reads so much of the content, and adds bias and noise."""
+    random = np.random.default_rng(0)
+    gold = random.integers(4, size=ROWS)
+    signal = np.eye(4)[gold] * random.normal(1.2, 1.0, size=(ROWS, 1))
+    columns, levels, templates = [], [], []
+    for number, content in enumerate(contents):
+        own = noise * random.normal(size=(ROWS, 4)) + by_wording * random.normal(size=4)
+        for turn in range(4):
+            places = np.roll(by_place, turn)
+            columns.append(content * signal + own + places)
+            order = " ".join(str(1 + (place + turn) % 4) for place in range(4))
+            levels.append({"wording": f"ask {number}", "order": order})
+            templates.append((f"ask-{number}-{turn}", "{{ text }}", "A ||| B ||| C ||| D"))
+    scores = np.stack(columns, axis=1)
+    scores = (scores - np.logaddexp.reduce(scores, axis=2, keepdims=True)).astype(np.float32)
+    given = gold if has_gold else np.full(ROWS, -1)
+    run = load_run(write_run(folder, "base", scores, given, templates, labels=LABELS, levels=levels))
+    if not is_calibrated:
+        return run
+    run = with_offsets(run, batch_offsets(run.scores))
+    run.metrics["calibrated"]["label_prior"] = [0.25] * 4
+    return run
+
+
+CASES = {  # settings of made_run, the second sentence, and the third
+    "calibrate": (([3, 3, 3], [0] * 4, {"by_wording": 2.0, "noise": 0.05}), "The wording", "Calibrate, which leaves "),
+    "keep": (
+        ([3, 3, 3], [1.2, 0.4, 0, 0], {}),
+        "The order of the options",
+        "Keep the order 1 2 3 4 of this ",
+    ),
+    "average": (
+        ([3, 3, 3], [1.2, 0.4, 0, 0], {"is_calibrated": False}),
+        "The order of the options",
+        "Average over the orders, one pass for each, which leaves 0.0 % of the pairs: accuracy ",
+    ),
+    "drop": (([2, 2, 0.02], [0.6, 0.2, 0, 0], {}), "The wording", "Drop the wording ask 2, which is worse than "),
+    "train": (([1, 1, 1], [0.1, 0, 0, 0], {"noise": 0.8}), "The wording", "Train on the vote of all variants, "),
+    "none": (([3, 3, 3], [0] * 4, {"noise": 0.0}), "The wording", "It is not clearly better than any other form: "),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_second_sentence_is_the_axis_that_matters_most_and_the_third_its_cheapest_remedy(case, tmp_path):
+    (contents, by_place, settings), most, advice = CASES[case]
+    run = made_run(tmp_path / "run", contents, by_place, **settings)
+    use, second, third, *_ = run.decision.sentences
+    assert use.startswith(f"Use {run.decision.template}")
+    axis, other = ("wording", "order") if most == "The wording" else ("order", "wording")
+    row = run.axis_rows[axis, None, "raw"]
+    ends = f"{100 * row.low:.1f} to {100 * row.high:.1f}"
+    rate = f"{100 * row.flips:.1f} % of {row.pairs:,} pairs of answers (95% interval: {ends}"
+    assert second.startswith(f"{most} changes the answer most: {rate}")
+    is_clear = row.low > run.axis_rows[other, None, "raw"].high
+    assert ("not clearly more than" in second) is not is_clear
+    assert third.startswith(advice)
+
+
+def test_remedies_need_labels_and_an_axis_that_matters(tmp_path):
+    run = made_run(tmp_path / "run", [3, 3], [1.2, 0.4, 0, 0], has_gold=False)
+    assert len(run.decision.sentences) == 2
+    assert run.decision.sentences[1].startswith("The order of the options changes the answer most: ")
+    assert np.isnan(run.to_pandas("axes")["accuracy"]).all()
+    assert "accuracy" not in axis_table(run).text()
+
+
+def test_training_is_no_remedy_for_an_adapter(tmp_path):
+    run = made_run(tmp_path / "run", [1, 1, 1], [0.1, 0, 0, 0], noise=0.8)
+    trained = replace(run, record=replace(run.record, adapter=AdapterRecord(path="x")))
+    assert "Train on" in run.decision.text
+    assert "Train on" not in trained.decision.text
+
+
+def test_scorer_of_places_is_rescued_by_an_average(tmp_path):
+    run = made_run(tmp_path / "run", [2, 2], [9, 0, 0, 0], is_calibrated=False)
+    first, second, third = run.decision.sentences
+    assert first.startswith("The model answers by position, not by content: the order of the options changes 100.0 % ")
+    assert second.startswith("Average over the orders, one pass for each, which leaves 0.0 % of the pairs: accuracy ")
+    assert third.startswith("The wording changes 0.0 % of 1,200 pairs ")
+
+
+def test_table_of_axes_is_the_same_on_a_terminal_in_the_report_and_in_pandas(tmp_path):
+    run = made_run(tmp_path / "run", [2, 2, 0.02], [0.6, 0.2, 0, 0])
+    frame = run.to_pandas("axes").set_index(["axis", "form"]).loc[("wording", "average")]
+    text = f"{100 * frame.flips:.1f} ({100 * frame.low:.1f} to {100 * frame.high:.1f})"
+    lines = axis_table(run).text().splitlines()
+    assert text in next(line for line in lines if line.startswith("wording "))
+    assert [line.split("  ")[0] for line in lines[3:-3]] == [
+        "wording", "order of the options", "- in ask 0", "- in ask 1", "- in ask 2",
+    ]  # fmt: skip
+    page = Page(write_report([run], tmp_path / "report.html").read_text(encoding="utf-8"))
+    assert page.faults == []
+    first, *_ = page.table("In percent", "flips averaged")[1:]
+    assert text.replace("(", "").rstrip(")") in first
