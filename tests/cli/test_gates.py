@@ -159,10 +159,11 @@ def test_a_changed_prompt_is_compared_with_the_stored_run_and_named(audit):
     line = next(line for line in (result.out + result.err).splitlines() if "worse than stored: " in line)
     values = " to ".join(f"{100 * run.value('macro_f1'):.1f}" for run in (before, after))
     assert f"macro F1 {values} (" in line
-    votes = " to ".join(f"{100 * run.value('vote_f1'):.1f}" for run in (before, after))
-    assert f"; plain changed, short added; vote F1 {votes} (" in line
+    votes = " to ".join(f"{100 * METRICS['macro_f1'].value(run.data.voted):.1f}" for run in (before, after))
+    assert f"; plain changed, short added; macro F1 of majority vote {votes} (" in line
     for name in ("truth", "long", "terse"):  # deterministic, so the same
-        assert re.search(rf"; {name} ([\d.]+) to \1 \(±0\.0, 95% CI ", line)
+        value = METRICS["macro_f1"].value(before.data.single(before.template_names.index(name)))
+        assert re.search(rf"; macro F1 of {name} {100 * value:.1f} to {100 * value:.1f} \(±0\.0, 95% CI ", line)
     assert markdown_cell(line) in Path("ci.md").read_text()
 
 

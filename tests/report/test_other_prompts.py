@@ -38,21 +38,27 @@ def runs(tmp_path):
     return make(tmp_path, "old", TEMPLATES[:4]), make(tmp_path, "new", AFTER)
 
 
-def f1(answers, gold):
-    """F1 of label 1, by counting."""
-    hits = sum(answer == right == 1 for answer, right in zip(answers, gold, strict=True))
-    return 2 * hits / (sum(answer == 1 for answer in answers) + sum(right == 1 for right in gold))
+def f1(answers, gold, label=1):
+    """F1 of a label, by counting."""
+    hits = sum(answer == right == label for answer, right in zip(answers, gold, strict=True))
+    return 2 * hits / (sum(answer == label for answer in answers) + sum(right == label for right in gold))
+
+
+def macro(answers, gold):
+    return (f1(answers, gold, 0) + f1(answers, gold, 1)) / 2
 
 
 def numbers_of(folder):
-    """F1 of each template, of their mean and of their majority vote, from the stored scores."""
+    """F1 of label 1, and macro-F1 of each template, of their mean and of their majority vote, from stored scores."""
     arrays = np.load(folder / "scores.npz")
     gold, names = arrays["gold"].tolist(), arrays["template_names"].tolist()
     answers = []
     for column in range(len(names)):
         of_template = [int(row[column][1] > row[column][0]) for row in arrays["scores"]]
         answers.append(of_template)
-    found = {name: f1(each, gold) for name, each in zip(names, answers, strict=True)}
+    found = {f"macro F1 of {name}": macro(each, gold) for name, each in zip(names, answers, strict=True)}
+    found["macro F1"] = sum(found.values()) / len(found)
+    found["mean F1"] = sum(f1(each, gold) for each in answers) / len(answers)
     votes = []
     for row, each in enumerate(zip(*answers, strict=True)):
         total = sum(each)
@@ -60,7 +66,7 @@ def numbers_of(folder):
             votes.append(int(load_run(folder).data.votes[row]))
         else:
             votes.append(int(2 * total > len(each)))
-    return {"mean F1": sum(found.values()) / len(found), "vote F1": f1(votes, gold)} | found
+    return found | {"macro F1 of majority vote": macro(votes, gold), "vote F1": f1(votes, gold)}
 
 
 def test_the_mean_the_vote_and_each_template_are_those_of_a_plain_loop(runs, flip_flop):
@@ -68,7 +74,8 @@ def test_the_mean_the_vote_and_each_template_are_those_of_a_plain_loop(runs, fli
     result = flip_flop("compare", *runs)
     assert result.code == 0
     table = result.out.split("Differences from old")[1]
-    for name in ("mean F1", "vote F1", "plain", "true_false", "good_bad", "polarity", "mood"):
+    templates = ("plain", "true_false", "good_bad", "polarity", "mood")
+    for name in ("mean F1", "macro F1", "macro F1 of majority vote", *(f"macro F1 of {each}" for each in templates)):
         (cells,) = re.findall(rf"^{name}  +(\S+)  +(.+)$", table, re.MULTILINE)
         values = [f"{100 * each[name]:.1f}" if name in each else "–" for each in (before, after)]
         assert cells[0] == values[0]
@@ -79,6 +86,7 @@ def test_the_mean_the_vote_and_each_template_are_those_of_a_plain_loop(runs, fli
             assert shown == f"{difference:+.1f}".replace("-", "−").replace("+0.0", "±0.0")
         else:
             assert "(" not in cells[1]
+    assert "The table has the F1 of the label positive; the decision has macro-F1, of both labels." in result.out
     assert f"new, not calibrated: {NOTE}" in result.out or f"new: {NOTE}" in result.out
 
 
@@ -173,7 +181,7 @@ def test_the_page_shows_changed_prompts_side_by_side(runs, tmp_path):
     chart = next(table for table in page.tables if table[0][0] == "Template")
     assert {row[0].split()[-1] for row in chart[1:-1]} == {"true_false", "good_bad", "polarity"}
     lines = next(table for table in page.tables if table[0][0] == "Majority vote and templates")
-    assert lines[1:] == compare(old, new).template_lines
+    assert lines[1:] == compare(old, new).template_lines()
 
 
 def test_runs_without_a_common_template_are_compared_by_their_votes(tmp_path):
@@ -188,13 +196,13 @@ def test_runs_without_a_common_template_are_compared_by_their_votes(tmp_path):
 
 def test_the_differences_are_written_as_text_markdown_and_csv(runs, tmp_path, flip_flop):
     shown = flip_flop("compare", *runs, "--out", tmp_path / "new.txt").out
-    table, note = (tmp_path / "new.txt").read_text().split("\n- ")
+    table, *notes = (tmp_path / "new.txt").read_text().split("\n- ")
     assert table in shown
-    assert note in shown
+    assert all(note in shown for note in notes)
     for suffix in ("md", "csv"):
         assert flip_flop("compare", *runs, "--out", tmp_path / f"new.{suffix}").code == 0
     markdown = (tmp_path / "new.md").read_text()
-    assert "| plain |" in markdown
+    assert "| macro F1 of plain |" in markdown
     assert "plain removed" in markdown
     table = pd.read_csv(tmp_path / "new.csv").set_index("metric")
     before, after = map(numbers_of, runs)

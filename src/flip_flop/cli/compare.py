@@ -26,12 +26,13 @@ def compare_command(runs: tuple[Path, ...], out: Path | None, explain: bool) -> 
     compared, and the changed ones are named.
     """
     from flip_flop.files import write_text
-    from flip_flop.report.audit_tables import legend
+    from flip_flop.report.audit_tables import legend, table_caveats
     from flip_flop.report.compare import compare
 
     comparison = compare(*runs)
     echo(comparison.tables(terminal_width()))
-    for sentence in (*comparison.other_prompts, *comparison.decision):
+    sentences = [*table_caveats(comparison.runs), *comparison.other_prompts, *comparison.decision]
+    for sentence in sentences:
         echo()
         echo_prose(sentence)
     if explain:
@@ -39,6 +40,6 @@ def compare_command(runs: tuple[Path, ...], out: Path | None, explain: bool) -> 
         for line in legend(comparison.runs):
             echo_prose(line)
     if out is not None:
-        table = replace(comparison.table, records=comparison.to_pandas(), notes=comparison.decision)
+        table = replace(comparison.table, records=comparison.to_pandas(), notes=sentences)
         render = {".md": table.markdown, ".csv": table.csv, ".txt": table.text}[out.suffix]
         write_text(out, render().rstrip("\n") + "\n")

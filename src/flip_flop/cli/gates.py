@@ -204,7 +204,8 @@ def _compared(stored: Audit, run: Audit, metric: str | None) -> tuple[bool, str]
     parts += [f"constant now: {on_one_line(', '.join(constant))}"] if constant else []
     if pair.reworded:
         parts.append(pair.note(run))
-        parts += [CHANGE.format(*line) for line in pair.template_lines]
+    if pair.reworded and METRICS[name].needs_gold:
+        parts += [CHANGE.format(*line) for line in pair.template_lines(name)]
     parts += pair.other_prompts
     return not worse, f"{'worse' if worse else 'not clearly worse'} than {stored.path}: {'; '.join(parts)}"
 

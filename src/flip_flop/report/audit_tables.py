@@ -161,9 +161,12 @@ def assumption(run: Audit) -> str | None:
 
 
 def table_caveats(runs: Sequence[Audit]) -> list[str]:
-    """Sentences on calibration and constant templates."""
+    """Sentences on the F1 of one label, calibration and constant templates."""
     assumptions = dict.fromkeys(filter(None, map(assumption, runs)))
     notes = [f"calibrated: label bias corrected from the same scores; {words}." for words in assumptions]
+    if runs[0].data.is_binary and runs[0].value("mean_f1") is not None:
+        label = on_one_line(runs[0].label_names[1])
+        notes.insert(0, f"The table has the F1 of the label {label}; the decision has macro-F1, of both labels.")
     for run in runs:
         name = on_one_line(run.name)
         if constant := run.constant_templates:

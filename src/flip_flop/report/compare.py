@@ -37,6 +37,7 @@ from flip_flop.metrics import (
 )
 from flip_flop.report.audit_tables import render_text
 from flip_flop.report.pairing import (
+    VOTE,
     data_differences,
     in_order_of,
     is_held_out,
@@ -255,20 +256,22 @@ class AuditComparison:
 
     @cached_property
     def lines(self) -> list[list[str]]:
-        """The main metrics and :attr:`template_lines`, in percent, with differences from the baseline."""
-        lines = [self.line(name) for name in SHOWN if name != "vote_f1"]
-        return [line for line in lines + self.template_lines if {*line[1:]} != {MISSING}]
+        """The main metrics and :meth:`template_lines`, in percent, with differences from the baseline."""
+        names = [name for name in SHOWN if name != "vote_f1"]
+        if self.base.data.is_binary:
+            names.insert(names.index("mean_f1"), "macro_f1")
+        lines = [self.line(name) for name in names]
+        return [line for line in lines + self.template_lines() if {*line[1:]} != {MISSING}]
 
-    @cached_property
-    def template_lines(self) -> list[list[str]]:
-        """F1 or accuracy of the majority vote, and of each template."""
-        vote, metric = ("vote_accuracy", "accuracy") if self.is_open else ("vote_f1", "mean_f1")
-        return [self.line(vote), *(self.line(metric, name) for name in self.template_names)]
+    def template_lines(self, name: str = "") -> list[list[str]]:
+        """A metric, by default :func:`quality`, of the majority vote and of each template."""
+        metric = name or quality(self.base)
+        return [self.line(metric, template) for template in (VOTE, *self.template_names)]
 
     def line(self, name: str, template: str = "") -> list[str]:
-        """A metric of each run, with its difference from the first one, of all templates or of one."""
+        """A metric of each run, with its difference from the first one, of all templates, of one or of the vote."""
         metric = METRICS[name]
-        line = [template or metric.title]
+        line = [f"{metric.title} of {template}" if template else metric.title]
         answers = [answers_of(run, template) if template else run.data for run in self.runs]
         values = [metric.value(data) if data else None for data in answers]
         for data, value in zip(answers, values, strict=True):
@@ -408,10 +411,10 @@ class AuditComparison:
 
 
 def answers_of(run: Audit, template: str) -> Scores | None:
-    """The answers under one template, or None if the run does not have it."""
+    """The answers under one template, or of the majority vote; None if the run does not have the template."""
     if template in run.template_names:
         return run.data.single(run.template_names.index(template))
-    return None
+    return run.data.voted if template == VOTE else None
 
 
 def compare(*runs: Audit | str | PathLike[str]) -> AuditComparison:
