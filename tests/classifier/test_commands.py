@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 import torch
 from peft import LoraConfig, LoraModel, get_peft_model
+from transformers.utils import logging as transformers_logging
 
 from flip_flop import audit, load_classifier, load_model, load_run
 from flip_flop.classifier.export import export
@@ -151,8 +152,10 @@ def adapted(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_merged_weights_equal_the_audit_on_all_rows(adapted, tmp_path):
+def test_merged_weights_equal_the_audit_on_all_rows(adapted, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(transformers_logging, "_tqdm_active", True)
     figures = export(adapted, tmp_path / "out", merge=True, templates=["all"])
+    assert capsys.readouterr().err == ""
     assert figures.startswith("0 of 60 answers differ")
     shutil.move(tmp_path / "out", tmp_path / "moved")
     classify = load_classifier(tmp_path / "moved")
@@ -162,6 +165,32 @@ def test_merged_weights_equal_the_audit_on_all_rows(adapted, tmp_path):
     names = {path.suffix for path in (tmp_path / "moved" / "model").iterdir()}
     assert ".safetensors" in names
     assert ".bin" not in names
+
+
+@pytest.mark.slow
+def test_parity_is_the_largest_difference_of_a_probability_under_any_template(adapted, tmp_path, monkeypatch):
+    """The vote and its share are equal: only probabilities show that the merged weights are not the same."""
+    merge = LoraModel.merge_and_unload
+
+    def scaled(self, **how):
+        model = merge(self, **how)
+        with torch.no_grad():
+            model.get_output_embeddings().weight.mul_(1.001)
+        return model
+
+    monkeypatch.setattr(LoraModel, "merge_and_unload", scaled)
+    figures = export(adapted, tmp_path / "out", merge=True, templates=["all"])
+    rows = make_rows(60)
+    before, after = load_classifier(adapted, templates=["all"])(rows), load_classifier(tmp_path / "out")(rows)
+    assert [row["confidence"] for row in before] == [row["confidence"] for row in after]
+    largest = 0.0
+    for one, other in zip(before, after, strict=True):
+        for name in one["templates"]:
+            for label in range(3):
+                probs = [row["templates"][name]["probs"][label] for row in (one, other)]
+                largest = max(largest, abs(probs[0] - probs[1]))
+    assert largest > 1e-5
+    assert figures == f"0 of 60 answers differ; a probability differs by at most {largest:.2g}"
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """Exports of classifiers: the file with its adapter, or with merged weights that give the same answers."""
 
 import shutil
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -15,7 +16,7 @@ from flip_flop.files import new_folder
 from flip_flop.record import CLASSIFIER_FILE, RELATIVE, Classifier
 from flip_flop.scoring.adapters import changes_embeddings
 from flip_flop.scoring.causal_lm import as_input_error
-from flip_flop.scoring.models import load_model
+from flip_flop.scoring.models import load_model, silent_library
 from flip_flop.scoring.scorer import Scorer
 from flip_flop.scoring.scores import CausalLMScorer
 from flip_flop.tasks import RenderedSplit, Rows
@@ -101,19 +102,23 @@ def _merge(scorer: Scorer, folder: Path) -> None:
     model: Any = scorer.loaded.model
     if model.config.tie_word_embeddings and changes_embeddings(model):
         raise InputError("E-MERGE", "the adapter changes embeddings that are tied to the output layer.", UNMERGED)
-    with as_input_error("E-MERGE", "PEFT cannot merge this adapter", UNMERGED, Exception):
+    with silent_library(), as_input_error("E-MERGE", "PEFT cannot merge this adapter", UNMERGED, Exception):
         model.merge_and_unload(safe_merge=True).save_pretrained(folder)
     scorer.loaded.tokenizer.save_pretrained(folder)
 
 
 def _compare(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]) -> str:
-    """Return the figures of the comparison (``E-MERGE``)."""
-    changed = 0
+    """Return the most changed answers under a template, and the largest difference of a probability (``E-MERGE``)."""
+    changed = Counter[str]()
     differences = [0.0]
     for one, other in zip(before, after, strict=True):
-        changed += one["vote"] != other["vote"]
-        differences.append(abs((one["confidence"] or 0.0) - (other["confidence"] or 0.0)))
-    figures = f"{changed} of {len(before)} answers differ; confidence differs by at most {max(differences):.2g}"
-    if changed > MAX_CHANGED * len(before):
+        for name, answer in one["templates"].items():
+            merged = other["templates"][name]
+            changed[name] += answer["label"] != merged["label"]
+            probs = zip(answer["probs"] or (), merged["probs"] or (), strict=True)
+            differences += [abs(prob - of_merged) for prob, of_merged in probs]
+    most = max(changed.values(), default=0)
+    figures = f"{most} of {len(before)} answers differ; a probability differs by at most {max(differences):.2g}"
+    if most > MAX_CHANGED * len(before):
         raise InputError("E-MERGE", f"merged weights give other answers: {figures}.", UNMERGED)
     return figures

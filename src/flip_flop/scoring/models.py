@@ -251,7 +251,7 @@ class LoadedModel:
 
 
 @contextlib.contextmanager
-def _silent_loading() -> Iterator[None]:
+def silent_library() -> Iterator[None]:
     """Silence transformers, but keep the progress bars of downloads, which its own function would disable."""
     level = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()
@@ -264,7 +264,7 @@ def _silent_loading() -> Iterator[None]:
 
 
 @one_at_a_time()
-@_silent_loading()
+@silent_library()
 @as_input_error("E-MODEL-FILE", "A file of the model is invalid", kind=Exception)
 def load_model(
     name: str | os.PathLike[str],
