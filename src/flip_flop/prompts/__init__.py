@@ -1,11 +1,10 @@
 """Templates and rendered instances."""
 
 from flip_flop.prompts.lint import Encode, Finding, LintRow, lines_of, lint_templates
-from flip_flop.prompts.sandbox import MAX_OUTPUT, SEPARATOR, names_of, reference
+from flip_flop.prompts.sandbox import MAX_OUTPUT, RESERVED_FIELD, SEPARATOR, names_of, reference
 from flip_flop.prompts.template import (
     CHAT_KEYS,
     MIN_VALUE_LIMIT,
-    RESERVED_FIELD,
     Chat,
     OpenAnswers,
     RenderedInstance,

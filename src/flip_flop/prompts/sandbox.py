@@ -30,6 +30,7 @@ from flip_flop.files import generator
 
 SEPARATOR = "|||"
 RandomKey = tuple[int, str, str, str]
+RESERVED_FIELD = "answer_choices"
 MAX_OUTPUT = 10_000_000
 """The longest prompt, in characters."""
 
@@ -410,7 +411,7 @@ def _missing_name(error: MissingNameError, fields: Mapping[str, Any], hidden: st
             f"Move it behind {SEPARATOR}, or leave it out.",
         )
     if owner is missing:
-        known = dict.fromkeys(reference(field, fields) for field in fields)
+        known = dict.fromkeys(reference(field, fields) for field in fields if field != RESERVED_FIELD)
     else:
         known = owner
     if isinstance(known, Mapping) and name is not None:

@@ -8,10 +8,9 @@ from typing import Any
 
 from flip_flop.errors import InputError, first_repeated, look_up
 from flip_flop.files import sha256_json
-from flip_flop.prompts.sandbox import SEPARATOR, check_characters, compile_source, render_text
+from flip_flop.prompts.sandbox import RESERVED_FIELD, SEPARATOR, check_characters, compile_source, render_text
 from flip_flop.reading import AnswerFormat
 
-RESERVED_FIELD = "answer_choices"
 CHAT_KEYS = ("system", "assistant_prefix", "chat_template_kwargs")
 MIN_VALUE_LIMIT = 16  # room for a word and the three dots
 
