@@ -201,8 +201,9 @@ def test_model_loaded_in_4_bits_has_the_scores_of_its_dequantized_weights(tmp_pa
 
 
 def test_quantized_files_are_complete_and_not_quantized_again(quantized):
-    folder, _, _, scale, _ = quantized
-    rejected(folder, "quantized already", "--load-in", code="E-MODEL-DEVICE", quantization_config="4bit")
+    folder, _, name, scale, _ = quantized
+    other = "8bit" if name == "4bit" else "4bit"
+    rejected(folder, "quantized already", "--load-in", code="E-MODEL-DEVICE", quantization_config=other)
     rejected(change(folder, gone=scale), "without the scale", "layers.0")
     rejected(change(folder, quantization_config=None))
 

@@ -321,6 +321,8 @@ def load_model(
         stored["bnb_4bit_compute_dtype"] = dtype  # instead of its author's
     # Not all kinds of quantized weights can be moved, so they are loaded onto their device.
     how = {"config": config, "dtype": getattr(torch, dtype), "device_map": device_map or {"": device}}
+    if stored and stored.get(f"load_in_{quantization_config}"):
+        quantization_config = None  # the weights are in 4 or 8 bits already
     if quantization_config is not None:  # with None, transformers would read the codes of quantized weights as numbers
         quantization = how["quantization_config"] = _quantization(quantization_config, dtype)
         if stored and isinstance(quantization, BitsAndBytesConfig):
