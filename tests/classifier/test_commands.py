@@ -100,6 +100,22 @@ def test_error_in_a_late_row_comes_before_the_model_and_leaves_no_file(decided, 
     assert not list(tmp_path.glob("out*")) + list(tmp_path.glob(".out*"))
 
 
+def test_missing_folder_is_refused_before_torch_is_imported(tmp_path):
+    write_csv(tmp_path / "rows.csv", [{"text": "one"}])
+    code = """
+import sys
+from flip_flop.cli.main import main
+sys.argv = ["flip-flop", "predict", "--with", "nothing", "--input", "rows.csv", "--out", "out.csv"]
+try:
+    main()
+finally:
+    print("torch" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "False\n")
+    assert done.stderr == "E-RUN-MISSING: nothing is not a folder. Give the folder of a finished run.\n"
+
+
 def test_options_that_the_classifier_decides_are_refused(decided, rows, tmp_path, flip_flop, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_csv(tmp_path / "rows.csv", rows[:2])
@@ -111,15 +127,16 @@ def test_options_that_the_classifier_decides_are_refused(decided, rows, tmp_path
     assert "Give --with, or --model and --task." in flip_flop("predict", *files).err
 
 
-def test_rows_that_are_all_too_long_get_notes(decided, tmp_path, monkeypatch):
+def test_rows_that_are_all_too_long_get_notes(decided, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr("flip_flop.classifier.stream.CHUNK", 2)
-    texts = ["long " * 400, "long " * 500, "short", "brief", "long " * 600]
+    texts = ["long " * 400, "long " * 500, "short", "brief", "fair", "long " * 600]
     write_csv(tmp_path / "rows.csv", [{"text": text} for text in texts])
     numbers = predict_file(load_classifier(decided), tmp_path / "rows.csv", tmp_path / "out.csv", quiet=True)
     assert numbers.endswith("; 3 too long)")
+    assert "W-TOO-LONG" not in caplog.text  # which would be a line for each chunk
     table = read_csv(tmp_path / "out.csv")
-    assert [bool(row["note"]) for row in table] == [True, True, False, False, True]
-    assert [row["truth: p(0)"] == "" for row in table] == [True, True, False, False, True]
+    assert [bool(row["note"]) for row in table] == [True, True, False, False, False, True]
+    assert [row["truth: p(0)"] == "" for row in table] == [True, True, False, False, False, True]
 
 
 @pytest.mark.slow

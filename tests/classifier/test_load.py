@@ -5,6 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 from flip_flop import audit, load_classifier, load_model, load_run
 from flip_flop.record import CLASSIFIER_FILE, Classifier
@@ -142,6 +143,28 @@ def test_file_is_complete_and_refuses_what_was_not_measured(decided, rows, tmp_p
         refused("E-RUN-BROKEN: .*offsets", load_classifier, edited(decided, tmp_path, offsets=offsets))
     refused("E-RUN-BROKEN: .*abstain_below", load_classifier, edited(decided, tmp_path, abstain_below=2.0))
     refused("E-RUN-MISSING", load_classifier, tmp_path / "nowhere")
+
+
+def test_errors_name_the_row_of_the_stream(decided, monkeypatch):
+    monkeypatch.setattr("flip_flop.classifier.load.CHUNK", 2)
+    classify = load_classifier(decided)
+    fine = [{"text": "a"}] * 4
+    words = r"E-TPL-RENDER: template 'truth', rows row 5: there is no field 'text'. Known: name\."
+    refused(words, classify, [*fine, {"name": "a"}])
+    refused("E-DATA-ROWS: rows row 5 is of type int", classify, [*fine, 5])
+
+
+@pytest.mark.slow
+def test_base_whose_files_are_in_4_bits(tmp_path):
+    pytest.importorskip("bitsandbytes")
+    base = save_tiny(tmp_path / "base")
+    model = AutoModelForCausalLM.from_pretrained(base, quantization_config=BitsAndBytesConfig(load_in_4bit=True))
+    model.save_pretrained(base)
+    rows = make_rows(9)
+    run = audit(load_model(base), make_task(rows), quiet=True)
+    assert run.record.model.dtype == "4bit, float32"
+    classify = load_classifier(run.write(tmp_path / "audit"), templates=["all"])
+    assert votes(classify(rows)) == run.voting.data.votes.tolist()
 
 
 def test_row_that_exceeds_the_context_has_a_note(decided):

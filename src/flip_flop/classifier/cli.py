@@ -137,14 +137,17 @@ def _predict(
 
 def _apply(path: Path, run: PredictOptions, model: ModelOptions, task: TaskOptions, scoring: ScoringOptions) -> str:
     """Predict what an audit or a training run decided."""
-    from flip_flop.classifier.load import LoadedClassifier, model_options, read_classifier
-    from flip_flop.classifier.stream import predict_file
+    from flip_flop.classifier.read import model_arguments, read_classifier
 
     classifier = read_classifier(path, task.templates.split(",") if task.templates else ())
     if run.abstain_below is not None:
         classifier = replace(classifier, abstain_below=run.abstain_below)
-    measured = model_options(classifier, model)
+    measured = replace(model, **model_arguments(classifier, model.model))
     measured.check(scoring)
+    # Errors of the folder and of options come before the seconds of torch.
+    from flip_flop.classifier.load import LoadedClassifier
+    from flip_flop.classifier.stream import predict_file
+
     classify = LoadedClassifier(classifier, lambda: _scorer(run, measured), scoring)
     return predict_file(classify, run.source, run.out, quiet=run.quiet)
 

@@ -8,7 +8,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from flip_flop.classifier.load import ADAPTER, LoadedClassifier, load_scorer, read_classifier
+from flip_flop.classifier.load import LoadedClassifier, load_scorer
+from flip_flop.classifier.read import ADAPTER, read_classifier
 from flip_flop.errors import InputError
 from flip_flop.evaluation.result import METRICS_FILE
 from flip_flop.evaluation.run_directory import load_run
@@ -45,7 +46,7 @@ def export(
         The result of the comparison in words.
 
     Raises:
-        InputError: As :func:`~flip_flop.classifier.load.read_classifier`; ``E-MERGE`` if the weights cannot be merged,
+        InputError: As :func:`~flip_flop.classifier.read.read_classifier`; ``E-MERGE`` if the weights cannot be merged,
             if there are no rows, or if more than 0.5 % of the answers change.
     """
     classifier = read_classifier(path, templates)

@@ -37,18 +37,28 @@ def predict_file(classify: LoadedClassifier, source: Path, out: Path, *, quiet: 
         raise InputError("E-DATA-ROWS", f"{source} has no rows.", "Add rows.")
     classify.scorer  # noqa: B018 - loads the model before the progress begins
     with track("predict", total, "rows", quiet=quiet) as advance:
-        pairs = classify.answer(_chunks(source, advance))
+        pairs = _answered(classify, source, advance)
         num_labels = len(classify.classifier.task.labels)
         return write_counted(pairs, classify.task, classify.scoring, num_labels, [*fields], out)
 
 
-def _chunks(source: Path, advance: Callable[[int], object] = int) -> Iterator[Rows]:
-    """Yield the rows of a file in chunks, and report the size of each when the next one is wanted."""
+def _chunks(source: Path) -> Iterator[Rows]:
+    """Yield the rows of a file in chunks."""
     rows = stream_rows(source)
     unit = "row" if source.suffix in (".json", ".parquet", ".xlsx") else "line"
     while chunk := tuple(islice(rows, CHUNK)):
         yield Rows(str(source), unit, chunk, {})
-        advance(len(chunk))
+
+
+def _answered(
+    classify: LoadedClassifier, source: Path, advance: Callable[[int], object]
+) -> Iterator[tuple[dict[str, Any], NumberedRow]]:
+    """Yield each prediction with its row, and report the progress."""
+    start = 1
+    for rows in _chunks(source):
+        yield from zip(classify.predict(classify.render(rows, start)), rows.rows, strict=True)
+        advance(len(rows))
+        start += len(rows)
 
 
 def write_counted(

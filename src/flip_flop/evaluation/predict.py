@@ -99,13 +99,14 @@ def prediction_rows(
             _add_texts(answered[instance.id], instance, form)
     if scoring.too_long == "refuse":
         return [*answered.values()]
-    return with_notes(answered, split, scored.too_long)
+    return with_notes(answered.values(), split, scored.too_long)
 
 
 def with_notes(
-    answered: Mapping[str, dict[str, Any]], split: RenderedSplit, too_long: Iterable[TooLong]
+    predictions: Iterable[dict[str, Any]], split: RenderedSplit, too_long: Iterable[TooLong]
 ) -> list[dict[str, Any]]:
     """Return a row with a note for each instance of a split, an empty one if its prompts are too long."""
+    answered = {row["id"]: row for row in predictions}
     names = split.task.templates.names
     notes = dict[str, str]()
     for prompt in too_long:

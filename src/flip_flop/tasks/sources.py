@@ -211,15 +211,16 @@ def load_file(path: Path, delimiters: Iterable[str], encodings: Iterable[str] = 
 
 @dataclass(frozen=True)
 class RowsSource:
-    """Rows in memory, such as generated ones; ``more`` goes into the record."""
+    """Rows in memory, such as generated ones; ``more`` goes into the record. ``first`` is the first row's number."""
 
     fields: Iterable[Mapping[str, Any]] = field(repr=False)
     name: str
     more: Mapping[str, Any] = field(default_factory=dict)
+    first: int = 1
 
     def load(self) -> Rows:
-        """Number the rows from one (``E-DATA-ROWS`` for a row that is not a mapping)."""
-        given = enumerate(_rows_of(self.fields), 1)
+        """Number the rows (``E-DATA-ROWS`` for a row that is not a mapping)."""
+        given = enumerate(_rows_of(self.fields), self.first)
         rows = tuple(NumberedRow(number, _fields(row, self.name, number)) for number, row in given)
         if not rows:
             raise InputError("E-DATA-ROWS", f"{self.name} has no rows.", "Add rows.")
