@@ -167,6 +167,28 @@ def test_a_stopped_server_answers_the_requests_that_it_has_accepted(served):
 
 
 @pytest.mark.slow
+def test_clients_of_a_killed_server_get_an_error(served):
+    process, _, url = served
+    questions = {str(number): BODY["questions"]["q"] for number in range(400)}
+    address = urlsplit(url).netloc
+    sent = threading.Barrier(9)
+
+    def ask(_):
+        with closing(http.client.HTTPConnection(address, timeout=120)) as connection:
+            connection.request("POST", "/v1/systemone", json.dumps(BODY | {"questions": questions}))
+            sent.wait(60)
+            with pytest.raises((ConnectionError, http.client.HTTPException)):
+                connection.getresponse()
+
+    with ThreadPoolExecutor(8) as threads:
+        results = threads.map(ask, range(8))
+        sent.wait(60)
+        os.kill(process.pid, signal.SIGKILL)
+        assert [*results] == [None] * 8
+    assert end([process], 60) == [-signal.SIGKILL]
+
+
+@pytest.mark.slow
 def test_a_body_of_100_megabytes_is_refused_by_the_command(served):
     _, _, url = served
     with closing(http.client.HTTPConnection(urlsplit(url).netloc, timeout=120)) as connection:
