@@ -4,9 +4,9 @@ import asyncio
 import contextlib
 import secrets
 from collections.abc import AsyncIterator
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import Depends, FastAPI, Header, HTTPException, Request
+from fastapi import FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import ValidationError
@@ -15,7 +15,7 @@ from flip_flop.console import today
 from flip_flop.errors import InputError
 from flip_flop.serving.batches import Waiting, answer_batches, ask
 from flip_flop.serving.engine import Asked, Engine
-from flip_flop.serving.wire import Decisions, Json, SystemOne, as_text
+from flip_flop.serving.wire import Decisions, SystemOne, as_text
 
 MAX_BODY = 1 << 20  # bytes
 MAX_STATES = 4 << 20  # characters of the state, times the questions that repeat it
@@ -39,8 +39,9 @@ def create_app(engine: Engine, *, key: str = "", max_waiting: int = 1024, timeou
         yield
         task.cancel()
 
-    async def check_key(authorization: Annotated[str, Header()] = "") -> None:
-        if key and not secrets.compare_digest(authorization.encode(), f"Bearer {key}".encode()):
+    def check_key(request: Request) -> None:
+        given = request.headers.get("authorization", "")
+        if key and not secrets.compare_digest(given.encode(), f"Bearer {key}".encode()):
             raise HTTPException(401, "Send the key: Authorization: Bearer KEY.", {"WWW-Authenticate": "Bearer"})
 
     async def answer(request: Request, kind: type[SystemOne] | type[Decisions]) -> JSONResponse:
@@ -55,6 +56,7 @@ def create_app(engine: Engine, *, key: str = "", max_waiting: int = 1024, timeou
         return JSONResponse({"model": body.model, "answers": body.typed(answers), "usage": usage})
 
     async def reply(request: Request, kind: type[SystemOne] | type[Decisions]) -> JSONResponse:
+        check_key(request)
         try:
             async with asyncio.timeout(timeout):
                 return await answer(request, kind)
@@ -69,18 +71,18 @@ def create_app(engine: Engine, *, key: str = "", max_waiting: int = 1024, timeou
             raise HTTPException(422, str(error)) from None
 
     app = FastAPI(lifespan=answering, openapi_url=None)
-    protected: Json = {"dependencies": [Depends(check_key)]}
 
-    @app.post("/v1/systemone", **protected)
+    @app.post("/v1/systemone")
     async def answer_systemone(request: Request) -> Any:
         return await reply(request, SystemOne)
 
-    @app.post("/v1/decisions", **protected)
+    @app.post("/v1/decisions")
     async def answer_decisions(request: Request) -> Any:
         return await reply(request, Decisions)
 
-    @app.get("/v1/models", **protected)
-    async def list_models() -> Any:
+    @app.get("/v1/models")
+    async def list_models(request: Request) -> Any:
+        check_key(request)
         card = {"name": engine.name, "description": engine.classifier.classifier.decision, "release_date": today()}
         return {"object": "list", "data": [{"id": engine.name, "object": "model"}], "models": [card]}
 

@@ -45,14 +45,16 @@ def serve_command(run: ServeOptions, folder: Path) -> None:
         where = f"Cannot listen on {run.host}, port {run.port}: {error.strerror}."
         raise InputError("E-SERVE", where, "Give another --host or --port.") from None
     click.get_current_context().with_resource(bound)
-    from flip_flop.classifier.load import load_classifier
+    from flip_flop.classifier.read import read_classifier
+
+    classifier = read_classifier(folder)
+    key = os.environ.get("FLIP_FLOP_API_KEY", "")
+    echo(f"loading {classifier.model.name}", err=True)
+    from flip_flop.classifier.load import LoadedClassifier, load_scorer
     from flip_flop.serving.app import create_app
     from flip_flop.serving.engine import Engine
 
-    classifier = load_classifier(folder)
-    key = os.environ.get("FLIP_FLOP_API_KEY", "")
-    echo(f"loading {classifier.classifier.model.name}", err=True)
-    engine = Engine(classifier)
+    engine = Engine(LoadedClassifier(classifier, lambda: load_scorer(classifier)))
     host = f"[{run.host}]" if ":" in run.host else run.host
     echo(f"{engine.name}: http://{host}:{bound.getsockname()[1]} (Ctrl-C stops)")
     config = uvicorn.Config(

@@ -18,7 +18,8 @@ from flip_flop.prompts import RESERVED_FIELD, Chat, RenderedInstance
 from flip_flop.scoring.scorer import Scored
 from flip_flop.scoring.scores import CausalLMScorer
 from flip_flop.serving.wire import DIGITS, NO_TEXT, Answer, Json, Question, as_text
-from flip_flop.tasks import RowsSource
+from flip_flop.tasks import Rows
+from flip_flop.tasks.readers import NumberedRow
 
 
 class Asked(NamedTuple):
@@ -70,7 +71,8 @@ class Engine:
 
     def _classify(self, batch: Batch) -> Answers:
         """Return the label of the classifier, and the mean of the probabilities under its templates."""
-        split = self.classifier.render(RowsSource(map(self._row, batch), "state").load())
+        rows = [NumberedRow(number, self._row(asked)) for number, asked in enumerate(batch, 1)]
+        split = self.classifier.render(Rows("state", "row", tuple(rows), {}))
         scored = self._scored(split.instances, split.task.templates.names)
         offsets = self.classifier.offsets
         abstain_below = self.classifier.abstain_below
