@@ -83,7 +83,7 @@ def test_an_abstaining_classifier_gives_no_answer(decided):
 @torch.no_grad()
 def log_prob(engine, prompt, answer):
     """The mean log-probability of an answer's tokens, from one forward pass."""
-    loaded = engine.scorer.loaded
+    loaded = engine.classifier.scorer.loaded
     before = loaded.tokenizer(prompt)["input_ids"]
     ids = loaded.tokenizer(f"{prompt} {answer}")["input_ids"]
     assert ids[: len(before)] == before

@@ -95,10 +95,13 @@ def gate():
     def answer(batch):
         asked.set()
         assert opened.wait(60)
-        fails = [one.question.instructions == "fail" for one in batch]
+        fails = [question.instructions == "fail" for question in batch]
         return [RuntimeError("out of order") if one else Answer(("No", "Yes"), (0.5, 0.5), "No", 1) for one in fails]
 
-    return SimpleNamespace(name="moods", answer=answer, asked=asked, opened=opened)
+    def render(_, question, state):
+        return question
+
+    return SimpleNamespace(name="moods", render=render, answer=answer, asked=asked, opened=opened)
 
 
 def test_a_full_queue_is_429_and_those_that_wait_are_answered(gate):

@@ -14,10 +14,11 @@ from flip_flop.classifier.read import model_arguments, read_classifier, scoring_
 from flip_flop.errors import InputError
 from flip_flop.evaluation.predict import prediction_rows, with_notes
 from flip_flop.hub import is_endpoint
+from flip_flop.prompts import RenderedInstance
 from flip_flop.record import Classifier
 from flip_flop.scoring import DEFAULT_SCORING, ScoringOptions, ids_of
 from flip_flop.scoring.models import ModelGiven, load_model
-from flip_flop.scoring.scorer import Scorer
+from flip_flop.scoring.scorer import Scored, Scorer
 from flip_flop.scoring.scores import CausalLMScorer, as_scorer
 from flip_flop.scoring.too_long import TooLongError
 from flip_flop.tasks import RenderedSplit, Rows, RowsSource, cell_text
@@ -113,7 +114,7 @@ class LoadedClassifier:
         return self.task.with_rows(source, "input").render("input", seed=self.classifier.seed, need_labels=False)
 
     def predict(self, split: RenderedSplit) -> list[dict[str, Any]]:
-        """Score rendered rows together, and return their predictions. Only the first call checks scores."""
+        """Score rendered rows together, and return their predictions."""
         if self.scoring.too_long == "refuse":
             return self._predict(split)
         try:
@@ -126,12 +127,17 @@ class LoadedClassifier:
 
     def _predict(self, split: RenderedSplit) -> list[dict[str, Any]]:
         """Return the predictions of rows that fit the context (``E-TOO-LONG``)."""
-        scorer = self.scorer
         scoring = replace(self.scoring, too_long="refuse")
-        scored = scorer.checked_scores(split.instances, scoring, names=self.task.templates.names, quiet=True)
+        scored = self.scored(split.instances, scoring, self.task.templates.names)
+        return prediction_rows(scored, split, scoring, offsets=self.offsets, abstain_below=self.abstain_below)
+
+    def scored(self, instances: Sequence[RenderedInstance], scoring: ScoringOptions, names: Sequence[str]) -> Scored:
+        """Score instances under templates of these names. Only the first call checks scores."""
+        scorer = self.scorer
+        found = scorer.checked_scores(instances, scoring, names=names)
         if isinstance(scorer, CausalLMScorer):
             scorer.check = False
-        return prediction_rows(scored, split, scoring, offsets=self.offsets, abstain_below=self.abstain_below)
+        return found
 
 
 def load_classifier(

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from flip_flop.console import today
 from flip_flop.errors import InputError
 from flip_flop.serving.batches import Waiting, answer_batches, ask
-from flip_flop.serving.engine import Asked, Engine
+from flip_flop.serving.engine import Engine
 from flip_flop.serving.wire import Decisions, SystemOne, as_text
 
 MAX_BODY = 1 << 20  # bytes
@@ -50,7 +50,8 @@ def create_app(engine: Engine, *, key: str = "", max_waiting: int = 1024, timeou
             raise HTTPException(413, f"Ask fewer questions about a long state: {MAX_STATES:,} characters in all.")
         if body.model != engine.name:
             raise InputError("E-SERVE", f"The model {body.model!r} is not served.", f"It is {engine.name!r}.")
-        answers = await ask(waiting, [Asked(*named, body.state) for named in body.named()])
+        rendered = [engine.render(*named, body.state) for named in body.named()]
+        answers = await ask(waiting, rendered)
         tokens = sum(answer.tokens for answer in answers)
         usage = {"input_tokens": tokens, "output_tokens": 0, "total_tokens": tokens}
         return JSONResponse({"model": body.model, "answers": body.typed(answers), "usage": usage})

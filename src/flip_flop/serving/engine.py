@@ -12,22 +12,19 @@ from pydantic_core import from_json
 
 from flip_flop.classifier.load import LoadedClassifier
 from flip_flop.errors import InputError
-from flip_flop.evaluation.predict import prediction_rows
-from flip_flop.metrics import label_probs
+from flip_flop.metrics import calibrated, label_probs, vote_share
 from flip_flop.prompts import RESERVED_FIELD, Chat, RenderedInstance
-from flip_flop.scoring.scorer import Scored
-from flip_flop.scoring.scores import CausalLMScorer
 from flip_flop.serving.wire import DIGITS, NO_TEXT, Answer, Json, Question, as_text
 from flip_flop.tasks import Rows
 from flip_flop.tasks.readers import NumberedRow
 
 
 class Asked(NamedTuple):
-    """A question about a state. The name of the classifier's task selects the classifier."""
+    """A rendered question, the names of its labels, and whether it is the question of the classifier."""
 
-    name: str
-    question: Question
-    state: JsonValue
+    instance: RenderedInstance
+    labels: Sequence[str]
+    is_own: bool
 
 
 Batch = Sequence[Asked]
@@ -38,7 +35,7 @@ class Engine:
     """Answer questions with a classifier and its model.
 
     Attributes:
-        name: The name of the classifier's task.
+        name: The name of the classifier's task, and of its question.
 
     Raises:
         InputError: ``E-SERVE`` for a classifier without probabilities.
@@ -46,83 +43,84 @@ class Engine:
 
     def __init__(self, classifier: LoadedClassifier):
         task = classifier.task
-        labels = classifier.classifier.task.labels
         if task.answer is not None or classifier.scoring.by == "generation":
             raise InputError("E-SERVE", f"{task.name!r} has generated answers, without probabilities.")
-        self.name, self.labels, self.classifier = task.name, [*map(str, labels)], classifier
-        self.scorer, self.scoring = classifier.scorer, replace(classifier.scoring, too_long="refuse")
+        self.name = task.name
+        self.labels = [*map(str, classifier.classifier.task.labels)]
+        self.classifier = classifier
+        self.scoring = replace(classifier.scoring, too_long="refuse")
         self.chat = Chat(chat_template_kwargs=task.chat_template_kwargs)
         self.field = only_field("\n".join(template.jinja for template in task.templates))
+        classifier.scorer  # noqa: B018 - loads the model
 
-    def answer(self, batch: Batch) -> Answers:
-        """Return the answer to each question, or the exception of a question that fails.
+    def render(self, name: str, question: Question, state: JsonValue) -> Asked:
+        """Render a question about a state (``E-SERVE``, and the errors of rows)."""
+        if name != self.name:
+            return Asked(
+                replace(zero_shot(name, question, state, self.name), chat=self.chat), [*question.options], False
+            )
+        row = NumberedRow(1, self._row(question, state))
+        split = self.classifier.render(Rows("state", "row", (row,), {}))
+        return Asked(split.instances[0], self.labels, True)
 
-        Questions of the classifier are scored together, and others with the same number of options.
-        """
-        groups: dict[int | None, list[int]] = {}
-        for place, asked in enumerate(batch):
-            size = None if asked.name == self.name else len(asked.question.options)
-            groups.setdefault(size, []).append(place)
-        answers: dict[int, Answer | Exception] = {}
-        for size, places in groups.items():
-            work = self._classify if size is None else self._ask
-            answers |= zip(places, each([batch[place] for place in places], work), strict=True)
-        return [answers[place] for place in range(len(batch))]
-
-    def _classify(self, batch: Batch) -> Answers:
-        """Return the label of the classifier, and the mean of the probabilities under its templates."""
-        rows = [NumberedRow(number, self._row(asked)) for number, asked in enumerate(batch, 1)]
-        split = self.classifier.render(Rows("state", "row", tuple(rows), {}))
-        scored = self._scored(split.instances, split.task.templates.names)
-        offsets = self.classifier.offsets
-        abstain_below = self.classifier.abstain_below
-        predicted = prediction_rows(scored, split, self.scoring, offsets=offsets, abstain_below=abstain_below)
-        answers: Answers = []
-        for row, tokens in zip(predicted, _tokens(scored), strict=True):
-            columns = zip(*(answer["probs"] for answer in row["templates"].values()), strict=True)
-            probs = [round(sum(column) / len(column), DIGITS) for column in columns]
-            chosen = None if row["vote"] is None else str(row["vote"])
-            answers.append(Answer(self.labels, probs, chosen, tokens))
-        return answers
-
-    def _row(self, asked: Asked) -> Json:
+    def _row(self, question: Question, state: JsonValue) -> Json:
         """Return the state as a row: an object, the text of the only field, or an object's JSON as text."""
-        options = asked.question.options
-        row = asked.state
-        if asked.question.type == "choice":
+        options = question.options
+        if question.type == "choice":
             is_same = {*options} == {*self.labels}
         else:
             is_same = len(options) == len(self.labels)
         if options and not is_same:
             labels = ", ".join(self.labels)
             raise InputError("E-SERVE", f"The labels of {self.name!r} are {labels}.", "Leave the options out.")
-        if isinstance(row, str) and self.field:
-            return {self.field: row}
-        if isinstance(row, str):
+        if isinstance(state, str) and self.field:
+            return {self.field: state}
+        if isinstance(state, str):
             with suppress(ValueError):
-                row = from_json(row)
-        if not isinstance(row, dict):
+                state = from_json(state)
+        if not isinstance(state, dict):
             raise InputError("E-SERVE", "The state is not a row.", "Give an object with the fields of the templates.")
-        return row
+        return state
 
-    def _ask(self, batch: Batch) -> Answers:
-        """Return the most probable option, and the probabilities of all."""
-        prompts = enumerate(zero_shot(asked, self.name) for asked in batch)
-        scored = self._scored([replace(prompt, id=str(number), chat=self.chat) for number, prompt in prompts])
+    def answer(self, batch: Batch) -> Answers:
+        """Return the answer to each question, or the exception of a question that fails.
+
+        Questions of the classifier are scored together, and others with the same number of options.
+        """
+        groups: dict[tuple[bool, int], list[int]] = {}
+        for place, asked in enumerate(batch):
+            groups.setdefault((asked.is_own, len(asked.labels)), []).append(place)
+        answers = dict[int, Answer | Exception]()
+        for places in groups.values():
+            answers |= zip(places, each([batch[place] for place in places], self._score), strict=True)
+        return [answers[place] for place in range(len(batch))]
+
+    def _score(self, batch: Batch) -> Answers:
+        """Return the majority vote, and the mean of the probabilities under all templates."""
+        instances = [replace(asked.instance, id=str(number)) for number, asked in enumerate(batch)]
+        classifier = self.classifier
+        is_own = batch[0].is_own
+        scored = classifier.scored(instances, self.scoring, classifier.task.templates.names if is_own else ())
+        scores = scored.scores
+        abstain_below = 0.0
+        if is_own:
+            abstain_below = classifier.abstain_below
+        if is_own and classifier.offsets is not None:
+            scores = replace(scores, values=calibrated(scores.values, classifier.offsets))
+        probs = label_probs(scores.values)
+        confidence = probs.max(axis=(1, 2)) if probs.shape[1] == 1 else vote_share(scores)
+        means = probs.mean(axis=1).round(DIGITS).tolist()
+        tokens = [0] * len(batch)  # unknown
+        if scored.prompt_tokens is not None:
+            tokens = scored.prompt_tokens.sum(axis=1).tolist()
         answers: Answers = []
-        for asked, [probs], tokens in zip(batch, label_probs(scored.scores.values), _tokens(scored), strict=True):
-            labels = [*asked.question.options]
-            answers.append(Answer(labels, probs.tolist(), labels[probs.argmax()], tokens))
+        for place, (labels, vote) in enumerate(zip((asked.labels for asked in batch), scores.votes, strict=True)):
+            chosen = labels[vote] if confidence[place] >= abstain_below else None
+            answers.append(Answer(labels, means[place], chosen, tokens[place]))
         return answers
 
-    def _scored(self, instances: Sequence[RenderedInstance], names: Sequence[str] = ()) -> Scored:
-        scored = self.scorer.checked_scores(instances, self.scoring, names=names)
-        if isinstance(self.scorer, CausalLMScorer):
-            self.scorer.check = False  # after the first
-        return scored
 
-
-def zero_shot(asked: Asked, classifier: str) -> RenderedInstance:
+def zero_shot(name: str, question: Question, state: JsonValue, classifier: str) -> RenderedInstance:
     r"""Return the prompt of a question, with its options as answers.
 
     Raises:
@@ -132,7 +130,7 @@ def zero_shot(asked: Asked, classifier: str) -> RenderedInstance:
     Example:
         >>> from flip_flop.serving.wire import Noul
         >>> late = Noul(instructions="Can it wait?", criteria={"false": "Work has stopped."})
-        >>> instance = zero_shot(Asked("late", late, "My screen is black."), "topics")
+        >>> instance = zero_shot("late", late, "My screen is black.", "topics")
         >>> print(instance.prompts[0], instance.choices[0])
         My screen is black.
         <BLANKLINE>
@@ -142,15 +140,14 @@ def zero_shot(asked: Asked, classifier: str) -> RenderedInstance:
         - Yes
         Answer: ('No', 'Yes')
     """
-    question = asked.question
     if not question.options or question.instructions in NO_TEXT:
         fix = f"Give both, or ask {classifier!r}, which the classifier answers."
-        raise InputError("E-SERVE", f"Question {asked.name!r} has no options or no instructions.", fix)
-    lines = [as_text(asked.state), "", as_text(question.instructions), "Options:"]
+        raise InputError("E-SERVE", f"Question {name!r} has no options or no instructions.", fix)
+    lines = [as_text(state), "", as_text(question.instructions), "Options:"]
     for option, meaning in question.options.items():
         lines.append(f"- {option}" if meaning in NO_TEXT else f"- {option}: {as_text(meaning)}")
     prompt = "\n".join([*lines, "Answer:"])
-    return RenderedInstance(asked.name, (prompt,), (tuple(question.options),), None, fields={"state": asked.state})
+    return RenderedInstance(name, (prompt,), (tuple(question.options),), None, fields={"state": state})
 
 
 def only_field(source: str) -> str | None:
@@ -173,11 +170,3 @@ def each(batch: Batch, work: Callable[[Batch], Answers]) -> Answers:
         if middle:
             return each(batch[:middle], work) + each(batch[middle:], work)
         return [error]
-
-
-def _tokens(scored: Scored) -> list[int]:
-    """Return the tokens of all prompts of each instance, zeros if unknown."""
-    counts = scored.prompt_tokens
-    if counts is None:
-        return [0] * len(scored.scores)
-    return counts.sum(axis=1).tolist()

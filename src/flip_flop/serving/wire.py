@@ -166,12 +166,12 @@ class Decision(Strict):
         if self.type == "predicate":
             return typed | {"probability": answer.probs[1]}
         labels = [level.label for level in self.levels] or answer.labels
-        probs = [{"value": label, "probability": prob} for label, prob in zip(labels, answer.probs, strict=True)]
-        typed |= {"confidence": answer.confidence, "probabilities": probs}
-        if self.type == "choice":
-            return typed | {"choice": answer.chosen}
-        typed["probabilities"] = [row | {"label": row["value"], "value": number} for number, row in enumerate(probs)]
-        return typed | {"score": answer.level}
+        rows: list[Json] = []
+        for number, (label, prob) in enumerate(zip(labels, answer.probs, strict=True)):
+            row = {"value": label} if self.type == "choice" else {"value": number, "label": label}
+            rows.append(row | {"probability": prob})
+        result = {"choice": answer.chosen} if self.type == "choice" else {"score": answer.level}
+        return typed | result | {"confidence": answer.confidence, "probabilities": rows}
 
 
 class Decisions(BaseModel):
