@@ -19,8 +19,11 @@ from flip_flop.method.divergences import (
     to_device,
 )
 
+Loss = Float[Tensor, ""]  # of one instance, in nats
+Terms = dict[str, Loss]  # by name; their sum is the loss
 
-def cce_loss(consensus_nll: Float[Tensor, " templates"], *, weight: float) -> Float[Tensor, ""]:
+
+def cce_loss(consensus_nll: Float[Tensor, " templates"], *, weight: float) -> Loss:
     r"""Consensus cross-entropy of one instance that has a consensus.
 
     .. math:: \mathcal L_{\text{CCE}}(i) = \lambda_{\text{CCE}} \frac{1}{V} \sum_v \ell_{i,v}
@@ -38,7 +41,7 @@ def cce_loss(consensus_nll: Float[Tensor, " templates"], *, weight: float) -> Fl
     return weight * at_least_float32(consensus_nll).mean()
 
 
-def jsd_loss(cc: Float[Tensor, "templates outcomes"], *, weight: float) -> Float[Tensor, ""]:
+def jsd_loss(cc: Float[Tensor, "templates outcomes"], *, weight: float) -> Loss:
     r"""Agreement within the CC set of one instance: Eq. 8 of the F2C paper, the Jensen-Shannon divergence.
 
     .. math::
@@ -61,7 +64,7 @@ def jsd_loss(cc: Float[Tensor, "templates outcomes"], *, weight: float) -> Float
     return weight * kl_divergence(cc, mixture).mean()
 
 
-def flip_loss(log_probs: Float[Tensor, "templates outcomes"], split: TemplateSplit) -> Float[Tensor, ""]:
+def flip_loss(log_probs: Float[Tensor, "templates outcomes"], split: TemplateSplit) -> Loss:
     r"""Alignment of the NC set of one instance with the mixture of its CC set: Eq. 9 of the F2C paper.
 
     .. math::
@@ -91,7 +94,7 @@ def f2c_loss(
     *,
     cce_weight: float,
     jsd_weight: float,
-) -> dict[str, Float[Tensor, ""]]:
+) -> Terms:
     r"""Flip-Flop Consistency of one instance.
 
     .. math::
@@ -119,13 +122,13 @@ def f2c_loss(
     }
 
 
-def cce_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
+def cce_terms(instance: Instance, config: Any) -> Terms:
     """The method ``cce``: only the consensus cross-entropy, Eq. 6."""
     nll = answer_nll(instance, int(instance.consensus.label), config)
     return {"cce": cce_loss(nll, weight=config.cce_weight)}
 
 
-def f2c_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
+def f2c_terms(instance: Instance, config: Any) -> Terms:
     """The method ``f2c``: Flip-Flop Consistency, Eq. 10, over the vocabulary, over the labels (Eq. 14), or over both.
 
     Over both, each space has its divergence terms, and the consensus cross-entropy is counted once.
@@ -143,7 +146,7 @@ def f2c_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
     return weigh_spaces(losses, config)
 
 
-def weigh_spaces(losses: Mapping[str, dict[str, Tensor]], config: Any) -> dict[str, Float[Tensor, ""]]:
+def weigh_spaces(losses: Mapping[str, dict[str, Tensor]], config: Any) -> Terms:
     """Weigh the divergence terms of each space, ``vocab`` or ``labels``, and tell them apart if there are two."""
     terms: dict[str, Tensor] = {}
     for space, of_space in losses.items():
@@ -171,7 +174,7 @@ def answer_nll(instance: Instance, label: int, config: Any) -> Float[Tensor, " t
     return torch.stack(parts).sum(dim=0)
 
 
-def zero_of(tensor: Float[Tensor, "*shape"]) -> Float[Tensor, ""]:
+def zero_of(tensor: Float[Tensor, "*shape"]) -> Loss:
     """An exact 0 that stays in the graph of the tensor, even if it has infinite values or NaN."""
     return at_least_float32(tensor[:0]).sum()
 

@@ -16,7 +16,7 @@ from flip_flop.method.divergences import (
     mixture_log_probs,
     to_device,
 )
-from flip_flop.method.losses import answer_nll, cce_loss, jsd_loss
+from flip_flop.method.losses import Loss, Terms, answer_nll, cce_loss, jsd_loss
 
 
 def swarm_teachers(
@@ -59,9 +59,7 @@ def swarm_teachers(
             return teachers[:, None]
 
 
-def swarm_loss(
-    scores: Float[Tensor, "templates labels"], teachers: Int[Tensor, "templates teachers"]
-) -> Float[Tensor, ""]:
+def swarm_loss(scores: Float[Tensor, "templates labels"], teachers: Int[Tensor, "templates teachers"]) -> Loss:
     r"""Swarm distillation of one instance: cross-entropy of every student with its teachers.
 
     .. math::
@@ -91,7 +89,7 @@ def swarm_loss(
     return -expected.sum(dim=-1).mean()
 
 
-def swarm_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
+def swarm_terms(instance: Instance, config: Any) -> Terms:
     """The method ``swarm``: each template learns from others' predictions, right or wrong."""
     scores = instance.scores()
     teachers = swarm_teachers(scores.shape[0], pairs=config.swarm_pairs, seed_generator=instance.random("teachers"))
@@ -103,7 +101,7 @@ def other_rows(rows: Float[Tensor, "*shape"], template: int) -> Float[Tensor, "*
     return torch.cat([rows[:template], rows[template + 1 :]])
 
 
-def bct_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
+def bct_terms(instance: Instance, config: Any) -> Terms:
     r"""The method ``bct``: the base model's prediction under the clean template is the target of the others.
 
     .. math:: \mathcal L_{\text{BCT}}(i) = \frac{1}{V - 1} \sum_{v \ne c} \ell_{i,v}(\hat y^0_{i,c})
@@ -119,7 +117,7 @@ def bct_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
     return {"bct": other_rows(answer_nll(instance, label, config), config.clean_template).mean()}
 
 
-def opct_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
+def opct_terms(instance: Instance, config: Any) -> Terms:
     r"""The method ``opct``: reverse divergence from the base model under the clean template, over the labels.
 
     .. math::
@@ -136,7 +134,7 @@ def opct_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
     return {"opct": kl_divergence(other_rows(log_probs, clean), target).mean()}
 
 
-def ssd_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
+def ssd_terms(instance: Instance, config: Any) -> Terms:
     r"""The method ``ssd``: each template learns its own answer, right or wrong.
 
     .. math:: \mathcal L_{\text{SSD}}(i) = \frac{1}{|A_i|} \sum_{v \in A_i} \ell_{i,v}(\hat y^0_{i,v})
@@ -155,7 +153,7 @@ def ssd_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
     return {}
 
 
-def ttrl_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
+def ttrl_terms(instance: Instance, config: Any) -> Terms:
     r"""The method ``ttrl``: the expected reward, negated. The reward of the consensus label is 1, of others 0.
 
     .. math:: \mathcal L_{\text{TTRL}}(i) = - \frac{1}{V} \sum_v \pi_{i,v,c_i^\star}
@@ -173,7 +171,7 @@ def ttrl_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
 EPSILON = 1e-4
 
 
-def cpc_grpo_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
+def cpc_grpo_terms(instance: Instance, config: Any) -> Terms:
     r"""The method ``cpc_grpo``: labels that the other templates score highly gain probability.
 
     .. math::
@@ -198,7 +196,7 @@ def cpc_grpo_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, "
     return {"cpc_grpo": -(label_log_probs(scores).exp() * advantages).sum(dim=1).mean()}
 
 
-def swarm_l2_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
+def swarm_l2_terms(instance: Instance, config: Any) -> Terms:
     r"""The method ``swarm_l2``: cross-entropy of the templates with their mean distribution over the labels.
 
     .. math::
@@ -217,12 +215,12 @@ def swarm_l2_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, "
     return {"swarm_l2": swarm_loss(log_probs, to_device(teachers, log_probs.device))}
 
 
-def swarm_l1_l2_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
+def swarm_l1_l2_terms(instance: Instance, config: Any) -> Terms:
     """The method ``swarm_l1_l2``: the term of ``swarm`` with its settings plus that of ``swarm_l2``."""
     return swarm_terms(instance, config) | swarm_l2_terms(instance, config)
 
 
-def marginal_entropy_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
+def marginal_entropy_terms(instance: Instance, config: Any) -> Terms:
     r"""The method ``marginal_entropy``: entropy of the mean distribution of the templates over the labels, in nats.
 
     .. math::
@@ -249,12 +247,12 @@ def gold_nll(instance: Instance, config: Any) -> Float[Tensor, " templates"]:
     return answer_nll(instance, instance.gold, config)
 
 
-def supervised_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
+def supervised_terms(instance: Instance, config: Any) -> Terms:
     """The method ``supervised``."""
     return {"supervised": cce_loss(gold_nll(instance, config), weight=1.0)}
 
 
-def few_label_terms(instance: Instance, gold: int | None, config: Any) -> dict[str, Float[Tensor, ""]]:
+def few_label_terms(instance: Instance, gold: int | None, config: Any) -> Terms:
     r"""The term of ``supervised_weight`` for a row with a gold label, in addition to the terms of any method.
 
     .. math:: \mathcal L(i) = \mathcal L_{\text{method}}(i) + w \frac{1}{V} \sum_v \ell_{i,v}(y_i)
@@ -273,7 +271,7 @@ def drawn_template(instance: Instance, purpose: str, without: int | None = None)
     return next(int(template) for template in order if template != without)
 
 
-def paft_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
+def paft_terms(instance: Instance, config: Any) -> Terms:
     r"""The method ``paft``: cross-entropy with the gold label under one random template.
 
     .. math:: \mathcal L_{\text{PAFT}}(i) = \ell_{i,v}(y_i), \quad v \sim \text{uniform over the templates}
@@ -286,7 +284,7 @@ def paft_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
     return {"paft": gold_nll(instance, config)[drawn_template(instance, "paft")]}
 
 
-def ppcl_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
+def ppcl_terms(instance: Instance, config: Any) -> Terms:
     r"""The method ``ppcl``: perturbation consistency of the clean template c and another template u at random.
 
     .. math::

@@ -16,6 +16,7 @@ from torch import Tensor
 from flip_flop.method import losses
 from flip_flop.method.algorithm import Instance, TemplateSplit, label_log_probs
 from flip_flop.method.divergences import kl_divergence, mixture_log_probs
+from flip_flop.method.losses import Loss, Terms
 
 # The log-probabilities of one answer under some templates.
 Answers = Sequence[Float[Tensor, "_positions outcomes"]]
@@ -31,9 +32,7 @@ def symmetric_kl(log_probs: Tensor, mixture: Tensor) -> Tensor:
     return (kl_divergence(log_probs, mixture) + kl_divergence(mixture, log_probs)) / 2
 
 
-def divergence_from_mixture(
-    answers: Answers, others: Answers, divergence: Callable[[Tensor, Tensor], Tensor]
-) -> Float[Tensor, ""]:
+def divergence_from_mixture(answers: Answers, others: Answers, divergence: Callable[[Tensor, Tensor], Tensor]) -> Loss:
     r"""How far answers are from the mixture of others at the same position.
 
     .. math:: \frac{1}{|C|} \sum_{(v, j) \in C} D(q_{v,j}, m_j), \quad m_j = \frac{1}{|U_j|} \sum_{u \in U_j} q_{u,j}
@@ -66,7 +65,7 @@ def f2c_loss(
     *,
     cce_weight: float,
     jsd_weight: float,
-) -> dict[str, Float[Tensor, ""]]:
+) -> Terms:
     r"""The terms of one instance, before the division by the number of labels.
 
     .. math::
@@ -88,7 +87,7 @@ def f2c_loss(
     return {"cce": cce, "jsd": jsd, "flip": flip}
 
 
-def f2c_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
+def f2c_terms(instance: Instance, config: Any) -> Terms:
     """The method ``f2c_release``. A distribution over the labels is an answer of one position."""
     label = int(instance.consensus.label)
     spaces: dict[str, Answers] = {}
@@ -102,7 +101,7 @@ def f2c_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
     return _divided(losses.weigh_spaces(of_spaces, config), instance)
 
 
-def cce_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
+def cce_terms(instance: Instance, config: Any) -> Terms:
     """The method ``cce_release``."""
     return _divided(losses.cce_terms(instance, config), instance)
 
@@ -113,7 +112,7 @@ def _divided(terms: dict[str, Tensor], instance: Instance) -> dict[str, Tensor]:
     return {name: term / num_labels for name, term in terms.items()}
 
 
-def swarm_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
+def swarm_terms(instance: Instance, config: Any) -> Terms:
     r"""The method ``swarm_release``: each template learns the mixture of all of them, for every label's answer.
 
     .. math::

@@ -26,6 +26,7 @@ from flip_flop.hub import why_unreachable
 from flip_flop.lazy import from_wing
 from flip_flop.method import find_method
 from flip_flop.method.algorithm import find_consensus, split_templates
+from flip_flop.method.losses import Loss
 from flip_flop.method.others import few_label_terms
 from flip_flop.metrics import METRICS, Design, Scores, is_collapsed
 from flip_flop.prompts import RenderedInstance
@@ -385,7 +386,7 @@ class F2CTrainer(Trainer):
         inputs: dict[str, Any],
         return_outputs: bool = False,
         num_items_in_batch: int | Tensor | None = None,
-    ) -> Float[Tensor, ""]:
+    ) -> Loss:
         """These instances' share of the mean loss of the optimizer step, which counts skipped instances (Eq. 7)."""
         assert not return_outputs, "evaluation does not call compute_loss"
         encoded: list[EncodedInstance] = inputs["instances"]
