@@ -27,6 +27,7 @@ from flip_flop.errors import InputError, log
 WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 # Errors of file systems without locks, which some clusters have.
 NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP)
+Json = dict[str, Any]  # an object of a JSON file
 MAX_JSON = 2**24  # bytes of a JSON file or a server's reply; metrics of 100 templates and 100 labels need 0.2 MB
 MAX_ARRAYS = 2**28  # bytes of all arrays in a file; a large file may hold up to 100 times its size
 # The kinds of nodes in a file system, and those that are written in place.
@@ -197,9 +198,9 @@ def user_cache() -> Path:
         raise InputError("E-OS", "This user has no home directory.", "Set XDG_CACHE_HOME to a folder.") from None
 
 
-def read_answers(path: Path | None) -> dict[str, Any]:
+def read_answers(path: Path | None) -> Json:
     """Return the stored answers by key. A line without the right digest of key and answer is ignored."""
-    answers: dict[str, Any] = {}
+    answers: Json = {}
     if path is None or not path.is_file():
         return answers
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
@@ -389,7 +390,7 @@ def read_json(path: Path) -> Any:
     return json.loads(read_limited(path))
 
 
-def read_object(path: Path, limit: int = MAX_JSON) -> dict[str, Any] | None:
+def read_object(path: Path, limit: int = MAX_JSON) -> Json | None:
     """Return the JSON object in a file, or ``None`` if the file is missing, invalid or another JSON value."""
     try:
         value = json.loads(read_limited(path, limit))

@@ -16,6 +16,7 @@ from flip_flop.console import command, hardware, now, versions
 from flip_flop.errors import InputError, Value
 from flip_flop.files import (
     MAX_JSON,
+    Json,
     flush,
     fsync_folder,
     read_json,
@@ -53,7 +54,7 @@ OPTIONAL = {
 class Section:
     """A JSON object of ``run.json``. Unknown keys are refused."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Return the keys in the order of the fields, without paths of this machine."""
         values = {name: _plain(value) for name, value in vars(self).items() if not isinstance(value, Path)}
         return {name: value for name, value in values.items() if name not in OPTIONAL or value is not None}
@@ -102,7 +103,7 @@ class TaskRecord(Section):
     extract: str | None = None
     id_field: str | None = None
 
-    def design(self, names: Sequence[str]) -> dict[str, Any]:
+    def design(self, names: Sequence[str]) -> Json:
         """Return the values of :class:`flip_flop.metrics.Design` for templates."""
         by_name = {template.name: template.levels or {} for template in self.templates}
         levels = tuple(by_name.get(name, {}) for name in names)
@@ -329,7 +330,7 @@ def reading(path: Path, kind: str) -> Iterator[None]:
         raise broken(path, f"is not {kind} ({type(error).__name__})") from error
 
 
-def this_process(started: float) -> dict[str, Any]:
+def this_process(started: float) -> Json:
     """Return arguments of :class:`RunRecord` for a run that this process began at ``time.monotonic() == started``."""
     seconds = time.monotonic() - started
     return {

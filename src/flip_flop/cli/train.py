@@ -11,6 +11,7 @@ import click
 from flip_flop.cli.options import BaseModelOptions, DataOptions, TaskOptions, option, options, out_folder
 from flip_flop.console import echo, is_first_process
 from flip_flop.errors import InputError
+from flip_flop.files import Json
 from flip_flop.method.settings import TrainingProtocol, row_protocol_of
 from flip_flop.training.settings import ALIASES, TrainingSettings, as_flag, setting_of
 
@@ -146,7 +147,7 @@ def _default(item: Field[Any]) -> str:
     return ", ".join(of_protocols) or str(item.default)
 
 
-def _read_settings(path: Path | None) -> dict[str, Any]:
+def _read_settings(path: Path | None) -> Json:
     if path is None:
         return {}
     from flip_flop.strict_yaml import read_yaml

@@ -16,6 +16,7 @@ from flip_flop.console import count, duration, today, versions
 from flip_flop.errors import InputError, log, unsupported
 from flip_flop.evaluation.decision import LOW_MASS, remedy
 from flip_flop.evaluation.result import Audit
+from flip_flop.files import Json
 from flip_flop.metrics import (
     FLIP_RATE,
     CalibrationChoice,
@@ -127,7 +128,7 @@ def audit(
     return result
 
 
-def _metrics_of(scored: Scored, names: Sequence[str], design: Mapping[str, Any], seed: int) -> dict[str, Any]:
+def _metrics_of(scored: Scored, names: Sequence[str], design: Mapping[str, Any], seed: int) -> Json:
     """Return the metrics of scores: raw and calibrated, the label mass, and the lengths of prompts."""
     data = scored.scores
     metrics = summarise(data.values, data.gold, names, answered=data.answered, seed=seed, **design)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from jaxtyping import Int
@@ -12,6 +12,7 @@ from jaxtyping import Int
 from flip_flop.arrays import InstanceLabels, LabelScores, Predictions
 from flip_flop.console import Interval
 from flip_flop.errors import look_up
+from flip_flop.files import Json
 from flip_flop.metrics import (
     ALIASES,
     METRICS,
@@ -36,7 +37,7 @@ class AuditValues:
     """The values of an audit; their attributes are those of :class:`~flip_flop.Audit`."""
 
     record: RunRecord
-    metrics: dict[str, Any]
+    metrics: Json
     data: Scores
     template_names: tuple[str, ...]
     path: Path = Path()

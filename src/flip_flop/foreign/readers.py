@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from flip_flop.errors import InputError, reason_of
+from flip_flop.files import Json
 from flip_flop.tasks import DELIMITERS, Rows, cell_text, load_file
 
 # Around the name of the task in the name of a file of lm-eval.
@@ -23,7 +24,7 @@ ZSTANDARD = 93  # the compression of logs, which zipfile reads from Python 3.14 
 RIGHT = ("C", "1", "1.0", "True")  # values of Inspect
 
 
-def read_file(path: Path) -> list[dict[str, Any]]:
+def read_file(path: Path) -> list[Json]:
     """Read a table, samples of lm-eval or a log of Inspect (``E-DATA-PARSE``, and the errors of tables)."""
     try:
         if path.suffix == ".eval":
@@ -42,7 +43,7 @@ def read_file(path: Path) -> list[dict[str, Any]]:
         raise InputError("E-DATA-PARSE", f"{path} is not a file of results ({reason_of(error)}).") from None
 
 
-def table(rows: Rows, variant: str) -> Iterator[dict[str, Any]]:
+def table(rows: Rows, variant: str) -> Iterator[Json]:
     """Yield the rows of a table; ``variant`` is that of rows without one (``E-DATA-COLUMN``)."""
     rows.require_columns(("id", "answer"), "which results have")
     for row in rows.rows:
@@ -50,7 +51,7 @@ def table(rows: Rows, variant: str) -> Iterator[dict[str, Any]]:
         yield cells | {"variant": cells.get("variant") or variant}
 
 
-def _task(rows: Rows) -> Iterator[dict[str, Any]]:
+def _task(rows: Rows) -> Iterator[Json]:
     """Yield samples of lm-eval, of one task: multiple choice as ``acc`` counts it, or texts after the first filter.
 
     Labels of multiple choice are numbers, because variants may name their choices in different words.
@@ -81,7 +82,7 @@ def _task(rows: Rows) -> Iterator[dict[str, Any]]:
         yield read | {"answer": answer}
 
 
-def _sample(facts: dict[str, Any], sample: dict[str, Any]) -> dict[str, Any]:
+def _sample(facts: Json, sample: Json) -> Json:
     """Return a sample of Inspect as its first scorer read it. Its task, arguments and epoch are the variant."""
     parts = [facts["task"], *(f"{name}={value}" for name, value in (facts.get("task_args") or {}).items())]
     if sample["epoch"] > 1:

@@ -11,6 +11,7 @@ import pandas as pd
 from flip_flop.console import command, count, now, warn_once
 from flip_flop.errors import InputError
 from flip_flop.evaluation.result import Audit
+from flip_flop.files import Json
 from flip_flop.foreign.readers import read_file, table
 from flip_flop.metrics import Design, Scores, predicted, summarise
 from flip_flop.prompts import RenderedInstance
@@ -50,7 +51,7 @@ def from_results(results: Any, labels: Sequence[str] | None, name: str | None) -
     return _audit([*table(rows, "answer")], rows.source, name or "results", labels)
 
 
-def _audit(rows: Sequence[dict[str, Any]], source: str, name: str, labels: Sequence[str] | None = None) -> Audit:
+def _audit(rows: Sequence[Json], source: str, name: str, labels: Sequence[str] | None = None) -> Audit:
     """Compute the metrics of answers. By default the labels are those with a probability, or the right answers."""
     frame = _by_row(rows, source)
     variants = tuple(frame["variant"].unique())
@@ -100,7 +101,7 @@ def _audit(rows: Sequence[dict[str, Any]], source: str, name: str, labels: Seque
     return Audit(record, metrics, data, variants, instances=instances)
 
 
-def _by_row(rows: Sequence[dict[str, Any]], source: str) -> pd.DataFrame:
+def _by_row(rows: Sequence[Json], source: str) -> pd.DataFrame:
     """Return the answers by row, then by variant (``E-DATA-ROWS``)."""
     frame = pd.DataFrame([{"gold": "", "right": None, "model": "", **row} for row in rows])
     num_answers = pd.crosstab([frame["id"], frame["gold"]], frame["variant"])

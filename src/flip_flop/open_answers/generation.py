@@ -21,7 +21,7 @@ from transformers import (
 
 from flip_flop.console import track, warn_once
 from flip_flop.errors import InputError, log
-from flip_flop.files import generator, read_answers, sha256_json, utf8, write_answer
+from flip_flop.files import Json, generator, read_answers, sha256_json, utf8, write_answer
 from flip_flop.metrics import Scores
 from flip_flop.prompts import OpenAnswers, RenderedInstance
 from flip_flop.reading import AnswerFormat, begins_reasoning, token_f1
@@ -201,7 +201,7 @@ def write_all(
     if not in_batches:
         warn_once(f"W-PADDED: {kind!r} is not tested with batches of open answers; they are written one at a time.")
         batches = [[place] for batch in batches for place in batch]
-    stored = dict[str, Any]()
+    stored = Json()
     answers = {}
     waiting = list(batches)[::-1]
     with contextlib.suppress(OSError):  # without a cache, answers are not stored

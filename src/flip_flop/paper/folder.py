@@ -1,12 +1,11 @@
 """The folder of all studies: the states of cells, and the plans of the last runs. Importing it needs no torch."""
 
 from pathlib import Path
-from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from flip_flop.errors import InputError, log
-from flip_flop.files import read_object, sha256_json, sha256_text, write_json, write_text
+from flip_flop.files import Json, read_object, sha256_json, sha256_text, write_json, write_text
 from flip_flop.paper.plan import Cell, Plan, Unit
 from flip_flop.paper.study import Study
 from flip_flop.record import RUN_FILE, find_change, loaded_files
@@ -167,5 +166,5 @@ def _adapter(run: Path) -> str | None:
     return None
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> Json:
     return read_object(path) or {}

@@ -31,6 +31,7 @@ import pandas as pd
 from flip_flop.errors import InputError
 from flip_flop.evaluation.result import Audit
 from flip_flop.evaluation.run_directory import load_run
+from flip_flop.files import Json
 from flip_flop.method import BASE, METHODS, Method, find_method
 from flip_flop.metrics import METRICS
 from flip_flop.paper.folder import StudyFolder
@@ -74,12 +75,12 @@ def make_frame(folder: StudyFolder, plan: Plan) -> pd.DataFrame:
 
     methods = _methods_audited(plan)
     trainings = {cell.key: cell for cell in plan.trainings}
-    cells: dict[Any, list[dict[str, Any]]] = {}
+    cells: dict[Any, list[Json]] = {}
     runs: dict[Any, Audit] = {}
     bases: dict[Any, Audit] = {}
     for position, cell in enumerate(plan.audits):
         method = methods[cell.method]
-        audit: dict[str, Any] = {
+        audit: Json = {
             "setting": setting_of(cell),
             "method": cell.method,
             "method_title": method.title,
@@ -115,7 +116,7 @@ def make_frame(folder: StudyFolder, plan: Plan) -> pd.DataFrame:
     )
 
 
-def _values(audit: Audit | None, compared: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _values(audit: Audit | None, compared: Mapping[str, Any]) -> list[Json]:
     """Return the columns that differ between the rows of one audit."""
     if audit is None:
         record = {"model": "", "is_demo": False, "split": "", "instances": 0, "collapsed": False, "template": ""}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from flip_flop.console import echo
 from flip_flop.errors import InputError, first_repeated, look_up
-from flip_flop.files import sha256_file, sha256_json
+from flip_flop.files import Json, sha256_file, sha256_json
 from flip_flop.hub import commit_on_hub, gguf_name, is_local_name
 from flip_flop.method import BASE, find_method, row_protocol_of
 from flip_flop.paper.study import SCORING, GridCell, Study, expand
@@ -267,7 +267,7 @@ def training_config(settings: Mapping[str, Any], source: str = "the study's sett
     return make_config(dict(settings) | {"use_cpu": True}, source)
 
 
-def scoring_settings(study: Study, task: str, model: str) -> dict[str, Any]:
+def scoring_settings(study: Study, task: str, model: str) -> Json:
     """Resolve the settings of an audit. Those of training runs may be incomplete without those of a method.
 
     Raises:
@@ -307,7 +307,7 @@ def cell_key(plan: Plan, cell: Cell, task: Task) -> str:
     return sha256_json(inputs)
 
 
-def _deciding(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _deciding(settings: Mapping[str, Any]) -> Json:
     """Select the method's own settings, the main inherited ones, and given ones that differ from their defaults.
 
     A new field of the library does not change digests.
@@ -322,7 +322,7 @@ def _deciding(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {name: values[name] for name in sorted(names)}
 
 
-def identify_model(setup: Setup) -> dict[str, Any]:
+def identify_model(setup: Setup) -> Json:
     """Identify the model: by the digests of its files, or by its name on the hub and a commit.
 
     A branch, a tag or a missing revision is resolved to the commit in the hub's cache, or else on the hub. The model

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Field, StrictBool, StrictInt, model_validator
 
 from flip_flop.errors import InputError, look_up, nearest
+from flip_flop.files import Json
 from flip_flop.method import BASE, METHODS, PAPER_METHODS, TrainingProtocol, find_method
 from flip_flop.scoring.options import Shard
 from flip_flop.strict_yaml import StrictModel, read_yaml, validate
@@ -55,7 +56,7 @@ def _once_each(values: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(dict.fromkeys(values))
 
 
-def _setting_names(settings: dict[str, Any]) -> dict[str, Any]:
+def _setting_names(settings: Json) -> Json:
     """Write the names with underscores, and refuse settings that the grid decides."""
     settings = {name.replace("-", "_"): value for name, value in settings.items()}
     for name in settings:
@@ -70,7 +71,7 @@ Seed = Annotated[StrictInt, Field(ge=0, le=MAX_SEED)]
 Seeds = Annotated[tuple[Seed, ...], Field(min_length=1), AfterValidator(_once_each)]
 _First = Annotated[StrictInt, Field(ge=2, le=MAX_SEED)]
 _FirstOrAll = Annotated[_First | None, BeforeValidator(lambda first: None if first == "all" else first)]
-SettingFields = Annotated[dict[str, Any], AfterValidator(_setting_names)]
+SettingFields = Annotated[Json, AfterValidator(_setting_names)]
 
 
 class _Block(StrictModel, strict=False):
@@ -201,7 +202,7 @@ class Study(_Block):
             return str((Path(self.folder) / task).resolve())
         return task
 
-    def settings_of(self, method: str, task: str, model: str) -> dict[str, Any]:
+    def settings_of(self, method: str, task: str, model: str) -> Json:
         """Return the settings of one training run without its seed; for the base, those that its scoring reads.
 
         Later layers win: the protocol's, those of all runs, of the method, of its variant, of the task, of both, and of
@@ -209,7 +210,7 @@ class Study(_Block):
         """
         variant = self.variants.get(method, MethodVariant(method=method))
         by_method = self.settings.methods
-        bundle: dict[str, Any] = {}
+        bundle: Json = {}
         if method != BASE.name:
             bundle = {"protocol": self.protocol}
         if self.protocol == "release":
@@ -288,7 +289,7 @@ def narrow(
     Raises:
         InputError: ``E-STUDY``.
     """
-    given: dict[str, Any] = {"tasks": tasks, "methods": methods, "seeds": seeds}
+    given: Json = {"tasks": tasks, "methods": methods, "seeds": seeds}
     given |= {"limit": limit, "protocol": protocol, "override": settings}
     content = study.model_dump() | {name: value for name, value in given.items() if value is not None}
     if tasks is not None:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from flip_flop.errors import InputError, first_repeated, look_up
-from flip_flop.files import sha256_json
+from flip_flop.files import Json, sha256_json
 from flip_flop.prompts.sandbox import RESERVED_FIELD, SEPARATOR, check_characters, compile_source, render_text
 from flip_flop.reading import AnswerFormat
 
@@ -78,7 +78,7 @@ class Template:
         return sha256_json({key: getattr(self, key) for key in ("name", "jinja", "answer_choices")})
 
     @property
-    def entry(self) -> dict[str, Any]:
+    def entry(self) -> Json:
         """The keys of the template in a task file."""
         return {key: value for key, value in asdict(self).items() if value not in (None, {})}
 
@@ -269,7 +269,7 @@ class Chat:
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     @property
-    def given(self) -> dict[str, Any]:
+    def given(self) -> Json:
         """The fields that are set, by name."""
         return {key: value for key, value in vars(self).items() if value}
 

@@ -3,12 +3,12 @@
 import itertools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import pandas as pd
 
 from flip_flop.console import MISSING, on_one_line, percent, percent_interval, spreadsheet_cell
 from flip_flop.evaluation.result import Audit
+from flip_flop.files import Json
 from flip_flop.metrics import METRICS
 from flip_flop.report.table import Column, Table, TableCell
 
@@ -115,7 +115,7 @@ def render_csv(blocks: Blocks) -> str:
     return pd.DataFrame(rows, columns=columns, dtype=object).to_csv(index=False, lineterminator="\n")
 
 
-def _csv_row(run: Audit) -> dict[str, Any]:
+def _csv_row(run: Audit) -> Json:
     low, high = run.f1_range or (None, None)
     return {name: run.value(name) for name in METRICS} | {
         "run": spreadsheet_cell(on_one_line(run.name)),

@@ -9,7 +9,7 @@ from safetensors import safe_open
 from torch import nn
 
 from flip_flop.errors import InputError, log
-from flip_flop.files import read_json, sha256_file
+from flip_flop.files import Json, read_json, sha256_file
 from flip_flop.prompts import CHAT_KEYS
 from flip_flop.record import (
     ADAPTER_CONFIG,
@@ -36,7 +36,7 @@ def describe_adapter(adapter: Path, **more: Any) -> AdapterRecord:
     return AdapterRecord(digest=sha256_file(adapter / ADAPTER_WEIGHTS), **more)
 
 
-def chat_of_training(task: TaskRecord, in_chat: bool | None) -> dict[str, Any]:
+def chat_of_training(task: TaskRecord, in_chat: bool | None) -> Json:
     """Return ``chat_template`` and ``chat`` of the record of an adapter that was trained on this task."""
     if in_chat:
         chat = {key: value for key in CHAT_KEYS if (value := getattr(task, key)) is not None}

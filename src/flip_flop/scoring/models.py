@@ -32,6 +32,7 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 from flip_flop.console import versions
 from flip_flop.errors import InputError, log, require_package
 from flip_flop.files import (
+    Json,
     lock_output,
     new_folder,
     read_object,
@@ -423,7 +424,7 @@ def compute_in_its_dtype(model: nn.Module) -> None:
             module.support_avx512bf16_for_cpu = False  # type: ignore[assignment]
 
 
-def describe_weights(model: PreTrainedModel, dtype: str, stored: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def describe_weights(model: PreTrainedModel, dtype: str, stored: Mapping[str, Any] | None = None) -> Json:
     """Return ``num_parameters``, ``dtype`` and ``quantization`` of a base model, without its adapter.
 
     ``stored`` is the quantization of the model's files. It is recorded if loading has dequantized them.

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from flip_flop.console import echo
 from flip_flop.errors import InputError
-from flip_flop.files import discard, discard_after_command, read_answers, sha256_json, write_answer
+from flip_flop.files import Json, discard, discard_after_command, read_answers, sha256_json, write_answer
 from flip_flop.scoring.encode import EncodedInstance
 
 SECONDS = 0.25  # between two copies from the device, which finishes its work first
@@ -27,7 +27,7 @@ class Parts:
     """
 
     def __init__(self, file: Path | None = None):
-        self.file, self.stored = file, dict[str, Any]()
+        self.file, self.stored = file, Json()
         with contextlib.suppress(OSError):  # without a cache
             self.stored = read_answers(file)
         self.scores = dict(self.stored)

@@ -12,9 +12,10 @@ from pydantic_core import from_json
 
 from flip_flop.classifier.load import LoadedClassifier
 from flip_flop.errors import InputError
+from flip_flop.files import Json
 from flip_flop.metrics import calibrated, label_probs, vote_share
 from flip_flop.prompts import RESERVED_FIELD, Chat, RenderedInstance
-from flip_flop.serving.wire import DIGITS, NO_TEXT, Answer, Json, Question, as_text
+from flip_flop.serving.wire import DIGITS, NO_TEXT, Answer, Question, as_text
 from flip_flop.tasks import Rows
 from flip_flop.tasks.readers import NumberedRow
 

@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-Json = dict[str, Any]
+from flip_flop.files import Json
+
 Options = Annotated[dict[str, JsonValue], Field(min_length=2, max_length=255)]
 Levels = Annotated[list[JsonValue], Field(min_length=2, max_length=255)]
 NO_TEXT = (None, "")

@@ -16,6 +16,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 
 from flip_flop import files
 from flip_flop.errors import InputError, log
+from flip_flop.files import Json
 from flip_flop.method import find_method
 from flip_flop.record import ADAPTER_CONFIG, ADAPTER_WEIGHTS, MANIFEST, find_corruption, write_manifest
 from flip_flop.scoring.distributed import rank, wait_for_all
@@ -100,7 +101,7 @@ def named_write_errors(folder: Path) -> Iterator[None]:
 # ---- the plan ----
 
 
-def recorded_settings(config: F2CConfig) -> dict[str, Any]:
+def recorded_settings(config: F2CConfig) -> Json:
     """Return the settings for the run's record: the methods' own and the main inherited ones."""
     inherited = {item.name for item in fields(TrainingArguments)}
     ours = [item.name for item in fields(config) if item.name not in inherited]
@@ -108,7 +109,7 @@ def recorded_settings(config: F2CConfig) -> dict[str, Any]:
     return settings | {"method": find_method(config.method).name}
 
 
-def resume_settings(config: F2CConfig) -> dict[str, Any]:
+def resume_settings(config: F2CConfig) -> Json:
     """Return the settings that a resumed run must share, as JSON values."""
     return {
         item.name: _as_json(getattr(config, item.name))
@@ -125,7 +126,7 @@ def _as_json(value: Any) -> Any:
     return json.loads(json.dumps(value, default=str))
 
 
-def check_plan(out: Path, plan: dict[str, Any], *, resume: bool) -> list[str]:
+def check_plan(out: Path, plan: Json, *, resume: bool) -> list[str]:
     """Compare a run with the plan of the run in the folder, if there is one.
 
     Returns the changed :data:`INPUTS` of this and earlier resumes, after a warning (``W-RESUME-CHANGED``). A plan

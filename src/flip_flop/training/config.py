@@ -14,6 +14,7 @@ from transformers.trainer_pt_utils import AcceleratorConfig
 from transformers.utils import is_liger_kernel_available
 
 from flip_flop.errors import InputError, install_command, nearest
+from flip_flop.files import Json
 from flip_flop.method import METHODS, PAPER_METHODS, find_method
 from flip_flop.metrics import check_prior
 from flip_flop.scoring import distributed
@@ -289,7 +290,7 @@ class F2CConfig(TrainingSettings, TrainingArguments):
         vars(copied).update(vars(self))
         return copied
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Return the settings as plain values, the method by name."""
         return super().to_dict() | {"method": str(self.method)}
 

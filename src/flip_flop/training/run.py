@@ -32,7 +32,7 @@ from transformers.trainer_utils import HubStrategy
 
 from flip_flop.console import is_first_process, stop_signals, today, track, visible
 from flip_flop.errors import InputError, log
-from flip_flop.files import new_folder, read_object, write_json, write_text
+from flip_flop.files import Json, new_folder, read_object, write_json, write_text
 from flip_flop.hub import absolute_place
 from flip_flop.method import find_method
 from flip_flop.metrics import MIN_INSTANCES, Scores, batch_offsets, uniform_prior
@@ -122,7 +122,7 @@ def train(
         config.model_init_kwargs = None  # the model is loaded
         config.disable_tqdm = quiet
         config.hub_strategy = HubStrategy.END  # only the selected adapter and its card are sent
-        plan: dict[str, Any] = {
+        plan: Json = {
             "settings": resume_settings(config) | {"num_processes": world_size()},
             "model": {"dtype": loaded.record.dtype, "shard": sharding_of(loaded.model)},
             "digests": {
@@ -182,7 +182,7 @@ def train(
 
 def _finish(
     trainer: F2CTrainer,
-    survey: dict[str, Any],
+    survey: Json,
     allowed_changes: list[str],
     started: float,
     out: Path,
@@ -252,7 +252,7 @@ def _check_steps(trainer: F2CTrainer) -> None:
         )
 
 
-def _write_start(out: Path, plan: dict[str, Any], survey: dict[str, Any], trainer: F2CTrainer) -> None:
+def _write_start(out: Path, plan: Json, survey: Json, trainer: F2CTrainer) -> None:
     """Write the files of a run that is about to train."""
     write_json(out / PLAN, plan)
     write_json(out / SURVEY, survey)
@@ -297,7 +297,7 @@ def _write_classifier(
 ) -> None:
     """Write the vote of the training templates, with batch offsets from a table of scores; not without their texts."""
     names = [template.name for template in record.task.templates]
-    decided: dict[str, Any] = {"adapter": describe_adapter(adapter, path=".")}
+    decided: Json = {"adapter": describe_adapter(adapter, path=".")}
     decided["model"] = replace(record.model, name=absolute_place(record.model.name))
     if table is not None:
         prior = list(label_prior or uniform_prior(table.num_labels))
@@ -356,7 +356,7 @@ class LogFile(TrainerCallback):
             file.write(_json_line(state.log_history[-1]))
 
 
-def _json_line(entry: dict[str, Any]) -> str:
+def _json_line(entry: Json) -> str:
     finite = {
         key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in entry.items()
     }

@@ -12,6 +12,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from flip_flop.console import percent
 from flip_flop.errors import InputError, log
+from flip_flop.files import Json
 from flip_flop.metrics import (
     METRICS,
     Average,
@@ -206,12 +207,12 @@ class StopOnCollapse(TrainerCallback):
         self.is_extra_line = False  # of a signal: the run without it has no line at this step
         self.hint = f"Lower --learning-rate{'' if config.votes == 'frozen' else ' or use --votes frozen'}."
 
-    def line(self, vote_counts: Int[np.ndarray, " labels"], log_history: list[dict[str, Any]]) -> dict[str, float]:
+    def line(self, vote_counts: Int[np.ndarray, " labels"], log_history: list[Json]) -> dict[str, float]:
         """Return the vote statistics of a log line; every process calls this at the same time.
 
         The votes of an extra line are counted again in the next one.
         """
-        last: dict[str, Any] = next((entry for entry in reversed(log_history) if "loss" in entry), {})
+        last: Json = next((entry for entry in reversed(log_history) if "loss" in entry), {})
         vote_counts = vote_counts + [last.get(f"votes_so_far_{label}", 0) for label in range(len(vote_counts))]
         if self.is_extra_line:
             self.is_extra_line = False
@@ -285,7 +286,7 @@ class StopEarly(TrainerCallback):
         return 0 < self.patience <= sum(step > max(lowest, self.start) for step in losses)
 
 
-def selected_evaluation(state: TrainerState) -> dict[str, Any]:
+def selected_evaluation(state: TrainerState) -> Json:
     """Return the log entry of the selected checkpoint's evaluation, an empty one without an evaluation at its step."""
     step = state.best_global_step or state.global_step
     evaluations = (entry for entry in reversed(state.log_history) if "eval_selection" in entry)

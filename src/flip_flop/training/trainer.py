@@ -21,7 +21,7 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from flip_flop.console import versions
 from flip_flop.errors import InputError, log, look_up, unsupported
-from flip_flop.files import write_text
+from flip_flop.files import Json, write_text
 from flip_flop.hub import why_unreachable
 from flip_flop.lazy import from_wing
 from flip_flop.method import find_method
@@ -679,14 +679,14 @@ class F2CTrainer(Trainer):
 
     # ---- the record and the model card ----
 
-    def change_on_validation(self) -> dict[str, Any] | None:
+    def change_on_validation(self) -> Json | None:
         """Compare the base and the trained model on the validation split; ``None`` without evaluations.
 
         By name: ``before`` and ``after``, fractions, and ``interval``, the paired 95% interval of their difference. All
         processes take part in the scoring. Open answers are generated for a few rows.
         """
         dataset = self.eval_instances
-        more = dict[str, Any]()
+        more = Json()
         if self.base_answers is not None:
             before = self.base_answers.scores
             after = self.validation_answers(self.args, "trained").scores
@@ -711,7 +711,7 @@ class F2CTrainer(Trainer):
         }
         return {"num_instances": len(after)} | more | changes
 
-    def describe(self, change: dict[str, Any] | None, survey: Any = None) -> RunRecord:
+    def describe(self, change: Json | None, survey: Any = None) -> RunRecord:
         """Return the record of the training, which may have rows without a task."""
         validation = self.eval_instances
         scoring = {
@@ -732,7 +732,7 @@ class F2CTrainer(Trainer):
             versions=versions(),
         )
 
-    def _training_record(self, change: dict[str, Any] | None, survey: Any = None) -> dict[str, Any]:
+    def _training_record(self, change: Json | None, survey: Any = None) -> Json:
         """Return the ``training`` of ``run.json``: settings, steps, selection, first votes, and ``validation``."""
         world_size = distributed.world_size()
         votes_digest = None
@@ -757,7 +757,7 @@ class F2CTrainer(Trainer):
         }
         return recorded_settings(self.args) | facts | self._selection_record() | results
 
-    def _selection_record(self) -> dict[str, Any]:
+    def _selection_record(self) -> Json:
         """Return which checkpoint was selected, and its value and the base's by the criterion."""
         best = self.state.best_model_checkpoint
         selected_by = self.args.metric_for_best_model

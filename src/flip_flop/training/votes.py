@@ -13,7 +13,7 @@ from peft import PeftModel
 from torch import Tensor
 
 from flip_flop.errors import InputError, first_repeated, log
-from flip_flop.files import generator, read_arrays, sha256_json, write_arrays
+from flip_flop.files import Json, generator, read_arrays, sha256_json, write_arrays
 from flip_flop.method import find_method
 from flip_flop.method.algorithm import find_consensus, split_templates
 from flip_flop.metrics import (
@@ -283,7 +283,7 @@ def warn_of_templates(instances: Sequence[RenderedInstance], config: F2CConfig) 
 
 def initial_vote_stats(
     votes: VoteTable, config: F2CConfig, design: Mapping[str, Any], voters: Sequence[EncodedInstance]
-) -> dict[str, Any]:
+) -> Json:
     """Compute and log shares of the first votes: of a consensus, of each case, and of each label.
 
     Without labels, a label bias that all templates share cannot be distinguished from class imbalance, so the user sees
