@@ -40,6 +40,7 @@ NOT_DECIDING = ("_name_or_path", "base_model_name_or_path", "transformers_versio
 UNREAD = (".", "README.md", "tokenizer", "special_tokens", "added_tokens", "chat_template", "vocab", "merges", MANIFEST)
 READABLE_JSON = f"readable JSON of at most {MAX_JSON // 2**20} MB"
 Kind = Literal["audit", "train"]
+Facts = Mapping[str, Any]  # a part whose keys are not fixed
 # The errors of damaged files. Deeply nested JSON raises a RecursionError.
 UNREADABLE = (OSError, ValueError, KeyError, TypeError, EOFError, RecursionError, zlib.error)
 STRICT = pydantic.ConfigDict(extra="forbid")
@@ -88,18 +89,18 @@ class TaskRecord(Section):
     f1: Literal["auto", "binary", "macro"] = "auto"
     held_out_templates: tuple[str, ...] = ()
     templates: tuple[TemplateRecord, ...]
-    data: Mapping[str, Any] = field(default_factory=dict)
+    data: Facts = field(default_factory=dict)
     instances_digest: str = ""
-    digests: Mapping[str, Any] = field(default_factory=dict)
+    digests: Facts = field(default_factory=dict)
     system: str | None = None
     assistant_prefix: str | None = None
-    chat_template_kwargs: Mapping[str, Any] | None = None
+    chat_template_kwargs: Facts | None = None
     num_validation: int | None = None
     num_dropped: int | None = None
     eval_limit: int | None = None
     num_too_long: int | None = None
     scale: bool | None = None
-    answer: Mapping[str, Any] | None = None
+    answer: Facts | None = None
     extract: str | None = None
     id_field: str | None = None
 
@@ -120,9 +121,9 @@ class ModelRecord(Section):
     num_parameters: int | None = None
     dtype: str | None = None
     is_demo: bool = False
-    digests: Mapping[str, Any] = field(default_factory=dict)
+    digests: Facts = field(default_factory=dict)
     endpoint: str | None = None
-    quantization: Mapping[str, Any] | None = None
+    quantization: Facts | None = None
 
     def differs_from(self, other: "ModelRecord") -> bool:
         """Return whether the weights differ, if both digests are known, and both of the hub or both of files."""
@@ -141,9 +142,9 @@ class AdapterRecord(Section):
     digest: str | None = None
     method: str | None = None
     uses_labels: bool | None = None  # of the training
-    digests: Mapping[str, Any] = field(default_factory=dict)
+    digests: Facts = field(default_factory=dict)
     chat_template: bool | None = None
-    chat: Mapping[str, Any] | None = None
+    chat: Facts | None = None
     folder: Path = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -166,11 +167,11 @@ class RunRecord(Section):
     task: TaskRecord
     model: ModelRecord
     adapter: AdapterRecord | None = None
-    scoring: Mapping[str, Any] = field(default_factory=dict)
-    training: Mapping[str, Any] | None = None
+    scoring: Facts = field(default_factory=dict)
+    training: Facts | None = None
     seed: int | None = None
-    versions: Mapping[str, Any] = field(default_factory=dict)
-    hardware: Mapping[str, Any] = field(default_factory=dict)
+    versions: Facts = field(default_factory=dict)
+    hardware: Facts = field(default_factory=dict)
     seconds: float | None = None
     allowed_changes: tuple[str, ...] = ()
 
@@ -241,12 +242,12 @@ class Classifier(Section):
     model: ModelRecord
     adapter: AdapterRecord | None = None
     task: TaskRecord
-    scoring: Mapping[str, Any]
+    scoring: Facts
     seed: int = 0
     offsets: Mapping[str, tuple[pydantic.FiniteFloat, ...]] = field(default_factory=dict)
-    calibration: Mapping[str, Any] = field(default_factory=dict)
+    calibration: Facts = field(default_factory=dict)
     abstain_below: Annotated[float, pydantic.Field(ge=0.0, le=1.0)] = 0.0
-    measured: Mapping[str, Any] = field(default_factory=dict)
+    measured: Facts = field(default_factory=dict)
 
     @classmethod
     def of_run(

@@ -2,7 +2,7 @@
 
 import shutil
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 from flip_flop.classifier.load import LoadedClassifier, load_scorer
 from flip_flop.classifier.read import ADAPTER, read_classifier
 from flip_flop.errors import InputError
+from flip_flop.evaluation.predict import Prediction
 from flip_flop.evaluation.result import METRICS_FILE
 from flip_flop.evaluation.run_directory import load_run
 from flip_flop.files import new_folder
@@ -108,7 +109,7 @@ def _merge(scorer: Scorer, folder: Path) -> None:
     scorer.loaded.tokenizer.save_pretrained(folder)
 
 
-def _compare(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]) -> str:
+def _compare(before: Sequence[Prediction], after: Sequence[Prediction]) -> str:
     """Return the most changed answers under a template, and the largest difference of a probability (``E-MERGE``)."""
     changed = Counter[str]()
     differences = [0.0]

@@ -1,18 +1,17 @@
 """Load the model of a classifier, and apply it to rows."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import islice
-from typing import Any
 
 import numpy as np
 
 from flip_flop.arrays import Offsets
 from flip_flop.classifier.read import model_arguments, read_classifier, scoring_of, task_of
 from flip_flop.errors import InputError
-from flip_flop.evaluation.predict import prediction_rows, with_notes
+from flip_flop.evaluation.predict import Fields, Prediction, prediction_rows, with_notes
 from flip_flop.hub import is_endpoint
 from flip_flop.prompts import RenderedInstance
 from flip_flop.record import Classifier
@@ -76,11 +75,11 @@ class LoadedClassifier:
             return np.array([stored[name] for name in self.task.templates.names])
         return None
 
-    def __call__(self, rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    def __call__(self, rows: Iterable[Fields]) -> list[Prediction]:
         """Predict the labels of rows; see :meth:`stream`."""
         return list(self.stream(rows))
 
-    def stream(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    def stream(self, rows: Iterable[Fields]) -> Iterator[Prediction]:
         """Yield a prediction for each row, in order, while the rows are read in chunks.
 
         Returns:
@@ -113,7 +112,7 @@ class LoadedClassifier:
         source = replace(rows, ids=tuple(ids))
         return self.task.with_rows(source, "input").render("input", seed=self.classifier.seed, need_labels=False)
 
-    def predict(self, split: RenderedSplit) -> list[dict[str, Any]]:
+    def predict(self, split: RenderedSplit) -> list[Prediction]:
         """Score rendered rows together, and return their predictions."""
         if self.scoring.too_long == "refuse":
             return self._predict(split)
@@ -125,7 +124,7 @@ class LoadedClassifier:
             answered = self._predict(replace(split, instances=fitting)) if fitting else []
             return with_notes(answered, split, error.found)
 
-    def _predict(self, split: RenderedSplit) -> list[dict[str, Any]]:
+    def _predict(self, split: RenderedSplit) -> list[Prediction]:
         """Return the predictions of rows that fit the context (``E-TOO-LONG``)."""
         scoring = replace(self.scoring, too_long="refuse")
         scored = self.scored(split.instances, scoring, self.task.templates.names)

@@ -4,11 +4,12 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 from flip_flop.errors import InputError, look_up
 from flip_flop.evaluation.handover import classifier_of
 from flip_flop.evaluation.run_directory import load_run
+from flip_flop.files import Json
 from flip_flop.hub import SERVED, is_endpoint
 from flip_flop.prompts import Template, TemplateSet
 from flip_flop.reading import AnswerFormat
@@ -86,7 +87,7 @@ def scoring_of(classifier: Classifier, options: ScoringOptions = DEFAULT_SCORING
     return replace(options, too_long="refuse" if is_served else "skip", **how)
 
 
-def model_arguments(classifier: Classifier, place: str = "") -> dict[str, Any]:
+def model_arguments(classifier: Classifier, place: str = "") -> Json:
     """Return the arguments that load the measured model, from another place if it is given."""
     model = classifier.model
     measured = model.name

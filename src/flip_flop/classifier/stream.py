@@ -1,7 +1,7 @@
 """Predictions for a file of any size: rows are read, scored, counted and written in chunks."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 from flip_flop.classifier.load import CHUNK, LoadedClassifier
 from flip_flop.console import count, is_first_process, track
 from flip_flop.errors import InputError
-from flip_flop.evaluation.predict import Pair, write_rows
+from flip_flop.evaluation.predict import Pair, Prediction, write_rows
 from flip_flop.files import inputs_of_command
 from flip_flop.scoring import ScoringOptions
 from flip_flop.tasks import Rows, Task
@@ -52,7 +52,7 @@ def _chunks(source: Path) -> Iterator[Rows]:
 
 def _answered(
     classify: LoadedClassifier, source: Path, advance: Callable[[int], object]
-) -> Iterator[tuple[dict[str, Any], NumberedRow]]:
+) -> Iterator[tuple[Prediction, NumberedRow]]:
     """Yield each prediction with its row, and report the progress."""
     start = 1
     for rows in _chunks(source):
@@ -62,7 +62,7 @@ def _answered(
 
 
 def write_counted(
-    pairs: Iterable[tuple[Mapping[str, Any], NumberedRow]],
+    pairs: Iterable[tuple[Prediction, NumberedRow]],
     task: Task,
     scoring: ScoringOptions,
     num_labels: int,

@@ -31,7 +31,9 @@ from flip_flop.scoring.too_long import TooLong
 from flip_flop.tasks import Data, RenderedSplit, Source, as_source, log_findings
 
 VOTE = ("id", "vote", "confidence")
-Pair = tuple[Mapping[str, Any], Mapping[str, Any] | None]  # a prediction, and the fields of its row if given
+Prediction = dict[str, Any]  # a row of :func:`predict`
+Fields = Mapping[str, Any]  # of a row of data
+Pair = tuple[Prediction, Fields | None]  # a prediction, and the fields of its row if given
 
 
 def predict(
@@ -42,7 +44,7 @@ def predict(
     calibrate: CalibrationChoice = "none",
     label_prior: Sequence[float] | None = None,
     abstain_below: float = 0.0,
-) -> list[dict[str, Any]]:
+) -> list[Prediction]:
     """Predict a label for each instance under each template, and their majority vote: ``predict(model, data)``.
 
     Model and data are those of :func:`~flip_flop.audit`. Gold labels are not required:
@@ -70,7 +72,7 @@ def predict(
 
 def prediction_rows(
     scored: Scored, split: RenderedSplit, scoring: ScoringOptions, *, offsets: Offsets | None, abstain_below: float
-) -> list[dict[str, Any]]:
+) -> list[Prediction]:
     """Return the rows of :func:`predict` for the scores of a split, with offsets added to them."""
     scores = scored.scores
     if offsets is not None:
@@ -103,15 +105,15 @@ def prediction_rows(
 
 
 def with_notes(
-    predictions: Iterable[dict[str, Any]], split: RenderedSplit, too_long: Iterable[TooLong]
-) -> list[dict[str, Any]]:
+    predictions: Iterable[Prediction], split: RenderedSplit, too_long: Iterable[TooLong]
+) -> list[Prediction]:
     """Return a row with a note for each instance of a split, an empty one if its prompts are too long."""
     answered = {row["id"]: row for row in predictions}
     names = split.task.templates.names
     notes = dict[str, str]()
     for prompt in too_long:
         notes.setdefault(prompt.id, f"too long: {words(prompt, names)}, the model's context is {prompt.limit}")
-    empty: dict[str, Any] = {"vote": None, "confidence": None, "consensus": None, "templates": {}}
+    empty: Prediction = {"vote": None, "confidence": None, "consensus": None, "templates": {}}
     rows = []
     for instance in split.instances:
         row = answered.get(instance.id, empty)
@@ -119,7 +121,7 @@ def with_notes(
     return rows
 
 
-def _add_texts(row: dict[str, Any], instance: RenderedInstance, form: AnswerFormat) -> None:
+def _add_texts(row: Prediction, instance: RenderedInstance, form: AnswerFormat) -> None:
     """Add the texts of open answers, and name answers by their keys and the vote by a text."""
     keys = [*instance.choices[0], None]
     answers = row["templates"].values()
@@ -137,10 +139,10 @@ _MAX_SHEET_NUMBER = 10**15
 
 
 def write_predictions(
-    predictions: Sequence[Mapping[str, Any]],
+    predictions: Sequence[Prediction],
     labels: Sequence[Any] | None,
     out: str | os.PathLike[str],
-    rows: Source | pd.DataFrame | str | os.PathLike[str] | Iterable[Mapping[str, Any]] | None = None,
+    rows: Source | pd.DataFrame | str | os.PathLike[str] | Iterable[Fields] | None = None,
 ) -> None:
     """Write predictions as JSONL, or as CSV or xlsx with a column per template and label.
 
@@ -161,7 +163,7 @@ def write_predictions(
             f"There are {len(predictions)} predictions and {len(given)} rows.",
             "Give all predicted rows in their order, or no rows.",
         )
-    first: Mapping[str, Any] = next((row["templates"] for row in predictions if row["templates"]), {})
+    first: Prediction = next((row["templates"] for row in predictions if row["templates"]), {})
     answers = [answer for row in predictions for answer in row["templates"].values()]
     values = [name for name in ("label", "text") if answers and name in answers[0]]
     if any(answer["probs"] for answer in answers):
@@ -245,7 +247,7 @@ def _free_names(names: Sequence[str], taken: Sequence[str]) -> list[str]:
     return free
 
 
-def _json_line(prediction: Mapping[str, Any], fields: Mapping[str, Any] | None) -> str:
+def _json_line(prediction: Prediction, fields: Fields | None) -> str:
     """Return a prediction as JSON, with its row as ``input``."""
     line = dict(prediction)
     if fields is not None:
