@@ -130,14 +130,9 @@ def compared(stored: Audit, metric: str | None) -> str:
 
 def check_stored(stored: Audit, run: Audit, metric: str | None) -> None:
     """Refuse a stored run on other data, or without a metric to compare (``E-RUN-MISMATCH``)."""
-    from flip_flop.report.pairing import data_differences
+    from flip_flop.report.pairing import require_same_rows
 
-    if differing := data_differences(stored, run):
-        raise InputError(
-            "E-RUN-MISMATCH",
-            f"--fail-if-worse-than {stored.path}: the stored run and this audit differ in their {differing}.",
-            "Audit both on the same rows: the same data, split, limit and seed.",
-        )
+    require_same_rows(stored, run, f"--fail-if-worse-than {stored.path}: the stored run and this audit")
     name = compared(stored, metric)
     if stored.value(name) is None:
         raise InputError(
@@ -159,7 +154,9 @@ def threshold_gate(run: Audit, name: str, minimum: float) -> Gate:
             why = "these answers do not define it"
         return gate(None, str(_no_value(name, why, "Choose another metric, such as agreement.")))
     reached = value >= minimum - 1e-9  # 33 / 60 is less than 0.55 in floating point
-    digits = next((number for number in range(4, 10) if (round(value, number) >= minimum) == reached), 15)
+    digits = 4
+    while digits < 15 and (round(value, digits) >= minimum) != reached:
+        digits += 1
     shown = f"{name} is {value:.{digits}f}"
     if reached:
         line = f"{shown}, at least {limit}"
@@ -232,13 +229,13 @@ def _is_newly_constant(template: str, stored: Audit, run: Audit) -> bool:
 
 def markdown(gates: Sequence[Gate], table: str) -> str:
     """Return the Markdown table of the audit, and a table of the gates."""
-    lines = ["| gate | result | numbers | run |", "|---|---|---|---|"]
+    lines = [table, ""]
+    if gates:
+        lines += ["| gate | result | numbers | run |", "|---|---|---|---|"]
     for gate in gates:
-        condition, message, run = (
-            markdown_cell(on_one_line(text)) for text in (gate.condition, gate.message, gate.run)
-        )
-        lines.append(f"| {condition} | {RESULTS[gate.passed]} | {message} | {run} |")
-    return "\n".join([table, "", *(lines if gates else [])]) + "\n"
+        cells = [markdown_cell(on_one_line(text)) for text in (gate.condition, gate.message, gate.run)]
+        lines.append("| {0} | {result} | {1} | {2} |".format(*cells, result=RESULTS[gate.passed]))
+    return "\n".join(lines) + "\n"
 
 
 def _no_value(name: str, why: str, hint: str = "It needs gold labels, or a second template.") -> InputError:

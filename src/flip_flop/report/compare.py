@@ -21,7 +21,6 @@ from flip_flop.console import (
     point_interval,
     points,
 )
-from flip_flop.errors import InputError
 from flip_flop.evaluation.result import SHOWN, Audit, html_table
 from flip_flop.evaluation.run_directory import load_run
 from flip_flop.metrics import (
@@ -43,9 +42,12 @@ from flip_flop.report.pairing import (
     is_held_out,
     may_be_same,
     prompt_changes,
+    require_same_rows,
     side_by_side,
 )
 from flip_flop.report.table import Column, Table, TableCell
+
+Run = Audit | str | PathLike[str]  # a path is that of a run directory
 
 
 @dataclass(frozen=True)
@@ -312,43 +314,45 @@ class AuditComparison:
         """
         free = self.untrained_form
         forms = self.trained_forms
-        changes = [(run, mean_difference(quality(run), free, [run], choices=len(forms))) for run in forms]
-        known = [(run, change) for run, change in changes if change]
-        if not known or self.base.record.adapter:
+        metric = quality(free)
+        if not forms or free.value(metric) is None or self.base.record.adapter:
             return ""
-        run, change = max(known, key=lambda pair: pair[1].value)
+        run = max(forms, key=lambda form: form.value(metric) or 0.0)
+        change = mean_difference(metric, free, [run], choices=len(forms))
+        assert change
         helped = {"above": "helped", "below": "did harm"}.get(change.place, "did not clearly help")
         how = "calibrated, without training" if free is not self.base else "without training"
-        start, end = (percent(audit.value(quality(audit))) for audit in (free, run))
-        best, among = (f"at best {end}", f" for the best of {len(forms)}") if len(known) > 1 else (end, "")
-        one = f"a template has on average {self.quality_title} {start} {how}"
-        return on_one_line(f"Training {helped}: {one}, {best} with {run.name} ({change.words()}{among}).")
+        before = percent(free.value(metric))
+        after = percent(run.value(metric))
+        words = change.words()
+        if len(forms) > 1:
+            after = f"at best {after}"
+            words += f" for the best of {len(forms)}"
+        start = f"a template has on average {self.quality_title} {before} {how}"
+        return on_one_line(f"Training {helped}: {start}, {after} with {run.name} ({words}).")
 
     @cached_property
     def decision(self) -> list[str]:
         """Sentences on unread answers, the verdict, changes by training, the vote, and runs that have collapsed."""
         free = self.untrained_form
         size = len(self.base.template_names)
-        words = {"observed_agreement": "agreement", quality(free): self.quality_title}
-        metrics = [(name, title) for name, title in words.items() if self.base.value(name) is not None]
-        sentences = [*self.readings, *([self.verdict] if self.verdict else [])]
+        is_calibrated = free is not self.base
+        sentences = [*self.readings, *filter(None, [self.verdict])]
         for run in (*self.trained, *self.reworded):
-            sentence = [self.note(run)] if run in self.reworded else []
-            for name, title in metrics:
-                line = self.line(name)
-                sentence.append(f"{title} {line[1]} to {line[1 + self.runs.index(run)]}")
-            form = f"{run.name}, not calibrated" if free is not self.base else run.name
-            sentences.append(f"{form}: {', '.join(sentence)}.")
+            form = f"{run.name}, not calibrated" if is_calibrated else run.name
+            parts = [*filter(None, [self.note(run)]), *self.changes(run)]
+            sentences.append(f"{form}: {', '.join(parts)}.")
         if not self.is_calibrated_alike and any(run.calibrated for run in (self.base, *self.trained)):
             sentences.append("The runs are not calibrated in the same way, so they are compared without calibration.")
-        if self.trained and free is not self.base and size > 1 and not self.base.record.adapter:
-            sentences.append(
-                f"Without training, {free.name} has agreement {percent(free.value('observed_agreement'))}."
-            )
+        if self.trained and is_calibrated and size > 1 and not self.base.record.adapter:
+            agreement = percent(free.value("observed_agreement"))
+            sentences.append(f"Without training, {free.name} has agreement {agreement}.")
         if self.verdict and size > 1:
             vote = percent(METRICS[quality(free)].value(free.data.labelled.voted))
-            differences = [(run.name, difference_from_vote(free, run)) for run in self.trained_forms]
-            places = [f"{name} is {change.place} it ({change.words()})" for name, change in differences]
+            places = []
+            for run in self.trained_forms:
+                change = difference_from_vote(free, run)
+                places.append(f"{run.name} is {change.place} it ({change.words()})")
             sentences.append(
                 f"The majority vote of {free.name} has {self.quality_title} {vote} for {size} passes per answer. "
                 f"With one pass, {'; '.join(places)}."
@@ -360,6 +364,16 @@ class AuditComparison:
             )
         sentences += [f"{run.name} has collapsed." for run in self.runs if run.is_collapsed]
         return [on_one_line(sentence) for sentence in sentences]
+
+    def changes(self, run: Audit) -> list[str]:
+        """The changes of agreement and of :func:`quality` from the baseline in words, if they have values."""
+        names = {"observed_agreement": "agreement", quality(self.base): self.quality_title}
+        words = []
+        for name, title in names.items():
+            if self.base.value(name) is not None:
+                line = self.line(name)
+                words.append(f"{title} {line[1]} to {line[1 + self.runs.index(run)]}")
+        return words
 
     @property
     def paired_metrics(self) -> list[str]:
@@ -417,27 +431,20 @@ def answers_of(run: Audit, template: str) -> Scores | None:
     return run.data.voted if template == VOTE else None
 
 
-def compare(*runs: Audit | str | PathLike[str]) -> AuditComparison:
+def compare(before: Run, *after: Run) -> AuditComparison:
     """Compare audits of the same rows, paired by id; a path means a run directory. Their prompts may differ.
 
     Raises:
         InputError: ``E-RUN-MISMATCH`` if rows or labels differ; ``E-RUN-MISSING`` or ``E-RUN-BROKEN``.
     """
-    if not runs:
-        raise TypeError("Give audits or run directories, as in compare(before, after), and not nothing.")
-    groups = group_runs(as_audits(runs))
+    groups = group_runs(as_audits([before, *after]))
     require_comparable([AuditComparison(group.runs[:1]) for group in groups])
     return groups[0]
 
 
-def as_audits(runs: Audit | str | PathLike[str] | Iterable[Audit | str | PathLike[str]]) -> list[Audit]:
+def as_audits(runs: Run | Iterable[Run]) -> list[Audit]:
     """Return a list of audits, with run directories loaded."""
-    given = [*runs] if isinstance(runs, Iterable) and not isinstance(runs, str) else [runs]
-    if not all(isinstance(run, Audit | str | PathLike) for run in given):
-        raise TypeError(
-            "Give audits or run directories, as in compare(before, after), and not "
-            f"{', '.join(type(run).__name__ for run in given)}."
-        )
+    given = [runs] if isinstance(runs, Audit | str | PathLike) else runs
     return [run if isinstance(run, Audit) else load_run(run) for run in given]
 
 
@@ -473,11 +480,7 @@ def require_comparable(groups: Sequence[AuditComparison]) -> None:
     if len(groups) > 1 and not any(group.is_comparison for group in groups):
         left = groups[0].base
         right = groups[1].base
-        raise InputError(
-            "E-RUN-MISMATCH",
-            f"{left.place} and {right.place} cannot be compared: they differ in their {data_differences(left, right)}.",
-            "Audit both on the same rows: the same data, split, limit and seed.",
-        )
+        require_same_rows(left, right, f"{left.place} and {right.place} cannot be compared: they")
 
 
 def what_differs(left: Audit, right: Audit) -> str:

@@ -5,7 +5,6 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
-from os import PathLike
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -21,13 +20,13 @@ from flip_flop.metrics import METRICS
 from flip_flop.record import TemplateRecord
 from flip_flop.report import instances
 from flip_flop.report.audit_tables import assumption, constant_count
-from flip_flop.report.compare import AuditComparison, as_audits, group_runs, require_comparable
+from flip_flop.report.compare import AuditComparison, Run, as_audits, group_runs, require_comparable
 from flip_flop.report.pairing import data_differences
 from flip_flop.report.sections import caveats, chart_section, report_section, table_caption
 
 
 def write_report(
-    runs: Audit | str | PathLike[str] | Iterable[Audit | str | PathLike[str]],
+    runs: Run | Iterable[Run],
     out: Path | str,
     *,
     title: str | None = None,

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from flip_flop.console import on_one_line
+from flip_flop.errors import InputError
 from flip_flop.evaluation.result import Audit
 from flip_flop.record import TaskRecord
 
@@ -46,12 +47,13 @@ def data_differences(left: Audit, right: Audit) -> str:
     """
     one = left.record.task
     other = right.record.task
-    pairs = {
-        "split": (one.split, other.split),
-        "labels, F1 or scale": (_labels(one), _labels(other)),
-        "held-out templates": (is_held_out(left), is_held_out(right)),
-    }
-    found = [name for name, values in pairs.items() if values[0] != values[1]]
+    found = []
+    if one.split != other.split:
+        found.append("split")
+    if _labels(one) != _labels(other):
+        found.append("labels, F1 or scale")
+    if is_held_out(left) != is_held_out(right):
+        found.append("held-out templates")
     ids = sorted({*left.instance_ids} ^ {*right.instance_ids})
     if ids or len(left.scores) != len(right.scores):
         found.append(f"instances{_listed(ids)}")
@@ -66,9 +68,16 @@ def data_differences(left: Audit, right: Audit) -> str:
         found.append("data file")
     is_other = _golds(left) != _golds(in_order_of(left, right))
     if is_other.any():
-        ids = np.array(left.instance_ids)[is_other].tolist()
-        found.append(f"gold labels{_listed(sorted(ids))}")
+        ids = sorted(np.array(left.instance_ids)[is_other].tolist())
+        found.append(f"gold labels{_listed(ids)}")
     return " and ".join(found)
+
+
+def require_same_rows(left: Audit, right: Audit, words: str) -> None:
+    """Refuse runs of other rows or labels (``E-RUN-MISMATCH``); ``words`` name them."""
+    if differing := data_differences(left, right):
+        hint = "Audit both on the same rows: the same data, split, limit and seed."
+        raise InputError("E-RUN-MISMATCH", f"{words} differ in their {differing}.", hint)
 
 
 def may_be_same(one: str | None, other: str | None) -> bool:
