@@ -439,7 +439,7 @@ def test_a_custom_metric_of_an_older_audit_or_with_other_code_is_computed_again(
 
 @pytest.mark.parametrize("runs", [lambda run: (), lambda run: ([run, run],), lambda run: (run, None)])
 def test_compare_takes_audits_and_folders_only(audited, runs):
-    with pytest.raises(TypeError, match=r"compare\(before, after\), and not (nothing|list|\w+, NoneType)\."):
+    with pytest.raises(TypeError, match=r"path|before"):
         compare(*runs(audited))
 
 
@@ -484,7 +484,7 @@ def test_audits_in_memory_are_named_and_reported_like_folders(loaded, monkeypatc
     assert [run.name for run in mixed.runs] == ["one (1)", "one (2)", "one (3)"]
     monkeypatch.chdir(folders[0])
     assert [run.name for run in compare(".", tmp_path / "copy").runs] == ["one (one)", "one (copy)"]
-    with pytest.raises(TypeError, match="PathLike object, not NoneType"):
+    with pytest.raises(TypeError, match="PathLike"):
         write_report([runs[0], None], "page.html")
 
 

@@ -1,20 +1,21 @@
 """Exports of classifiers: the file with its adapter, or with merged weights that give the same answers."""
 
 import shutil
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from flip_flop.classifier.load import LoadedClassifier, load_scorer
 from flip_flop.classifier.read import ADAPTER, read_classifier
 from flip_flop.errors import InputError
-from flip_flop.evaluation.predict import Prediction
 from flip_flop.evaluation.result import METRICS_FILE
 from flip_flop.evaluation.run_directory import load_run
 from flip_flop.files import new_folder
+from flip_flop.metrics import Scores, label_probs
 from flip_flop.record import CLASSIFIER_FILE, RELATIVE, Classifier
 from flip_flop.scoring.adapters import changes_embeddings
 from flip_flop.scoring.causal_lm import as_input_error
@@ -73,14 +74,13 @@ def _merge_and_compare(classifier: Classifier, folder: Path, path: Path, rows: P
         split = _rows_of_audit(base, path)
     else:
         split = base.render(Rows(str(rows), "row", tuple(islice(stream_rows(rows), NUM_ROWS)), {}))
-    before = base.predict(split)
+    before = base.scored(split.instances, base.scoring).scores
     _merge(base.scorer, folder / MODEL)
     after = CausalLMScorer(load_model(folder / MODEL, dtype=classifier.model.dtype or "auto"))
     merged = replace(classifier, adapter=None, model=replace(after.record, name=f"{RELATIVE}{MODEL}"))
     merged.write(folder)
     other = LoadedClassifier(merged, lambda: after)
-    other.scoring = base.scoring
-    return _compare(before, other.predict(split))
+    return _compare(before, other.scored(split.instances, base.scoring).scores)
 
 
 def _rows_of_audit(base: LoadedClassifier, path: Path) -> RenderedSplit:
@@ -109,18 +109,13 @@ def _merge(scorer: Scorer, folder: Path) -> None:
     scorer.loaded.tokenizer.save_pretrained(folder)
 
 
-def _compare(before: Sequence[Prediction], after: Sequence[Prediction]) -> str:
+def _compare(before: Scores, after: Scores) -> str:
     """Return the most changed answers under a template, and the largest difference of a probability (``E-MERGE``)."""
-    changed = Counter[str]()
-    differences = [0.0]
-    for one, other in zip(before, after, strict=True):
-        for name, answer in one["templates"].items():
-            merged = other["templates"][name]
-            changed[name] += answer["label"] != merged["label"]
-            probs = zip(answer["probs"] or (), merged["probs"] or (), strict=True)
-            differences += [abs(prob - of_merged) for prob, of_merged in probs]
-    most = max(changed.values(), default=0)
-    figures = f"{most} of {len(before)} answers differ; a probability differs by at most {max(differences):.2g}"
+    most = (before.answer_keys != after.answer_keys).sum(axis=0).max()
+    figures = f"{most} of {len(before)} answers differ"
+    if not before.answered:
+        largest = np.abs(label_probs(before.values) - label_probs(after.values)).max()
+        figures += f"; a probability differs by at most {largest:.2g}"
     if most > MAX_CHANGED * len(before):
         raise InputError("E-MERGE", f"merged weights give other answers: {figures}.", UNMERGED)
     return figures

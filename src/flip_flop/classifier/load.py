@@ -8,11 +8,11 @@ from itertools import islice
 
 import numpy as np
 
-from flip_flop.arrays import Offsets
 from flip_flop.classifier.read import model_arguments, read_classifier, scoring_of, task_of
 from flip_flop.errors import InputError
 from flip_flop.evaluation.predict import Fields, Prediction, prediction_rows, with_notes
 from flip_flop.hub import is_endpoint
+from flip_flop.metrics import calibrated
 from flip_flop.prompts import RenderedInstance
 from flip_flop.record import Classifier
 from flip_flop.scoring import DEFAULT_SCORING, ScoringOptions, ids_of
@@ -67,14 +67,6 @@ class LoadedClassifier:
             )
         return scorer
 
-    @property
-    def offsets(self) -> Offsets | None:
-        """Nats that are added to the scores, ``[templates, labels]``."""
-        stored = self.classifier.offsets
-        if stored:
-            return np.array([stored[name] for name in self.task.templates.names])
-        return None
-
     def __call__(self, rows: Iterable[Fields]) -> list[Prediction]:
         """Predict the labels of rows; see :meth:`stream`."""
         return list(self.stream(rows))
@@ -127,11 +119,21 @@ class LoadedClassifier:
     def _predict(self, split: RenderedSplit) -> list[Prediction]:
         """Return the predictions of rows that fit the context (``E-TOO-LONG``)."""
         scoring = replace(self.scoring, too_long="refuse")
-        scored = self.scored(split.instances, scoring, self.task.templates.names)
-        return prediction_rows(scored, split, scoring, offsets=self.offsets, abstain_below=self.abstain_below)
+        scored = self.scored(split.instances, scoring)
+        return prediction_rows(scored, split, scoring, abstain_below=self.abstain_below)
 
-    def scored(self, instances: Sequence[RenderedInstance], scoring: ScoringOptions, names: Sequence[str]) -> Scored:
-        """Score instances under templates of these names. Only the first call checks scores."""
+    def scored(self, instances: Sequence[RenderedInstance], scoring: ScoringOptions) -> Scored:
+        """Score instances under the templates, with offsets."""
+        names = self.task.templates.names
+        found = self.raw(instances, scoring, names)
+        stored = self.classifier.offsets
+        if not stored:
+            return found
+        values = calibrated(found.scores.values, np.array([stored[name] for name in names]))
+        return replace(found, scores=replace(found.scores, values=values))
+
+    def raw(self, instances: Sequence[RenderedInstance], scoring: ScoringOptions, names: Sequence[str] = ()) -> Scored:
+        """Score instances under any templates. Only the first call checks scores."""
         scorer = self.scorer
         found = scorer.checked_scores(instances, scoring, names=names)
         if isinstance(scorer, CausalLMScorer):

@@ -15,7 +15,6 @@ from typing import Any
 import pandas as pd
 from transformers import PreTrainedTokenizerBase
 
-from flip_flop.arrays import Offsets
 from flip_flop.console import count, spreadsheet_cell, visible
 from flip_flop.errors import InputError
 from flip_flop.evaluation.audit import resolve, score_calibrated
@@ -66,17 +65,17 @@ def predict(
     scorer, split = resolve(model, data, need_labels=False)
     split = log_findings(split)
     scored = score_calibrated(scorer, split, scoring, calibrate, label_prior, label="predict", quiet=quiet)
-    offsets = None if scored.calibration is None else scored.calibration["offsets"]
-    return prediction_rows(scored, split, scoring, offsets=offsets, abstain_below=abstain_below)
+    if scored.calibration is not None:
+        values = calibrated(scored.scores.values, scored.calibration["offsets"])
+        scored = replace(scored, scores=replace(scored.scores, values=values))
+    return prediction_rows(scored, split, scoring, abstain_below=abstain_below)
 
 
 def prediction_rows(
-    scored: Scored, split: RenderedSplit, scoring: ScoringOptions, *, offsets: Offsets | None, abstain_below: float
+    scored: Scored, split: RenderedSplit, scoring: ScoringOptions, *, abstain_below: float
 ) -> list[Prediction]:
-    """Return the rows of :func:`predict` for the scores of a split, with offsets added to them."""
+    """Return the rows of :func:`predict` for the scores of a split."""
     scores = scored.scores
-    if offsets is not None:
-        scores = replace(scores, values=calibrated(scores.values, offsets))
     names = split.task.templates.names
     labels = [*split.task.label_values(scores.num_labels), None]  # index -1: the answer does not match a label
     has_probs = not scores.answered and scoring.by != "generation"

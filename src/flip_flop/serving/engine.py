@@ -13,7 +13,7 @@ from pydantic_core import from_json
 from flip_flop.classifier.load import LoadedClassifier
 from flip_flop.errors import InputError
 from flip_flop.files import Json
-from flip_flop.metrics import calibrated, label_probs, vote_share
+from flip_flop.metrics import label_probs, vote_share
 from flip_flop.prompts import RESERVED_FIELD, Chat, RenderedInstance
 from flip_flop.serving.wire import DIGITS, NO_TEXT, Answer, Question, as_text
 from flip_flop.tasks import Rows
@@ -99,15 +99,13 @@ class Engine:
     def _score(self, batch: Batch) -> Answers:
         """Return the majority vote, and the mean of the probabilities under all templates."""
         instances = [replace(asked.instance, id=str(number)) for number, asked in enumerate(batch)]
-        classifier = self.classifier
-        is_own = batch[0].is_own
-        scored = classifier.scored(instances, self.scoring, classifier.task.templates.names if is_own else ())
-        scores = scored.scores
         abstain_below = 0.0
-        if is_own:
-            abstain_below = classifier.abstain_below
-        if is_own and classifier.offsets is not None:
-            scores = replace(scores, values=calibrated(scores.values, classifier.offsets))
+        if batch[0].is_own:
+            abstain_below = self.classifier.abstain_below
+            scored = self.classifier.scored(instances, self.scoring)
+        else:
+            scored = self.classifier.raw(instances, self.scoring)
+        scores = scored.scores
         probs = label_probs(scores.values)
         confidence = probs.max(axis=(1, 2)) if probs.shape[1] == 1 else vote_share(scores)
         means = probs.mean(axis=1).round(DIGITS).tolist()
