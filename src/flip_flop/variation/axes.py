@@ -52,19 +52,14 @@ class Axis:
     Attributes:
         name: One of :data:`flip_flop.metrics.AXES`.
         levels: From a template to its levels, first the unchanged one.
-        change: From a template and a level to the changed template, or None if it cannot change.
+        apply: From a template and a level to the changed template, or None if it cannot change.
         why: The reason why some templates cannot change, for a warning.
     """
 
     name: str
     levels: Callable[[Template], Sequence[str]]
-    change: Callable[[Template, str], Template | None]
+    apply: Callable[[Template, str], Template | None]
     why: str
-
-    def apply(self, template: Template, level: str) -> Template | None:
-        """Return the template at a level, or None if it cannot change."""
-        changed = self.change(template, level)
-        return changed and replace(changed, levels={**template.levels, self.name: level})
 
     def variants(self, template: Template) -> list[Template]:
         """Return the template with its own level, and its variants at the other levels."""
@@ -74,7 +69,8 @@ class Axis:
             variant = self.apply(template, level)
             if variant is not None:
                 words = number if self.name == "format" else level
-                found.append(replace(variant, name=f"{template.name}{DIVIDER}{self.name.replace('_', ' ')} {words}"))
+                name = f"{template.name}{DIVIDER}{self.name.replace('_', ' ')} {words}"
+                found.append(replace(variant, name=name, levels={**template.levels, self.name: level}))
         return found
 
 
@@ -91,7 +87,7 @@ def order_axis(number: int | Literal["all"]) -> Axis:
         >>> axis = order_axis(3)
         >>> axis.levels(plain)
         ['2 1 3', '1 3 2', '3 2 1']
-        >>> variant = axis.change(plain, "1 3 2")
+        >>> variant = axis.apply(plain, "1 3 2")
         >>> variant.answer_choices, variant.jinja.splitlines()[1:4]
         ('A ||| C ||| B', ['A. world', 'B. science', 'C. sports'])
     """
@@ -108,11 +104,11 @@ def order_axis(number: int | Literal["all"]) -> Axis:
             raise InputError("E-AXIS", what, f"Write order: {len(listed)} for the rotations.")
         return [_numbers(order) for order in itertools.permutations(listed)]
 
-    def change(template: Template, level: str) -> Template:
+    def apply(template: Template, level: str) -> Template:
         return apply_format(template, {"order": [int(label) - 1 for label in level.split()]})
 
     why = "their options cannot be moved: the prompts do not list them, or refer to their marks"
-    return Axis("order", levels, change, why)
+    return Axis("order", levels, apply, why)
 
 
 def _numbers(labels: Iterable[int]) -> str:
@@ -130,46 +126,40 @@ def format_axis(number: int, seed: int) -> Axis:
         choices = format_choices(template)
         formats = list(itertools.product(*choices.values()))
         random = generator(seed, "format", template.levels["wording"])
-        found = {change(template, "{}").jinja: UNCHANGED}
+        found = {apply(template, "{}").jinja: UNCHANGED}
         for place in random.permutation(len(formats)).tolist():
             parts = zip(choices, formats[place], strict=True)
             level = json.dumps({name: value for name, value in parts if value is not None}, ensure_ascii=False)
             if len(found) <= number:
-                found.setdefault(change(template, level).jinja, level)
+                found.setdefault(apply(template, level).jinja, level)
         return list(found.values())
 
-    def change(template: Template, level: str) -> Template:
+    def apply(template: Template, level: str) -> Template:
         return apply_format(template, json.loads(level))
 
-    return Axis("format", levels, change, "their prompts have no other format")
+    return Axis("format", levels, apply, "their prompts have no other format")
 
 
 def examples_axes(task: Task, entry: ExamplesEntry, seed: int) -> tuple[Axis, Axis]:
     """Return the axes of the set of demonstrations and of their order, by their places in the set, from 1."""
     examples = Examples(task, entry, seed)
-    sets = [NO_EXAMPLES, *(f"set {index + 1}" for index in range(entry.sets))]
-    orders = {_numbers(order): order for order in examples.orders}
-
-    def add(template: Template, level: str) -> Template | None:
-        return examples.add(template, sets.index(level) - 1)
-
-    def reorder(template: Template, level: str) -> Template | None:
-        return examples.reorder(template, orders[level])
-
     why = "their prompts cannot be inside a block of Jinja"
-    return Axis("examples", lambda _: sets, add, why), Axis("example_order", lambda _: list(orders), reorder, why)
+    return (
+        Axis("examples", lambda _: [NO_EXAMPLES, *examples.sets], examples.add, why),
+        Axis("example_order", lambda _: [*examples.orders], examples.reorder, why),
+    )
 
 
 def typos_axis(share: float, seed: int) -> Axis:
     """Return the axis of typos in this share of the words of a row. Prompts with demonstrations have none."""
 
-    def change(template: Template, _: str) -> Template | None:
+    def apply(template: Template, _: str) -> Template | None:
         if template.levels.get("examples", NO_EXAMPLES) != NO_EXAMPLES:
             return None  # a row with typos would not be recognized among the examples
         return add_typos(template, share, seed)
 
     why = "their prompts print no field, or only options"
-    return Axis("typos", lambda _: [UNCHANGED, str(share)], change, why)
+    return Axis("typos", lambda _: [UNCHANGED, str(share)], apply, why)
 
 
 # ---- variants ----

@@ -74,10 +74,7 @@ def vary_command(vary: VaryOptions, data: DataOptions, task: Path) -> None:
 def _show(own: Sequence[str], found: Sequence[VariedTemplate], out: Path) -> None:
     lines = [("template", "verdict", "change"), *((name, "original", "") for name in own)]
     for variant in found:
-        if variant.rejected:
-            verdict = f"rejected: {variant.rejected}"
-        else:
-            verdict = " ".join(("kept", *variant.warnings))
+        verdict = f"rejected: {variant.rejected}" if variant.rejected else "kept"
         lines.append((variant.name, verdict, variant.text))
     kept = sum(not variant.rejected for variant in found)
     reached = f"{count(len(own) + kept, 'template')}, {len(own)} of them original; {len(found) - kept} rejected"

@@ -55,18 +55,21 @@ class Examples:
             raise unsupported("The axis examples")
         self.task = task
         rows = list(_labelled_rows(task, entry))
-        self.sets = list[list[LintRow]]()
-        for index in range(entry.sets):
+        self.sets: dict[str, list[LintRow]] = {}
+        for index in range(1, entry.sets + 1):
             drawn = self._draw(rows, entry.number + 1, generator(seed, "examples", index))
             if len(drawn) <= entry.number:
                 what = f"split {entry.source!r} has {len(drawn)} labelled rows for examples that no other split has"
                 hint = f"{entry.number + 1} are needed. Add labelled rows, or give a smaller number."
                 raise InputError("E-AXIS", f"task {task.name!r}: {what}.", hint)
-            self.sets.append(drawn)
+            self.sets[f"set {index}"] = drawn
         random = generator(seed, "example order")
-        orders = [tuple(range(entry.number))]
-        orders += [tuple(random.permutation(entry.number).tolist()) for _ in range(10 * entry.orders)]
-        self.orders = list(dict.fromkeys(orders))[: entry.orders]
+        self.own = list(range(entry.number))
+        self.orders: dict[str, list[int]] = {}
+        for order in [self.own, *(random.permutation(entry.number).tolist() for _ in range(10 * entry.orders))]:
+            level = " ".join(str(place + 1) for place in order)
+            if len(self.orders) < entry.orders:
+                self.orders.setdefault(level, order)
 
     def _draw(self, rows: Sequence[LintRow], number: int, random: np.random.Generator) -> list[LintRow]:
         """Draw rows with different prompts under every template, from each label in turn. The last one is spare."""
@@ -93,14 +96,14 @@ class Examples:
         delimiter = " " if has_spaces(prompt[-1:]) else ""
         return prompt, delimiter + choices[row.gold]
 
-    def add(self, template: Template, index: int) -> Template | None:
+    def add(self, template: Template, level: str) -> Template | None:
         """Return the template with a set of demonstrations; None if its prompt cannot be inside a block of Jinja."""
         parts = TemplateParts(template)
-        shown = [self._show(template, row) for row in self.sets[index]]
+        shown = [self._show(template, row) for row in self.sets[level]]
         jinja = _WITH_EXAMPLES.format(
             body=parts.source(parts.text),
             examples=json.dumps(shown, ensure_ascii=False),
-            order=list(self.orders[0]),
+            order=self.own,
             target=parts.target,
         )
         try:
@@ -108,12 +111,12 @@ class Examples:
         except InputError:
             return None
 
-    def reorder(self, template: Template, order: Sequence[int]) -> Template | None:
+    def reorder(self, template: Template, level: str) -> Template | None:
         """Return the template with its demonstrations in another order; None if it has none."""
-        own = _ORDER.format(list(self.orders[0]))
+        own = _ORDER.format(self.own)
         if own not in template.jinja:
             return None
-        return replace(template, jinja=template.jinja.replace(own, _ORDER.format(list(order))))
+        return replace(template, jinja=template.jinja.replace(own, _ORDER.format(self.orders[level])))
 
 
 def _labelled_rows(task: Task, entry: ExamplesEntry) -> Iterator[LintRow]:

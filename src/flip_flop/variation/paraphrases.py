@@ -76,7 +76,7 @@ def _paraphrase(base: Template, written: RenderedInstance, first: dict[str, str]
             why = f"{error.code} {error.message}"
     if new and not why and (earlier := first.setdefault(_plain(new.jinja), written.id)) != written.id:
         why = f"it repeats {earlier!r}"
-    return VariedTemplate(written.id, new, base.name, text, rejected=why)
+    return VariedTemplate(written.id, new, text, rejected=why)
 
 
 def _plain(text: str) -> str:

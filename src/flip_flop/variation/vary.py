@@ -1,7 +1,6 @@
 """Task files of variants, and paraphrases by a language model, whose texts are untrusted."""
 
 import os
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,20 +20,16 @@ class VariedTemplate:
 
     Attributes:
         template: The template; None for an invalid text.
-        base: The name of the other template.
         text: The text of a paraphrase, or the change of the format, for a table.
         made: How a paraphrase was made, for the task file.
         rejected: The reason to reject it, or empty.
-        warnings: Lint codes that the original does not have.
     """
 
     name: str
     template: Template | None
-    base: str
     text: str = ""
     made: Mapping[str, Any] = field(default_factory=dict)
     rejected: str = ""
-    warnings: tuple[str, ...] = ()
 
 
 def kept_templates(found: Sequence[VariedTemplate]) -> list[Template]:
@@ -49,27 +44,20 @@ def vary_templates(task: Task, rows: Sequence[LintRow], axes: Mapping[str, Any])
     for template in varied.templates:
         if template.name not in task.templates.names:
             change = template.levels.get("format", UNCHANGED)
-            text = "" if change == UNCHANGED else change
-            found.append(VariedTemplate(template.name, template, template.levels["wording"], text))
+            found.append(VariedTemplate(template.name, template, "" if change == UNCHANGED else change))
     return judge(varied, rows, found)
 
 
 def judge(task: Task, rows: Sequence[LintRow], variants: Sequence[VariedTemplate]) -> tuple[Task, list[VariedTemplate]]:
     """Lint a task with its variants, and reject variants with errors: return the task without them, and all."""
     num_labels = None if task.labels is None else len(task.labels)
-    codes: dict[str, list[str]] = defaultdict(list)
     errors: dict[str, str] = {}
     for finding in lint_templates(task.templates, rows, label_field=task.label_field, num_labels=num_labels):
-        codes[finding.template].append(finding.code)
         if finding.is_error:
             errors.setdefault(finding.template, f"{finding.code} {finding.message}")
-    judged = list[VariedTemplate]()
-    for variant in variants:
-        warnings = tuple(code for code in codes[variant.name] if code not in codes[variant.base])
-        rejected = variant.rejected or errors.get(variant.name, "")
-        judged.append(replace(variant, rejected=rejected, warnings=warnings))
-    rejected_names = {variant.name for variant in judged if variant.rejected}
-    return task.with_templates(name for name in task.templates.names if name not in rejected_names), judged
+    judged = [replace(variant, rejected=variant.rejected or errors.get(variant.name, "")) for variant in variants]
+    rejected = {variant.name for variant in judged if variant.rejected}
+    return task.with_templates(name for name in task.templates.names if name not in rejected), judged
 
 
 def varied_task_text(source: Path, out: Path, task: Task, found: Sequence[VariedTemplate]) -> str:
