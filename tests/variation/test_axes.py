@@ -197,6 +197,11 @@ def test_a_task_file_and_the_command_line_vary_alike(file, flip_flop):
     assert load_task(path, axes={"order": 2}).templates.names == TASK.with_axes({"order": 2}).templates.names
     assert load_task(path, templates="plain,short").templates.names == (*own.templates.names[:4], "short")
     assert load_task(path, templates="plain · order 2 3 4 1").templates.names == ("plain · order 2 3 4 1",)
+    chosen = load_task(path, templates="plain", axes={"typos": 0.5, "held_out": {"order": [2]}})
+    orders = ["1 2 3 4", "3 4 1 2", "4 1 2 3"]
+    assert [template.levels["order"] for template in chosen.templates[:3]] == orders
+    assert len(chosen.templates) == 6  # three with typos, none of the held-out order
+    assert load_task(path, templates="short", axes={"held_out": {"order": [2]}}).templates.names == ("short",)
     assert len({own.digest(), TASK.digest(), load_task(path, axes={"order": 2}).digest()}) == 3
     shown = flip_flop("templates", "show", path, "--axis", "typos=0.5", "--templates", "short").out
     assert "--- short · typos 0.5 ---" in shown

@@ -16,6 +16,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from flip_flop.console import count, warn_once
 from flip_flop.errors import InputError, first_repeated, log, look_up, nearest, nearest_file, require_whole, unsupported
+from flip_flop.lazy import from_wing
 from flip_flop.metrics import prior_of_labels
 from flip_flop.prompts import (
     MIN_VALUE_LIMIT,
@@ -32,7 +33,7 @@ from flip_flop.reading import AnswerFormat
 from flip_flop.strict_yaml import StrictModel, read_yaml, validate
 from flip_flop.tasks.readers import READABLE, label_text, label_words
 from flip_flop.tasks.sources import FileSource, HubSource, Rows, RowsSource, Source, as_source, sample_ids
-from flip_flop.tasks.task import DIVIDER, Label, RenderedSplit, Task, TaskRequest, find_loader, task_loaders
+from flip_flop.tasks.task import Label, RenderedSplit, Task, TaskRequest, find_loader, task_loaders
 
 # The longest value that a prompt prints, in characters. The release has PromptSource's default.
 VALUE_LIMITS = {"paper": None, "release": 2048}
@@ -280,7 +281,7 @@ def load_task(  # noqa: PLR0913  a public function
     Args:
         name_or_path: A name or a file. Installed packages may add names (:mod:`flip_flop.tasks.task`).
         templates: ``"NAME,NAME,..."``, ``"all"`` or ``"held_out"``. None selects all templates that are not held out.
-            The name of a template also selects its variants.
+            A template is selected with its variants.
         hub_mirror: A folder to read instead of the hub.
         story_cloze_dir: The folder of StoryCloze's two CSV files.
         seed: The seed of a dataset's splits. Use one seed for all runs: otherwise one run trains on the rows that
@@ -327,7 +328,12 @@ def load_task(  # noqa: PLR0913  a public function
         task = replace(task, templates=replace(task.templates, value_limit=limit))
     all_axes |= axes or {}
     if all_axes:
-        task = task.with_axes(all_axes)
+        names = {part.strip() for part in (templates or "").split(",")}
+        if names <= set(task.templates.names):
+            task = from_wing("vary_task")(task, all_axes, templates)
+            templates = None
+        else:
+            task = task.with_axes(all_axes)
     return choose_templates(task, templates)
 
 
@@ -343,10 +349,8 @@ def choose_templates(task: Task, templates: str | None) -> Task:
                 "E-TASK-UNKNOWN", f"task {task.name!r} has no held_out_templates.", "Name some in the task file."
             )
         return task.with_templates(task.held_out_templates)
-    names = list[str]()
-    for part in filter(None, map(str.strip, templates.split(","))):
-        names += [part, *(name for name in task.templates.names if name.startswith(f"{part}{DIVIDER}"))]
-    return replace(task.with_templates(dict.fromkeys(names)), held_out_templates=())
+    named = task.with_templates([part.strip() for part in templates.split(",") if part.strip()])
+    return replace(named, held_out_templates=())
 
 
 def embedded_task(name: str = "demo") -> Task:

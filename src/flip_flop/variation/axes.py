@@ -15,7 +15,7 @@ from flip_flop.errors import InputError, nearest
 from flip_flop.files import derive_seed, generator
 from flip_flop.prompts import Template
 from flip_flop.strict_yaml import StrictModel, validate
-from flip_flop.tasks import DIVIDER, Task
+from flip_flop.tasks import DIVIDER, Task, choose_templates
 from flip_flop.variation.examples import Examples, ExamplesEntry
 from flip_flop.variation.formats import TemplateParts, apply_format, format_choices
 from flip_flop.variation.typos import add_typos
@@ -165,8 +165,10 @@ def typos_axis(share: float, seed: int) -> Axis:
 # ---- variants ----
 
 
-def vary_task(task: Task, axes: Mapping[str, Any]) -> Task:
+def vary_task(task: Task, axes: Mapping[str, Any], templates: str = "all") -> Task:
     """Return the task with the variants of its templates along the axes; see :meth:`flip_flop.tasks.Task.with_axes`.
+
+    ``templates`` selects templates with their variants, as in :func:`~flip_flop.load_task`.
 
     Raises:
         InputError: ``E-AXIS`` for an unknown or wrong key, an axis that the task has already or that no template has,
@@ -185,14 +187,15 @@ def vary_task(task: Task, axes: Mapping[str, Any]) -> Task:
     task = replace(task, templates=replace(task.templates, templates=tuple(worded)))
     for group in groups:
         _require_variants(task, group[0])
+    task = choose_templates(task, templates)
     variation = _Variation(entry, groups, set(task.held_out_templates))
-    templates = variation.make(task.training_templates)
-    templates += variation.make(task.templates.select(task.held_out_templates))
-    for name, value in variation.missing:
-        levels = {template.levels.get(name, "") for template in templates}
+    found = variation.make(task.training_templates)
+    found += variation.make(task.templates.select(task.held_out_templates))
+    for name, value in variation.missing if templates == "all" else ():
+        levels = {template.levels.get(name, "") for template in found}
         raise InputError("E-AXIS", f"{where}: no template has the {name} {value!r}.", nearest(str(value), levels))
-    held_out = tuple(template.name for template in templates if template.name in variation.held_out)
-    return replace(task, templates=replace(task.templates, templates=tuple(templates)), held_out_templates=held_out)
+    held_out = tuple(template.name for template in found if template.name in variation.held_out)
+    return replace(task, templates=replace(task.templates, templates=tuple(found)), held_out_templates=held_out)
 
 
 def _groups(task: Task, entry: AxesEntry) -> list[tuple[Axis, ...]]:
