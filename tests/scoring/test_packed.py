@@ -1,7 +1,6 @@
 """Packed rows, padded sequences and tries have the scores and gradients of separate sequences."""
 
 import copy
-import itertools
 
 import numpy as np
 import pytest
@@ -10,7 +9,7 @@ from hypothesis import given, settings
 
 from flip_flop.scoring import packed
 from flip_flop.scoring.packed import NAME, REFUSED, Layout, answer_states, attend, packed_attention
-from flip_flop.scoring.trie import add_sequences, build_trie
+from flip_flop.scoring.trie import build_trie
 from tests.exact import EXACT, in_float64
 from tests.scoring.oracle import instances
 from tests.scoring.tries import (
@@ -160,13 +159,6 @@ def test_one_node_per_distinct_prefix_of_all_instances(batch):
     trie = merged(batch)
     assert words(trie) == sorted(set().union(*map(expected_prefixes, batch)))
     assert trie.depth.tolist() == [len(word) - 1 for word in words(trie)]
-
-
-@given(batches(most=4))
-def test_nodes_are_counted_before_tries_are_merged(batch):
-    sequences = []
-    added = [add_sequences(sequences, build_trie(answers).sequences()) for answers in batch]
-    assert list(itertools.accumulate(added)) == [len(merged(batch[: number + 1])) for number in range(len(batch))]
 
 
 @settings(max_examples=60)

@@ -202,7 +202,6 @@ def test_shared_beginnings_are_computed_once_in_a_pass(backend, shared):
     assert_scores(model, scores, np.array(naive_scores(model, encoded)))
     if backend == "packed":
         assert max(read) <= batch_tokens
-        assert sum(read) == packed.packed_tokens(model, encoded, batch_tokens)
         if "row" in shared:
             assert sum(read) == sum(map(len, halves))
 

@@ -310,8 +310,7 @@ def estimate(scorer: Scorer, split: RenderedSplit, options: ScoringOptions) -> s
         answers = [answer for instance in encoded for group in instance.answers for answer in group]
         naive = sum(len(answer.context) + len(answer.tokens) for answer in answers)
         longest = max(len(replace(instance).trie) for instance in encoded)
-        scored_ids = {*scored.scores.ids}
-        part = [instance for instance in encoded if instance.id in scored_ids]
+        part = [instance for instance in encoded if instance.id in scored.scores.ids]
         total = packed_tokens(scorer.loaded.model, encoded, options.batch_tokens)
         factor = total / packed_tokens(scorer.loaded.model, part, options.batch_tokens)
         lines.append(f"tokens: {naive:,} naive, {total:,} packed, at most {longest:,} an instance")

@@ -133,7 +133,7 @@ def answer_states(
     Raises:
         InputError: ``E-MODEL-KIND`` if packing was forced on a model that does not take a packed row.
     """
-    trie = merge([instance.trie for instance in instances])
+    trie = merged_trie(instances)
     if backend == "packed":
         logits, token_row = _packed_logits(model, trie)
     else:
@@ -141,6 +141,11 @@ def answer_states(
         depends_on_length = limit is not None and int(trie.depth.max()) + 1 >= limit
         logits, token_row = _padded_logits(model, trie, batch_tokens, same_length=depends_on_length)
     return AnswerStates(logits, token_row, *map(torch.from_numpy, (trie.token_target, trie.token_counts)))
+
+
+def merged_trie(instances: Iterable[EncodedInstance]) -> TokenTrie:
+    """Return the trie of a forward pass over these instances."""
+    return merge([instance.trie for instance in instances])
 
 
 def _packed_logits(model: nn.Module, trie: TokenTrie) -> tuple[Float[Tensor, "rows vocab"], Int[Tensor, " tokens"]]:
@@ -376,8 +381,7 @@ def pack(model: nn.Module, instances: Iterable[EncodedInstance], max_tokens: int
         num_tokens, num_rows, _ = group
         return num_tokens <= max_tokens and num_rows <= most_rows
 
-    empty: Group = (0, 0, [])
-    return groups(instances, empty, add, fits)
+    return groups(instances, (0, 0, list[bytes]()), add, fits)
 
 
 def packing_order(instances: Sequence[EncodedInstance], backend: Backend) -> list[int]:
@@ -388,25 +392,19 @@ def packing_order(instances: Sequence[EncodedInstance], backend: Backend) -> lis
     numbers = range(len(instances))
     if backend == "padded":
         return sorted(numbers, key=lambda number: -instances[number].longest)
-    best: list[int] = []
-    most = -1
+    orders: list[tuple[int, list[int]]] = []
     for template in zip(*(instance.answers for instance in instances), strict=True):
         prompts = [as_bytes(answers[0].context) for answers in template]
         order = sorted(numbers, key=prompts.__getitem__)
         num_shared = sum(shared_length(prompts[one], prompts[other]) for one, other in pairwise(order))
-        if num_shared > most:
-            most = num_shared
-            best = order
-    return best
+        orders.append((num_shared, order))
+    return max(orders, default=(0, []))[1]
 
 
 def packed_tokens(model: nn.Module, instances: Sequence[EncodedInstance], batch_tokens: int) -> int:
     """Return the number of tokens in the packed passes over these instances."""
     ordered = (replace(instances[number]) for number in packing_order(instances, "packed"))
-    total = 0
-    for members in pack(model, ordered, batch_tokens):
-        total += len(merge([member.trie for member in members]))
-    return total
+    return sum(len(merged_trie(members)) for members in pack(model, ordered, batch_tokens))
 
 
 def training_row_tokens(model: nn.Module, max_tokens: int) -> int:

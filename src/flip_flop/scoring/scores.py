@@ -32,6 +32,7 @@ from flip_flop.scoring.options import DEFAULT_SCORING, Backend, ScoringOptions
 from flip_flop.scoring.packed import (
     AnswerStates,
     answer_states,
+    merged_trie,
     pack,
     packed_attention,
     packing_order,
@@ -41,7 +42,6 @@ from flip_flop.scoring.packed import (
 from flip_flop.scoring.parts import Parts
 from flip_flop.scoring.scorer import Scored, Scorer
 from flip_flop.scoring.too_long import refuse_or_skip
-from flip_flop.scoring.trie import merge
 
 WINDOW = 8  # forward passes whose scores are copied from the device together
 # Kinds of layers in which tokens interact only by attention to earlier tokens.
@@ -271,7 +271,7 @@ def score_instances(
                 except torch.OutOfMemoryError:
                     if len(members) == 1:
                         raise
-                    tokens = len(merge([member.trie for member in members]))
+                    tokens = len(merged_trie(members))
                     batch_tokens = tokens // 2
                     log.warning("W-MEMORY: %d tokens do not fit; forwards now have %d", tokens, batch_tokens)
                     continue

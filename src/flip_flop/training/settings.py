@@ -212,7 +212,7 @@ class TrainingSettings:
     )
     variants_per_step: int | None = _setting(
         None,
-        "Templates of each instance in a step, drawn anew in each epoch; by default all. Frozen votes are of all.",
+        "Templates of each instance in a step, drawn again in each epoch; by default all. Frozen votes are of all.",
         "at least 2",
     )
     num_samples: int = _setting(

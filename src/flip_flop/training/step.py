@@ -21,8 +21,7 @@ from flip_flop.method.divergences import to_device
 from flip_flop.method.settings import Reduction
 from flip_flop.metrics import majority_vote
 from flip_flop.scoring.encode import EncodedInstance
-from flip_flop.scoring.packed import AnswerStates
-from flip_flop.scoring.trie import merge
+from flip_flop.scoring.packed import AnswerStates, merged_trie
 
 Result = TypeVar("Result")
 
@@ -190,7 +189,7 @@ def by_rows(
         except torch.OutOfMemoryError:
             if len(row) == 1:
                 raise
-        tokens = len(merge([instance.trie for instance in row]))
+        tokens = len(merged_trie(row))
         max_tokens = tokens // 2
         log.warning("W-MEMORY: a row of %d tokens does not fit; rows now have %d", tokens, max_tokens)
         for parameter, gradient in zip(parameters, gradients, strict=True):

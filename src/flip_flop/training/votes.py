@@ -314,8 +314,7 @@ def initial_vote_stats(
             f"none of the {len(scores)} instances has a strict majority.",
             "Run an audit first: look for reversed answer choices, or use a stronger model.",
         )
-    splits = [split_templates(table, config, own) for (table, _), own in zip(scores, found, strict=True)]
-    cases = [split.case for split in splits]
+    cases = [split_templates(table, config, own).case for (table, _), own in zip(scores, found, strict=True)]
     consensus_share = num_with_consensus / len(scores)
     case_shares = [cases.count(case) / len(cases) for case in (1, 2, 3)]
     shares = [] if votes.is_open else votes.shares.tolist()
