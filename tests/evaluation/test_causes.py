@@ -1,4 +1,4 @@
-"""What a decision says of axes: which one matters most, which wording fails, and the cheapest remedy."""
+"""The axis that matters most, wordings that fail, and the cheapest remedy, in decisions and tables."""
 
 from dataclasses import replace
 
@@ -8,9 +8,11 @@ import pytest
 from flip_flop import load_run, write_report
 from flip_flop.metrics import batch_offsets
 from flip_flop.record import AdapterRecord
-from flip_flop.report.axes import axis_table
+from flip_flop.report.audit_tables import legend
+from flip_flop.report.axes import LEGEND, axis_table
+from tests.cases import read_list
 from tests.evaluation.test_advice import with_offsets
-from tests.report.made_runs import write_run
+from tests.report.made_runs import wide_run, write_run
 from tests.report.pages import Page
 
 pytestmark = pytest.mark.slow
@@ -43,38 +45,17 @@ def made_run(folder, contents, by_place, *, by_wording=0.0, noise=0.3, is_calibr
     return run
 
 
-CASES = {  # settings of made_run, the second sentence, and the third
-    "calibrate": (([3, 3, 3], [0] * 4, {"by_wording": 2.0, "noise": 0.05}), "The wording", "Calibrate, which leaves "),
-    "keep": (
-        ([3, 3, 3], [1.2, 0.4, 0, 0], {}),
-        "The order of the options",
-        "Keep the order 1 2 3 4 of this ",
-    ),
-    "average": (
-        ([3, 3, 3], [1.2, 0.4, 0, 0], {"is_calibrated": False}),
-        "The order of the options",
-        "Average over the orders, one pass for each, which leaves 0.0 % of the pairs: accuracy ",
-    ),
-    "drop": (([2, 2, 0.02], [0.6, 0.2, 0, 0], {}), "The wording", "Drop the wording ask 2, which is worse than "),
-    "train": (([1, 1, 1], [0.1, 0, 0, 0], {"noise": 0.8}), "The wording", "Train on the vote of all variants, "),
-    "none": (([3, 3, 3], [0] * 4, {"noise": 0.0}), "The wording", "It is not clearly better than any other form: "),
-}
-
-
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", read_list("evaluation/remedies.yaml", "remedy"))
 def test_second_sentence_is_the_axis_that_matters_most_and_the_third_its_cheapest_remedy(case, tmp_path):
-    (contents, by_place, settings), most, advice = CASES[case]
-    run = made_run(tmp_path / "run", contents, by_place, **settings)
+    run = made_run(tmp_path / "run", case["contents"], case["by_place"], **case.get("settings", {}))
     use, second, third, *_ = run.decision.sentences
     assert use.startswith(f"Use {run.decision.template}")
-    axis, other = ("wording", "order") if most == "The wording" else ("order", "wording")
-    row = run.axis_rows[axis, None, "raw"]
+    row, other = (run.axis_rows[axis, None, "raw"] for axis in case["axes"])
     ends = f"{100 * row.low:.1f} to {100 * row.high:.1f}"
     rate = f"{100 * row.flips:.1f} % of {row.pairs:,} pairs of answers (95% interval: {ends}"
-    assert second.startswith(f"{most} changes the answer most: {rate}")
-    is_clear = row.low > run.axis_rows[other, None, "raw"].high
-    assert ("not clearly more than" in second) is not is_clear
-    assert third.startswith(advice)
+    assert second.startswith(f"{case['most']} changes the answer most: {rate}")
+    assert ("not clearly more than" in second) is (row.low <= other.high)
+    assert third.startswith(case["advice"])
 
 
 def test_remedies_need_labels_and_an_axis_that_matters(tmp_path):
@@ -96,7 +77,7 @@ def test_scorer_of_places_is_rescued_by_an_average(tmp_path):
     run = made_run(tmp_path / "run", [2, 2], [9, 0, 0, 0], is_calibrated=False)
     first, second, third = run.decision.sentences
     assert first.startswith("The model answers by position, not by content: the order of the options changes 100.0 % ")
-    assert second.startswith("Average over the orders, one pass for each, which leaves 0.0 % of the pairs: accuracy ")
+    assert second.startswith("Average over the orders, one pass for each, which ends most of these changes: accuracy ")
     assert third.startswith("The wording changes 0.0 % of 1,200 pairs ")
 
 
@@ -106,10 +87,27 @@ def test_table_of_axes_is_the_same_on_a_terminal_in_the_report_and_in_pandas(tmp
     text = f"{100 * frame.flips:.1f} ({100 * frame.low:.1f} to {100 * frame.high:.1f})"
     lines = axis_table(run).text().splitlines()
     assert text in next(line for line in lines if line.startswith("wording "))
-    assert [line.split("  ")[0] for line in lines[3:-3]] == [
+    assert [line.split("  ")[0] for line in lines[3:]] == [
         "wording", "order of the options", "- in ask 0", "- in ask 1", "- in ask 2",
     ]  # fmt: skip
     page = Page(write_report([run], tmp_path / "report.html").read_text(encoding="utf-8"))
     assert page.faults == []
     first, *_ = page.table("In percent", "flips averaged")[1:]
     assert text.replace("(", "").rstrip(")") in first
+
+
+def test_legend_explains_the_table_of_axes(tmp_path):
+    run = made_run(tmp_path / "run", [2, 2], [0.6, 0.2, 0, 0])
+    assert [*legend([run])][-3:] == [*LEGEND]
+    data = replace(run.data, design=replace(run.data.design, levels=()))
+    assert not {*LEGEND} & {*legend([replace(run, data=data)])}
+
+
+def test_size_of_a_report_is_linear_in_the_number_of_templates(tmp_path):
+    sizes = []
+    for number in (50, 100, 200):
+        run = wide_run(tmp_path / str(number), num_templates=number)
+        sizes.append(len(write_report([run], tmp_path / "report.html").read_bytes()))
+    assert sizes[2] - sizes[1] == pytest.approx(2 * (sizes[1] - sizes[0]), rel=0.1)
+    text = " ".join(Page((tmp_path / "report.html").read_text(encoding="utf-8")).text.split())
+    assert "The first 40 of 200 are shown." in text

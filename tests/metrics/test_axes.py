@@ -108,7 +108,7 @@ def test_a_scorer_of_places_flips_in_closed_form_and_its_average_ties(orders, fl
     assert axis_rows(forms_of(data))["order", None, "raw"].flips == pytest.approx(flips)
     if len(orders) > 2:
         average = forms_of(data)["average"]
-        assert (average.values == average.values[:, :, :1]).all(), "each label stands at each place equally often"
+        assert (average.values == average.values[:, :, :1]).all(), "each label is at each place equally often"
 
 
 def test_tasks_without_pairs_have_no_table():

@@ -161,6 +161,9 @@ def _show(runs: Sequence[Audit], run: AuditOptions, checks: gates.Checks) -> int
     for result in runs:
         place = f"{result.path}: " if run.compare_chat else ""
         kind = "unreadable" if result.data.answered else "no label"
+        table = axis_table(result)
+        if table.rows:
+            echo(f"\n{place}{table.text(terminal_width())}")
         if result.value("unmapped_share"):
             listed = (f"{name} {percent(part)}" for name, part in result.metrics["unmapped_share_per_template"].items())
             share = percent(result.value("unmapped_share"))
@@ -169,11 +172,6 @@ def _show(runs: Sequence[Audit], run: AuditOptions, checks: gates.Checks) -> int
             echo(f"\n{place}label inside the text, not at its beginning: {percent(inside)} % of the answers")
         if result.unparsed:
             echo(f"{place}most frequent texts, {kind}: {result.unparsed}")
-    for result in runs:
-        table = axis_table(result)
-        if table.rows:
-            place = f"{result.path}: " if run.compare_chat else ""
-            echo(f"\n{place}{table.text(terminal_width())}")
     if not run.quiet:
         for result in runs:
             first, *others = result.decision.sentences

@@ -15,20 +15,23 @@ CAUSES = {
     "source": "the source of the wording",
     "again": "asking the same question again",
 }
-FORMS = {"calibrated": "Calibrate", "average": "Average over the orders, one pass for each"}
+FORMS = {
+    "calibrated": "Calibrate, which ends most of these changes",
+    "average": "Average over the orders, one pass for each, which ends most of these changes",
+}
 NOTABLE = 0.05  # flips that call for a remedy
-CLEARLY_WORSE = 0.1  # how far a wording that fails is below the others
-MAX_LOSS = 0.05  # of accuracy, by a remedy
+FAILS = -0.1  # difference in accuracy of a wording that fails from the others
+MIN_GAIN = -0.05  # of accuracy, by a remedy
 ACCURACY = METRICS["accuracy"]
 
 
-def changes(run: AuditValues, axis: str, how: str = "changes") -> str:
+def changes(run: AuditValues, axis: str) -> str:
     """Return how often an axis changes the answer, also after calibration."""
     row = run.axis_rows[axis, None, "raw"]
     after = run.axis_rows.get((axis, None, "calibrated"))
     more = f"; {percent(after.flips)} after calibration" if after else ""
     pairs = f"{percent(row.flips)} % of {count(row.pairs, 'pair')} of answers"
-    return f"{CAUSES[axis]} {how} {pairs} (95% interval: {percent_interval((row.low, row.high))}{more})"
+    return f"{CAUSES[axis]} changes {pairs} (95% interval: {percent_interval((row.low, row.high))}{more})"
 
 
 def sentence(words: str) -> str:
@@ -47,27 +50,26 @@ def first_cause(run: AuditValues) -> list[str]:
     ranked = causes(run)
     if len(ranked) < 2:
         return [sentence(changes(run, axis)) for axis in ranked]
-    words = changes(run, ranked[0], "changes the answer most:")
+    words = changes(run, ranked[0]).replace("changes", "changes the answer most:")
     most, second = ([run.data.flips_along(axis)] for axis in ranked[:2])
     if paired_bootstrap_interval(FLIP_RATE, second, most)[0] <= 0:
-        rate = run.axis_rows[ranked[1], None, "raw"].flips
-        words += f", not clearly more than {CAUSES[ranked[1]]} ({percent(rate)})"
+        words += f", not clearly more than {CAUSES[ranked[1]]}"
     return [sentence(words)]
 
 
 def failing_wordings(run: AuditValues) -> list[str]:
-    """Return a sentence on each wording whose accuracy is clearly more than 10 points below that of the others.
+    """Return a sentence on each wording whose accuracy is clearly more than 10 points below the others.
 
     It is the accuracy after calibration and averaged over the orders, as far as the audit has them.
     """
     variants = along([*run.forms.values()][-1], "order")
     names = [own.get("wording") for own in variants.design.levels]
     found = []
-    for wording in dict.fromkeys(names) if len(set(names)) > 1 else ():
+    for wording in dict.fromkeys(filter(None, names)):
         others = variants.select([place for place, name in enumerate(names) if name != wording])
         own = along(variants, "order", wording)
-        gap = ACCURACY.change_interval(others, own, confidence=1 - 0.05 / len(set(names)))
-        if gap and gap[1] < -CLEARLY_WORSE:
+        gap = ACCURACY.change_interval(others, own, confidence=1 - 0.05 / len(names)) if others.values.size else None
+        if gap and gap[1] < FAILS:
             found.append(f"Drop the wording {wording}, which is worse than the others: {_compared(others, own)}.")
     return found
 
@@ -96,12 +98,11 @@ def cheapest_remedy(run: AuditValues, template: str | None, is_calibrated: bool,
         level = orders[run.template_names.index(template)]
         kept = used.select([place for place, order in enumerate(orders) if order == level])
         words = f"Keep the order {level} of this template, which costs little against averages"
-        ways.append((words, [*forms.values()][-1], kept, -MAX_LOSS))
+        ways.append((words, [*forms.values()][-1], kept, MIN_GAIN))
     for form, words in FORMS.items():
         row = run.axis_rows.get((axis, None, form))
         if row and not (row.flips > first.flips / 2 or row.high >= first.low):
-            left = percent(row.flips if row.pairs else 0.0)
-            ways.append((f"{words}, which leaves {left} % of the pairs", forms["raw"], forms[form], -MAX_LOSS))
+            ways.append((words, forms["raw"], forms[form], MIN_GAIN))
     if not by_position and not run.record.adapter:
         voting = forms.get("calibrated", run.data)
         ways.append(("Train on the vote of all variants, which is right more often", voting, voting.voted, 0.0))
@@ -114,7 +115,6 @@ def cheapest_remedy(run: AuditValues, template: str | None, is_calibrated: bool,
 
 def _compared(before: Scores, after: Scores) -> str:
     """Return the accuracy of some variants against that of others, with the paired interval of the difference."""
-    values = [ACCURACY.value(data) or 0.0 for data in (before, after)]
+    old, new = (ACCURACY.value(data) or 0.0 for data in (before, after))
     interval = point_interval(ACCURACY.change_interval(before, after))
-    difference = f"{points(values[1] - values[0])} points, 95% interval: {interval}"
-    return f"accuracy {percent(values[1])} % against {percent(values[0])} % ({difference})"
+    return f"accuracy {percent(new)} % against {percent(old)} % ({points(new - old)} points, 95% interval: {interval})"

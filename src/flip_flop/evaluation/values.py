@@ -180,11 +180,9 @@ class AuditValues:
     def axis_rows(self) -> dict[AxisKey, AxisRow]:
         """The table of axes, what changes the answer, by axis, wording and form. The axis ``again`` is repetition."""
         rows = axis_rows(self.forms, seed=self.record.seed or 0)
-        again = self.value("repeat_flips")
-        ends = self.interval("repeat_flips")
-        if again is not None and ends is not None:
-            pairs = self.num_pairs("repeat_flips")
-            rows["again", None, "raw"] = AxisRow(len(self.template_names), pairs, again, *ends)
+        if ends := self.interval("repeat_flips"):
+            again = (self.num_pairs("repeat_flips"), self.value("repeat_flips") or 0.0, *ends)
+            rows["again", None, "raw"] = AxisRow(len(self.template_names), *again)
         return rows
 
     @cached_property

@@ -17,7 +17,7 @@ AxisKey = tuple[str, str | None, str]
 
 @dataclass(frozen=True)
 class AxisRow:
-    """The flips along an axis, of all variants or of those of a wording, in one form. Shares are from 0 to 1.
+    """The flips along an axis, of all variants or of one wording, in one form. Shares are from 0 to 1.
 
     Attributes:
         variants: The number of variants.
@@ -58,9 +58,7 @@ def averaged(data: Scores) -> Scores | None:
         return None
     probs = label_probs(data.values)
     means = np.stack([vote_weights(probs[:, members]) / len(members) for members in groups], axis=1)
-    levels = [{**data.design.levels[first]} for first, *_ in groups]
-    for level in levels:
-        del level["order"]
+    levels = [{**data.design.levels[first], "order": "all"} for first, *_ in groups]
     with np.errstate(divide="ignore"):
         return Scores(np.log(means), data.gold, ids=data.ids, design=replace(data.design, levels=levels))
 
@@ -70,18 +68,23 @@ def forms_of(data: Scores, calibrated: Scores | None = None) -> dict[str, Scores
 
     A calibrated average is divided by its mean over the instances, as in batch calibration.
     """
+    forms = {"raw": data}
+    if calibrated is not None:
+        forms["calibrated"] = calibrated
     mean = averaged(data)
-    forms = {"raw": data, "calibrated": calibrated, "average": mean}
-    if calibrated is not None and mean is not None and np.isfinite(mean.values).all():
+    if mean is not None:
+        forms["average"] = mean
+    if mean is not None and calibrated is not None and np.isfinite(mean.values).all():
         forms["calibrated average"] = replace(mean, values=mean.values + batch_offsets(mean.values))
-    return {form: scores for form, scores in forms.items() if scores is not None}
+    return forms
 
 
 def along(data: Scores, axis: str, wording: str | None = None) -> Scores:
-    """Return the variants that are compared along an axis, all or those of a wording; or the averages over the axis."""
+    """Return the variants of an axis, or of one wording; averages over the orders are all variants of the order."""
     levels = data.design.levels
     compared = [place for group in data.design.groups(axis) for same in group.values() for place in same]
-    compared = compared or [place for place, own in enumerate(levels) if axis not in own]
+    if axis == "order" and not compared:
+        compared = [*range(len(levels))]
     return data.select([place for place in compared if wording in (None, levels[place].get("wording"))])
 
 
@@ -111,9 +114,8 @@ def axis_rows(forms: Mapping[str, Scores], *, seed: int = 0) -> dict[AxisKey, Ax
 def _row(data: Scores, axis: str, seed: int) -> AxisRow:
     counts = data.flips_along(axis)
     num_flips, pairs, _ = counts.sum(axis=0).tolist()
-    row = AxisRow(data.values.shape[1], pairs)
-    if pairs:
-        row = AxisRow(row.variants, pairs, num_flips / pairs, *bootstrap_interval(FLIP_RATE, counts, seed=seed))
+    rate = (num_flips / pairs, *bootstrap_interval(FLIP_RATE, counts, seed=seed)) if pairs else ()
+    row = AxisRow(data.values.shape[1], pairs, *rate)
     found = accuracy_per_template(data)
     if found is None:
         return row

@@ -1,6 +1,5 @@
 """Scores and gold labels, which metrics read."""
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -35,8 +34,8 @@ class Design:
 
     Attributes:
         average: The F1 by which the task is measured.
-        levels: The level of each template on each of :data:`AXES`, and the :data:`TAGS` of its wording, for flip rates;
-            empty if no template has one.
+        levels: The level of each template on each of :data:`AXES`, for flip rates, and its :data:`TAGS`; empty if no
+            template has one.
         is_scale: Whether the labels are grades in order.
     """
 
@@ -45,21 +44,21 @@ class Design:
     is_scale: bool = False
 
     def groups(self, axis: str) -> list[dict[str, list[int]]]:
-        """Return the templates that differ in nothing but an axis, in groups, by their level on it.
+        """Return groups of templates that differ only along an axis, by their level on it.
 
-        All other levels of a group are the same, or none. The tags do not count, and along a tag the wording neither.
+        All other levels of a group are the same, or none. Tags may differ, and along a tag the wording, too.
 
         Example:
             >>> levels = [{"wording": name, "order": order} for name in ("plain", "short") for order in ("1 2", "2 1")]
             >>> Design(levels=levels).groups("order")
             [{'1 2': [0], '2 1': [1]}, {'1 2': [2], '2 1': [3]}]
         """
-        same = {axis, *TAGS, "wording"} if axis in TAGS else {axis, *TAGS}
-        groups = defaultdict[tuple[Any, ...], dict[str, list[int]]](dict)
+        fixed = [name for name in AXES if name != axis and (name != "wording" or axis not in TAGS)]
+        groups: dict[tuple[Any, ...], dict[str, list[int]]] = {}
         for template, own in enumerate(self.levels):
             if axis in own:
-                others = tuple(own.get(name) for name in AXES if name not in same)
-                groups[others].setdefault(own[axis], []).append(template)
+                group = groups.setdefault(tuple(map(own.get, fixed)), {})
+                group.setdefault(own[axis], []).append(template)
         return [group for group in groups.values() if len(group) > 1]
 
 

@@ -10,6 +10,7 @@ from flip_flop.console import MISSING, on_one_line, percent, percent_interval, s
 from flip_flop.evaluation.result import Audit
 from flip_flop.files import Json
 from flip_flop.metrics import METRICS
+from flip_flop.report.axes import LEGEND
 from flip_flop.report.table import Column, Table, TableCell
 
 _CSV_COLUMNS = (
@@ -130,10 +131,9 @@ def _csv_row(run: Audit) -> Json:
 
 
 def legend(runs: Collection[Audit]) -> Sequence[str]:
-    """The columns of :func:`render_text` explained."""
-    if any(run.data.answered for run in runs):
-        return _OPEN_LEGEND
-    return _LEGEND
+    """The columns of :func:`render_text` and of the table of axes explained."""
+    columns = _OPEN_LEGEND if any(run.data.answered for run in runs) else _LEGEND
+    return columns + LEGEND if any(run.axis_rows for run in runs) else columns
 
 
 def missing_values(runs: Collection[Audit]) -> list[str]:

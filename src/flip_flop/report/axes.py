@@ -9,12 +9,12 @@ from flip_flop.metrics import AxisRow
 from flip_flop.report.table import Column, Table, TableCell
 
 FORMS = {"raw": "one pass", "calibrated": "calibrated", "average": "averaged", "calibrated average": "both"}
-NOTES = (
-    "flips: pairs of variants that differ in nothing else and give different answers, of those that were read, with "
-    "95% intervals.",
+LEGEND = (
+    "flips: share of the pairs of variants, different only along this axis, whose answers differ, if both were read; "
+    "with 95% intervals.",
     "averaged: mean probabilities over the orders of the options, one pass for each. both: divided by their mean over "
     "the rows, too.",
-    "accuracy: the mean over the variants, and that of the worst to the best.",
+    "accuracy: the mean over the variants, and its range from the worst to the best.",
 )
 
 
@@ -27,14 +27,14 @@ def axis_table(run: Audit) -> Table:
     for axis, wording, form in run.axis_rows:
         if form == "raw":
             found = [run.axis_rows.get((axis, wording, each), AxisRow(0, 0)) for each in forms]
-            texts = [CAUSES[axis].removeprefix("the ") if wording is None else f"- in {wording}"]
-            texts += [_text(row.flips, row.low, row.high) for row in found]
+            title = CAUSES[axis].removeprefix("the ") if wording is None else f"- in {wording}"
+            texts = [_text(row.flips, row.low, row.high) for row in found]
             texts += [_text(row.accuracy, row.worst, row.best) for row in found if run.has_gold]
-            lines.append([TableCell(text, "" if place else "name") for place, text in enumerate(texts)])
-    return Table("axes", "What changes the answer, in percent", columns, lines, NOTES[: 2 + run.has_gold])
+            lines.append([TableCell(title, "name"), *map(TableCell, texts)])
+    return Table("axes", "What changes the answer, in percent", columns, lines)
 
 
 def _text(value: float, low: float, high: float) -> str:
     if math.isnan(value):
         return MISSING
-    return f"{percent(value)} ({percent(low)} to {percent(high)})"
+    return percent(value) if low == high else f"{percent(value)} ({percent(low)} to {percent(high)})"

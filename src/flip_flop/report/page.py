@@ -20,6 +20,7 @@ from flip_flop.metrics import METRICS
 from flip_flop.record import TemplateRecord
 from flip_flop.report import instances
 from flip_flop.report.audit_tables import assumption, constant_count
+from flip_flop.report.axes import LEGEND
 from flip_flop.report.compare import AuditComparison, Run, as_audits, group_runs, require_comparable
 from flip_flop.report.pairing import data_differences
 from flip_flop.report.sections import caveats, chart_section, report_section, table_caption
@@ -138,6 +139,7 @@ def _environment() -> jinja2.Environment:
     )
     environment.globals.update(
         METRICS=METRICS,
+        LEGEND=LEGEND,
         DEMO_NOTE=DEMO_NOTE,
         show=_show,
         assumption=assumption,

@@ -38,6 +38,8 @@ _OTHER_LABELS = {  # columns of several metrics: label and tooltip
 }
 LEAST_COVERAGE = 0.05
 F2C = ("f2c", "f2c_release")
+TRUST = ("Stable answers: the same under all templates", "Accuracy of stable answers", "Cohen's κ of the majority vote")
+MAX_MATRIX = 40  # templates: the size of a report grows with their number, not with its square
 MAX_LEGEND = 20  # labels; colours repeat, so that a longer legend is ambiguous
 
 
@@ -50,6 +52,7 @@ def report_section(group: AuditComparison, number: int, size: int | None) -> dic
     printed = {change.instance for members in examples.values() for change in members}
     pairs = [AuditComparison((run, run.calibrated)) for run in group.runs if run.calibrated]
     section = chart_section(group)
+    section["axes"] = [(run, axis_table(run)) for run in group.runs if run.axis_rows]
     section["title"] = "Held-out templates" if group.held_out else group.heading
     section |= {
         "id": f"g{number}",
@@ -68,7 +71,6 @@ def report_section(group: AuditComparison, number: int, size: int | None) -> dic
         "examples": examples,
         "kind_counts": Counter(change.kind for change in changes),
         "embedded": instances.embed(group, section["order"], printed, size),
-        "axes": [(run, axis_table(run)) for run in group.runs if run.axis_rows],
         "trust": trust_rows(group),
         "coverage": [_drawn(coverage_rows(run.voting)) for run in group.runs],
         "reliability": [],
@@ -86,20 +88,15 @@ def trust_rows(group: AuditComparison) -> list[tuple[str, list[tuple[float | Non
     forms = chart_forms(group)
     if not any(form.axis_rows for form in forms):
         return []
-    shares: list[tuple[float | None, Interval | None]] = []
-    accuracies: list[tuple[float | None, Interval | None]] = []
+    columns = []
     for form in forms:
         is_stable = vote_share(form.data) == 1
         hits = form.data.voted.right[is_stable & (form.data.gold >= 0), 0]
-        shares.append((float(is_stable.mean()), None))
-        accuracies.append((float(hits.mean()) if len(hits) else None, None))
-    kappas = [(form.value("vote_kappa"), form.interval("vote_kappa")) for form in forms]
-    rows = [
-        ("Stable answers: the same under all templates", shares),
-        ("Accuracy of stable answers", accuracies),
-        ("Cohen's κ of the majority vote", kappas),
-    ]
-    return [(title, cells) for title, cells in rows if any(value is not None for value, _ in cells)]
+        accuracy = float(hits.mean()) if len(hits) else None
+        kappa = (form.value("vote_kappa"), form.interval("vote_kappa"))
+        columns.append([(float(is_stable.mean()), None), (accuracy, None), kappa])
+    rows = zip(TRUST, map(list, zip(*columns, strict=True)), strict=True)
+    return [(title, cells) for title, cells in rows if cells != [(None, None)] * len(forms)]
 
 
 def _drawn(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -121,7 +118,7 @@ def chart_section(group: AuditComparison) -> dict[str, Any]:
     names = [shown.base.template_names[index] for index in order]
     agreement = []
     for run in shown.runs:
-        table = template_agreement_matrix(run.predictions)[np.ix_(order, order)]
+        table = template_agreement_matrix(run.predictions[:, order[:MAX_MATRIX]])
         agreement.append(table.tolist())
     lowest = np.min(agreement)
     shares = [("all templates", [run.metrics["label_shares"] for run in group.runs])]
