@@ -10,10 +10,10 @@ import numpy as np
 
 from flip_flop.classifier.read import model_arguments, read_classifier, scoring_of, task_of
 from flip_flop.errors import InputError
-from flip_flop.evaluation.predict import Fields, Prediction, prediction_rows, with_notes
+from flip_flop.evaluation.predict import Prediction, prediction_rows, with_notes
 from flip_flop.hub import is_endpoint
 from flip_flop.metrics import calibrated
-from flip_flop.prompts import RenderedInstance
+from flip_flop.prompts import Fields, RenderedInstance
 from flip_flop.record import Classifier
 from flip_flop.scoring import DEFAULT_SCORING, ScoringOptions, ids_of
 from flip_flop.scoring.models import ModelGiven, load_model

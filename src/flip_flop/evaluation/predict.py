@@ -21,7 +21,7 @@ from flip_flop.evaluation.audit import resolve, score_calibrated
 from flip_flop.evaluation.run_directory import check_target
 from flip_flop.files import utf8, write_bytes
 from flip_flop.metrics import CalibrationChoice, calibrated, label_probs, vote_share
-from flip_flop.prompts import RenderedInstance
+from flip_flop.prompts import Fields, RenderedInstance
 from flip_flop.reading import AnswerFormat
 from flip_flop.scoring import DEFAULT_SCORING, ScoringOptions, words
 from flip_flop.scoring.models import ModelGiven
@@ -31,7 +31,6 @@ from flip_flop.tasks import Data, RenderedSplit, Source, as_source, log_findings
 
 VOTE = ("id", "vote", "confidence")
 Prediction = dict[str, Any]  # a row of :func:`predict`
-Fields = Mapping[str, Any]  # of a row of data
 Pair = tuple[Prediction, Fields | None]  # a prediction, and the fields of its row if given
 
 

@@ -4,11 +4,11 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from flip_flop.console import count, is_blank
 from flip_flop.errors import InputError
-from flip_flop.prompts.sandbox import SEPARATOR, draws_at_random, names_of, reference, without_constants
+from flip_flop.prompts.sandbox import SEPARATOR, Fields, draws_at_random, names_of, reference, without_constants
 from flip_flop.prompts.template import Template, TemplateSet, check_rendering
 
 LONG = 8192
@@ -27,7 +27,7 @@ UNCALLED = re.compile(
 )
 
 Rendering = tuple[str, tuple[str, ...]]
-Encode = Callable[[Rendering, Mapping[str, Any]], Iterable[str]]
+Encode = Callable[[Rendering, Fields], Iterable[str]]
 
 
 class LintRow(NamedTuple):
@@ -37,7 +37,7 @@ class LintRow(NamedTuple):
     """
 
     location: str
-    fields: Mapping[str, Any]
+    fields: Fields
     gold: int | None
     renderings: Sequence[Rendering] = ()
 

@@ -31,6 +31,7 @@ from flip_flop.files import generator
 SEPARATOR = "|||"
 RandomKey = tuple[int, str, str, str]
 RESERVED_FIELD = "answer_choices"
+Fields = Mapping[str, Any]  # of a row
 MAX_OUTPUT = 10_000_000
 """The longest prompt, in characters."""
 
@@ -289,7 +290,7 @@ def _most_separators(tree: nodes.Template) -> int:
 
 def render_text(
     source: str,
-    fields: Mapping[str, Any],
+    fields: Fields,
     *,
     is_prompt: bool,
     hidden: str | None,
@@ -402,7 +403,7 @@ def _with_missing(value: Any) -> Any:
     return MissingValue() if is_missing(value) else value
 
 
-def _missing_name(error: MissingNameError, fields: Mapping[str, Any], hidden: str | None, location: str) -> InputError:
+def _missing_name(error: MissingNameError, fields: Fields, hidden: str | None, location: str) -> InputError:
     name, owner, message = error.args
     if (owner is missing or owner is fields) and name is not None and name == hidden:
         return InputError(
@@ -422,7 +423,7 @@ def _missing_name(error: MissingNameError, fields: Mapping[str, Any], hidden: st
     return InputError("E-TPL-RENDER", f"{location}: {what}.", words)
 
 
-def _not_printable(item: Any, fields: Mapping[str, Any], read: frozenset[str], location: str) -> InputError:
+def _not_printable(item: Any, fields: Fields, read: frozenset[str], location: str) -> InputError:
     """Return ``E-TPL-EMPTY`` or ``E-TPL-RENDER`` with the names of the fields that hold the item."""
     if is_missing(item):
         names = [repr(name) for name, value in fields.items() if name in read and any(map(is_missing, _parts(value)))]

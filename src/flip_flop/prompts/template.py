@@ -8,7 +8,7 @@ from typing import Any
 
 from flip_flop.errors import InputError, first_repeated, look_up
 from flip_flop.files import Json, sha256_json
-from flip_flop.prompts.sandbox import RESERVED_FIELD, SEPARATOR, check_characters, compile_source, render_text
+from flip_flop.prompts.sandbox import RESERVED_FIELD, SEPARATOR, Fields, check_characters, compile_source, render_text
 from flip_flop.reading import AnswerFormat
 
 CHAT_KEYS = ("system", "assistant_prefix", "chat_template_kwargs")
@@ -93,7 +93,7 @@ class Template:
 
     def render(
         self,
-        fields: Mapping[str, Any],
+        fields: Fields,
         label_field: str | None,
         *,
         instance_id: str = "",
@@ -152,7 +152,7 @@ class Template:
         )
         return prompt, choices
 
-    def target(self, fields: Mapping[str, Any], choices: Sequence[str], *, seed: int = 0, row: str = "") -> str | None:
+    def target(self, fields: Fields, choices: Sequence[str], *, seed: int = 0, row: str = "") -> str | None:
         """Render the text after ``|||`` with the gold label. Return None for a template without a target."""
         parts = render_text(
             self.jinja,
@@ -315,7 +315,7 @@ class RenderedInstance:
     label: int | None
     chat: Chat = field(default=Chat(), repr=False)
     open: OpenAnswers | None = None
-    fields: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    fields: Fields = field(default_factory=dict, repr=False, compare=False)
     templates: TemplateSet | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -339,7 +339,7 @@ class RenderedInstance:
 
 
 def render_instance(
-    fields: Mapping[str, Any],
+    fields: Fields,
     templates: TemplateSet,
     *,
     id: str,
