@@ -44,8 +44,8 @@ class AlwaysA(Scorer):
     record = ModelRecord(name="A")
 
     def scores(self, instances, options=None, **_):
-        is_a = [[[choice == "A" for choice in choices] for choices in each.choices] for each in instances]
-        table = np.where(is_a, -0.1, -3.0).astype(np.float32)
+        choices = np.array([instance.choices for instance in instances])
+        table = np.where(choices == "A", -0.1, -3.0).astype(np.float32)
         return Scored(Scores.of(instances, table, np.ones(table.shape, np.int64)))
 
 

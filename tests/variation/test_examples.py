@@ -47,7 +47,7 @@ def test_sets_are_balanced_and_orders_have_the_same_rows():
         assert own == "Text: new 1\nGood or bad?"
         assert Counter(answer for _, answer in examples) == {"bad": 2, "good": 2}
         assert all(gold_of[text] == answer for text, answer in examples)
-    sets = {frozenset(text for text, _ in examples) for examples, _ in found.values()}
+    sets = {frozenset(dict(examples)) for examples, _ in found.values()}
     assert len(sets) == 3
     for name, (examples, _) in found.items():
         order = [int(place) - 1 for place in task.templates.select([name])[0].levels["example_order"].split()]
