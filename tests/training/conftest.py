@@ -15,6 +15,7 @@ from flip_flop.prompts import Template, TemplateSet
 from flip_flop.record import ModelRecord
 from flip_flop.tasks import RowsSource, Task
 from flip_flop.training.config import make_config
+from tests.exact import in_float64
 from tests.tiny import byte_bpe, tiny_model
 
 WORDS = ["room", "staff", "food", "hotel", "wifi", "service", "review", "question", "answer", "hypothesis"]
@@ -102,7 +103,7 @@ def make_trainer(out, rows=None, model=None, eval_rows=None, **changes):
 
 def make_exact_trainer(out, rows=None, **changes):
     """In float64 and without dropout, so that equal formulas agree to many digits."""
-    trainer = make_trainer(out, rows, model=tiny_model("qwen2").double(), **({"lora_dropout": 0.0} | changes))
+    trainer = make_trainer(out, rows, model=in_float64(tiny_model("qwen2")), **({"lora_dropout": 0.0} | changes))
     trainer.adapted.double()
     return trainer
 
