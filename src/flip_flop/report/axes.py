@@ -12,8 +12,8 @@ FORMS = {"raw": "one pass", "calibrated": "calibrated", "average": "averaged", "
 LEGEND = (
     "flips: share of the pairs of variants, different only along this axis, whose answers differ, if both were read; "
     "with 95% intervals.",
-    "averaged: mean probabilities over the orders of the options, one pass for each. both: divided by their mean over "
-    "the rows, too.",
+    "averaged: mean probabilities over the orders of the options, one pass for each, of variants with several orders. "
+    "both: divided by their mean over the rows, too.",
     "accuracy: the mean over the variants, and its range from the worst to the best.",
 )
 
