@@ -29,7 +29,10 @@ def made_scores(levels=LEVELS):
 def slow_flips(predictions, axis, levels=LEVELS):
     """The flips of pairs with two levels on the axis and the same ones elsewhere. Tags are of no account elsewhere."""
     ignored = {*TAGS, "wording"} if axis in TAGS else {*TAGS}
-    kept = [{name: level for name, level in own.items() if name == axis or name not in ignored} for own in levels]
+    kept = [dict(own) for own in levels]
+    for own in kept:
+        for name in ignored - {axis}:
+            own.pop(name, None)
     return oracle.axis_flips(predictions.tolist(), kept, axis)
 
 
@@ -37,8 +40,10 @@ def slow_average(data, members):
     """The mean probabilities of some templates."""
     means = []
     for row in data.values.tolist():
-        probs = [[math.exp(log_prob) for log_prob in method_oracle.log_softmax(row[place])] for place in members]
-        means.append([math.fsum(each) / len(members) for each in zip(*probs, strict=True)])
+        sums = [0.0] * len(row[0])
+        for place, label in itertools.product(members, range(len(sums))):
+            sums[label] += math.exp(method_oracle.log_softmax(row[place])[label])
+        means.append([total / len(members) for total in sums])
     return np.array(means)
 
 
@@ -91,8 +96,10 @@ def test_wordings_have_their_own_flips_by_order():
 def listed(orders, by_label, by_place):
     """Scores of options in several orders, from a score of each label and of each place."""
     levels = [{"wording": "ask", "order": " ".join(map(str, order))} for order in orders]
-    values = [[by_label[label - 1] + by_place[order.index(label)] for label in sorted(order)] for order in orders]
-    return Scores(np.array([values] * ROWS), np.arange(ROWS) % 3, design=Design(levels=levels))
+    values = np.tile(np.array(by_label), (len(orders), 1)) * 1.0
+    for row, order in zip(values, orders, strict=True):
+        row[np.array(order) - 1] += by_place
+    return Scores(np.tile(values, (ROWS, 1, 1)), np.arange(ROWS) % 3, design=Design(levels=levels))
 
 
 ROTATIONS = [(1, 2, 3), (2, 3, 1), (3, 1, 2)]
