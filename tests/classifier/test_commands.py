@@ -192,7 +192,7 @@ def test_parity_is_the_largest_difference_of_a_probability_under_any_template(ad
     def scaled(self, **how):
         model = merge(self, **how)
         with torch.no_grad():
-            model.get_output_embeddings().weight.mul_(1.001)
+            model.get_output_embeddings().weight.mul_(1.0001)  # changes no answer
         return model
 
     monkeypatch.setattr(LoraModel, "merge_and_unload", scaled)
@@ -206,8 +206,10 @@ def test_parity_is_the_largest_difference_of_a_probability_under_any_template(ad
             for label in range(3):
                 probs = [row["templates"][name]["probs"][label] for row in (one, other)]
                 largest = max(largest, abs(probs[0] - probs[1]))
+    words, shown = figures.rsplit(" ", 1)
+    assert words == "0 of 60 answers differ; a probability differs by at most"
+    assert float(shown) == pytest.approx(largest, rel=0.05, abs=2e-6)  # predictions have six digits
     assert largest > 1e-5
-    assert figures == f"0 of 60 answers differ; a probability differs by at most {largest:.2g}"
 
 
 @pytest.mark.slow
