@@ -94,7 +94,7 @@ def test_decision_names_the_best_template_and_what_to_fix(tmp_path, scores):
     gain = METRICS["macro_f1"].change_interval(first, run.data.voted)
     assert decision.sentences == (
         f"Use {TEMPLATES[0][0]}: macro-F1 {100 * macro[0]:.1f} (95% interval for the choice among 8: "
-        f"{100 * low:.1f} to {100 * high:.1f}), chance 50.0, on 120 labelled rows.",
+        f"{100 * low:.1f} to {100 * high:.1f}), chance 50.0, on 120 labelled rows. "
         f"It is not clearly worse than the best, {close[0]} ({100 * macro[best]:.1f}). "
         "Ties go to the first template, then to raw scores, then to short prompts.",
         f"The vote over 8 templates, 8 passes per answer, has {100 * vote:.1f} "
@@ -336,7 +336,7 @@ def test_template_whose_label_words_the_model_does_not_say_is_fixed_first(run):
     scored = (
         "Score its labels, as predict does, instead of generating text: its label words have 1.2 % of the probability."
     )
-    assert unsaid.decision.sentences[1] == scored
+    assert scored in unsaid.decision.sentences[0]
 
 
 def test_clearly_worse_template_is_not_close(tmp_path, scores):

@@ -42,7 +42,8 @@ class Decision:
     """What an audit shows.
 
     Attributes:
-        sentences: The template to use or why there is none, the majority vote, and what to fix first.
+        sentences: The template to use or why there is none, what changes the answer and its remedy, the majority vote,
+            and what to fix first.
         template: The template to use, or ``None``: the best, or one that is tied with it.
         is_calibrated: Whether to use its calibrated scores.
         macro_f1: Of the template, on the labelled instances.
@@ -202,6 +203,7 @@ def _choose(run: AuditValues, forms: Sequence[AuditValues]) -> Decision:
         else:
             worse = "any other form"
         sentences.append(f"It is not clearly better than {worse}: {_listed([_form(*name) for name in close])}.")
+    sentences = [" ".join(sentences)]  # all on this template
     if len(templates) > 1:
         kind = "calibrated vote" if names[used][1] or "offsets" in run.metrics else "vote"
         voted = (forms[-1] if names[used][1] else run).data.labelled.voted
