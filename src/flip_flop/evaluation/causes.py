@@ -22,7 +22,6 @@ FORMS = {
 NOTABLE = 0.05  # flips that call for a remedy
 FAILS = -0.1  # difference in accuracy of a wording that fails from the others
 MIN_GAIN = -0.05  # of accuracy, by a remedy
-ACCURACY = METRICS["accuracy"]
 
 
 def changes(run: AuditValues, axis: str) -> str:
@@ -68,7 +67,9 @@ def failing_wordings(run: AuditValues) -> list[str]:
     for wording in dict.fromkeys(filter(None, names)):
         others = variants.select([place for place, name in enumerate(names) if name != wording])
         own = along(variants, "order", wording)
-        gap = ACCURACY.change_interval(others, own, confidence=1 - 0.05 / len(names)) if others.values.size else None
+        gap = None
+        if others.values.size:
+            gap = METRICS["accuracy"].change_interval(others, own, confidence=1 - 0.05 / len(names))
         if gap and gap[1] < FAILS:
             found.append(f"Drop the wording {wording}, which is worse than the others: {_compared(others, own)}.")
     return found
@@ -107,7 +108,7 @@ def cheapest_remedy(run: AuditValues, template: str | None, is_calibrated: bool,
         voting = forms.get("calibrated", run.data)
         ways.append(("Train on the vote of all variants, which is right more often", voting, voting.voted, 0.0))
     for words, before, after, least in ways:
-        gap = ACCURACY.change_interval(before, after)
+        gap = METRICS["accuracy"].change_interval(before, after)
         if gap and gap[0] > (0.0 if by_position else least):
             return [f"{words}: {_compared(before, after)}."]
     return []
@@ -115,6 +116,6 @@ def cheapest_remedy(run: AuditValues, template: str | None, is_calibrated: bool,
 
 def _compared(before: Scores, after: Scores) -> str:
     """Return the accuracy of some variants against that of others, with the paired interval of the difference."""
-    old, new = (ACCURACY.value(data) or 0.0 for data in (before, after))
-    interval = point_interval(ACCURACY.change_interval(before, after))
+    old, new = (METRICS["accuracy"].value(data) or 0.0 for data in (before, after))
+    interval = point_interval(METRICS["accuracy"].change_interval(before, after))
     return f"accuracy {percent(new)} % against {percent(old)} % ({points(new - old)} points, 95% interval: {interval})"

@@ -32,6 +32,7 @@ HEADLINE_OPEN = ("observed_agreement", "accuracy", "unmapped_share")
 HEADLINE_WITHOUT_GOLD = ("observed_agreement", "no_consensus_share")
 _COLUMNS = (*HEADLINE, "f1_range", "macro_f1", "accuracy", "vote_f1", "vote_accuracy")
 _COLUMNS_WITHOUT_GOLD = (*HEADLINE_WITHOUT_GOLD, "label_shares")
+WIDE = 8  # columns of a table of further metrics
 _OTHER_LABELS = {  # columns of several metrics: label and tooltip
     "f1_range": ("F1 min..max", "F1 of the worst template and of the best template."),
     "label_shares": ("Label shares", "Share of each label among the answers."),
@@ -54,6 +55,7 @@ def report_section(group: AuditComparison, number: int, size: int | None) -> dic
     section = chart_section(group)
     section["axes"] = [(run, axis_table(run)) for run in group.runs if run.axis_rows]
     section["title"] = "Held-out templates" if group.held_out else group.heading
+    others = other_metrics(group)
     section |= {
         "id": f"g{number}",
         "number": number,
@@ -63,7 +65,7 @@ def report_section(group: AuditComparison, number: int, size: int | None) -> dic
         "row_forms": group.aligned.row_forms,
         "headlines": headlines(group if after else shown),
         "metrics": metric_table(group),
-        "more": metric_table(group, other_metrics(group)),
+        "more": [metric_table(group, others[start : start + WIDE]) for start in range(0, len(others), WIDE)],
         "calibration": [metric_table(pair) for pair in pairs],
     }
     section |= {
