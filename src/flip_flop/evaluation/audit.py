@@ -28,6 +28,7 @@ from flip_flop.metrics import (
     count_flips,
     find_offsets,
     offsets_that_change,
+    option_places,
     summarise,
     uniform_prior,
     vote_changes,
@@ -194,6 +195,8 @@ def score_calibrated(
     if label_prior is not None and calibrate == "auto":
         calibrate = "batch"
     empty = data.content_free() if calibrate == "contextual" else ()
+    names = data.task.templates.names
+    places = option_places(calibrate, [*data.task.templates], num_labels)
     no_probabilities = InputError(
         "E-ENDPOINT",
         f"--calibrate {calibrate} needs probabilities of all labels. Generated answers have none.",
@@ -201,7 +204,6 @@ def score_calibrated(
     )
     if calibrate not in ("auto", "none") and scoring.by == "generation":
         raise no_probabilities
-    names = data.task.templates.names
     scored = scorer.checked_scores(data.instances, scoring, names=names, label=label, quiet=quiet)
     scores = scored.scores.values
     if scorer.is_instruct and not scored.settings.get("chat_template") and scoring.chat_template != "off":
@@ -219,7 +221,11 @@ def score_calibrated(
         offsets = offsets_that_change(scores)
     else:
         offsets = find_offsets(
-            calibrate, scores, label_prior, lambda: scorer.checked_scores(empty, scoring, names=names).scores.values
+            calibrate,
+            scores,
+            label_prior,
+            lambda: scorer.checked_scores(empty, scoring, names=names).scores.values,
+            places,
         )
     if offsets is None:
         return scored

@@ -1,24 +1,27 @@
 """Calibration: offsets per template and label, in nats, that correct the label bias of the templates.
 
 Without labels, a shared label bias cannot be distinguished from class imbalance. Every method therefore assumes label
-frequencies, the prior.
+frequencies, the prior, unless each label is in each position equally often.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from flip_flop.arrays import InstanceLabels, InstanceScores, LabelScores, Offsets, PerLabel
 from flip_flop.errors import InputError, log, look_up
 from flip_flop.metrics.agreement import label_shares, majority_vote, predicted, share_drift
+from flip_flop.metrics.data import Design
 
 # See the table in docs/calibration.md.
-Calibration = Literal["batch", "contextual", "prior"]
+Calibration = Literal["batch", "contextual", "prior", "position"]
 # auto: batch, if it changes a prediction.
 CalibrationChoice = Literal["auto", "none", Calibration]
-
+# Of each option a number that is the same for all labels at this position in the orders of a template.
+OptionPlaces = Int[np.ndarray, "templates labels"]
 
 # Of fewer instances a mean probability says little: with labels at 50 %, 50 of them miss it by 7 points.
 MIN_INSTANCES = 50
@@ -65,10 +68,10 @@ def check_calibration(
             effect.
     """
     look_up(str(method), dict.fromkeys(get_args(CalibrationChoice)), "E-CONFIG", "calibrate: there is no method")
-    if method == "none" and prior is not None:
+    if method in ("none", "position") and prior is not None:
         raise InputError(
             "E-LABEL-PRIOR",
-            "a label prior has no effect with --calibrate none.",
+            f"a label prior has no effect with --calibrate {method}.",
             "Add --calibrate batch, contextual or prior.",
         )
     if method == "prior" and prior is None:
@@ -94,7 +97,46 @@ def prior_of_labels(labels: InstanceLabels, num_labels: int) -> tuple[float, ...
     return tuple((counts / counts.sum()).tolist())
 
 
-def batch_offsets(scores: LabelScores, prior: Sequence[float] | None = None) -> Offsets:
+def option_places(method: str, templates: Sequence[Any], num_labels: int) -> OptionPlaces | None:
+    """Number the positions of the options, in each group of templates that differ only in the order.
+
+    The orders of a group are complete if they put each label in each position equally often.
+
+    Args:
+        method: Without ``"position"`` the result is None.
+        templates: Each has a ``name`` and ``levels``.
+        num_labels: L.
+
+    Returns:
+        The number of each option. Options at the same position in the same group have the same number.
+
+    Raises:
+        InputError: ``E-CALIBRATION`` for a template without complete orders.
+    """
+    if method != "position":
+        return None
+    levels = [template.levels or {} for template in templates]
+    places = np.full((len(templates), num_labels), -1)
+    for number, group in enumerate(Design(levels=levels).groups("order")):
+        members = [first for first, *_ in group.values()]
+        expected = dict.fromkeys(map(str, range(1, num_labels + 1)), len(group) / num_labels)
+        for position, listed in enumerate(zip(*map(str.split, group), strict=False)):
+            if Counter(listed) == expected:
+                places[members, np.array(listed, dtype=int) - 1] = number * num_labels + position
+    if (places < 0).any():
+        first = places.min(axis=1).argmin()
+        raise InputError(
+            "E-CALIBRATION",
+            "position calibration needs orders that put each label in each position equally often, which template "
+            f"{templates[first].name!r} lacks.",
+            "Add --axis order=N for N labels, select other templates, or use batch calibration.",
+        )
+    return places
+
+
+def batch_offsets(
+    scores: LabelScores, prior: Sequence[float] | None = None, places: OptionPlaces | None = None
+) -> Offsets:
     r"""Batch calibration: minus the log of a label's mean probability over the instances.
 
     .. math:: b_{v,c} = \log \rho_c - \log \frac1N \sum_i q_{i,v}(c)
@@ -103,12 +145,20 @@ def batch_offsets(scores: LabelScores, prior: Sequence[float] | None = None) -> 
     mean over labels. To be *added* to the scores, in nats. Zhou et al., "Batch Calibration: Rethinking Calibration for
     In-Context Learning and Prompt Engineering", ICLR 2024.
 
+    Position calibration: with the ``places`` of :func:`option_places`, the mean is over all labels at the same place.
+    In complete orders it does not depend on the label frequencies.
+
     Example:
         >>> scores = np.log([[[0.8, 0.2]], [[0.6, 0.4]]])  # on average 0.7 and 0.3
         >>> (scores + batch_offsets(scores)).argmax(axis=2).tolist()
         [[0], [1]]
     """
-    offsets = np.log(len(scores)) - np.logaddexp.reduce(_log_probs(scores), axis=0)
+    sums = np.logaddexp.reduce(_log_probs(scores), axis=0)
+    if places is not None:
+        at_place = np.full(places.size, -np.inf)
+        np.logaddexp.at(at_place, places, sums)
+        sums = at_place[places]
+    offsets = np.log(len(scores)) - sums
     if prior is not None:
         offsets = offsets + np.log(check_prior(prior, scores.shape[2]))
     return _centred(offsets)
@@ -183,8 +233,11 @@ def find_offsets(
     scores: LabelScores,
     prior: Sequence[float] | None,
     content_free: Callable[[], Float[np.ndarray, "inputs templates labels"]],
+    places: OptionPlaces | None = None,
 ) -> Offsets:
     """Compute the offsets of a method. ``content_free`` returns the scores of inputs without content.
+
+    ``places`` are the positions of the options, for ``position``.
 
     For fewer than 50 instances, ``batch`` and ``prior`` warn: ``W-CALIBRATION-ROWS``.
 
@@ -193,6 +246,8 @@ def find_offsets(
     """
     if method == "contextual":
         return batch_offsets(content_free(), prior)  # Zhao et al., "Calibrate Before Use", ICML 2021
+    if places is not None:
+        return batch_offsets(scores, places=places)
     if len(scores) < MIN_INSTANCES:
         log.warning(
             "W-CALIBRATION-ROWS: %s calibration reads %d instances; below %d its offsets are mostly chance.",

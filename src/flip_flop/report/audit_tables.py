@@ -151,6 +151,8 @@ def assumption(run: Audit) -> str | None:
     metrics = run.metrics
     if "label_prior" not in metrics:
         return None
+    if metrics["method"] == "position":
+        return "position calibration assumes no label frequencies"
     shares = (
         f"{name}: {100 * share:.3g} %" for name, share in zip(run.label_names, metrics["label_prior"], strict=True)
     )

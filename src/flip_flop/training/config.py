@@ -158,7 +158,11 @@ class F2CConfig(TrainingSettings, TrainingArguments):
         self._require("votes", not calibrates or self.votes == "frozen", "frozen if they are calibrated")
         if self.label_prior is not None:
             self.label_prior = list(check_prior(self.label_prior))
-            self._require("vote_calibration", calibrates, "batch, contextual or prior with label_prior")
+            self._require(
+                "vote_calibration",
+                self.vote_calibration not in ("none", "position"),
+                "batch, contextual or prior with label_prior",
+            )
         self._require(
             "label_prior",
             self.vote_calibration != "prior" or self.label_prior is not None,

@@ -11,7 +11,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
@@ -283,7 +282,7 @@ def _save(
         _name_base(folder, unwrap(loaded.model).config.name_or_path or "")
         loaded.tokenizer.save_pretrained(folder)
         write_text(folder / CARD, model_card(record))
-        _write_classifier(folder, record, table, trainer.args.label_prior)
+        _write_classifier(folder, record, table, trainer)
     adapter = describe_adapter(
         out / "adapter", path="adapter", method=trainer.method.name, uses_labels=trainer.args.uses_labels or None
     )
@@ -292,17 +291,20 @@ def _save(
         _push(trainer, out / "adapter", base_name(loaded.record))
 
 
-def _write_classifier(
-    adapter: Path, record: RunRecord, table: Scores | None, label_prior: Sequence[float] | None
-) -> None:
-    """Write the vote of the training templates, with batch offsets from a table of scores; not without their texts."""
+def _write_classifier(adapter: Path, record: RunRecord, table: Scores | None, trainer: F2CTrainer) -> None:
+    """Write the vote of the training templates, with offsets from a table of scores; not without their texts."""
     names = [template.name for template in record.task.templates]
     decided: Json = {"adapter": describe_adapter(adapter, path=".")}
     decided["model"] = replace(record.model, name=absolute_place(record.model.name))
     if table is not None:
-        prior = list(label_prior or uniform_prior(table.num_labels))
-        decided["calibration"] = {"method": "batch", "label_prior": prior, "num_instances": len(table)}
-        decided["offsets"] = dict(zip(names, batch_offsets(table.values, label_prior).tolist(), strict=True))
+        places = trainer.model_scores.places
+        prior = list(trainer.args.label_prior or uniform_prior(table.num_labels))
+        decided["calibration"] = {
+            "method": "batch" if places is None else "position",
+            "label_prior": prior,
+            "num_instances": len(table),
+        }
+        decided["offsets"] = dict(zip(names, batch_offsets(table.values, prior, places).tolist(), strict=True))
     words = f"This is the vote of the training templates, {', '.join(names)}. Audit the adapter to choose one."
     classifier = Classifier.of_run(record, names, decision=words, **decided)
     if classifier is not None:

@@ -28,7 +28,7 @@ from flip_flop.method import find_method
 from flip_flop.method.algorithm import find_consensus, split_templates
 from flip_flop.method.losses import Loss
 from flip_flop.method.others import few_label_terms
-from flip_flop.metrics import METRICS, Design, Scores, is_collapsed
+from flip_flop.metrics import METRICS, Design, Scores, is_collapsed, option_places
 from flip_flop.prompts import RenderedInstance
 from flip_flop.record import AdapterRecord, RunRecord, TaskRecord, TemplateRecord
 from flip_flop.scoring import distributed
@@ -193,6 +193,7 @@ class F2CTrainer(Trainer):
                 "--shard fsdp trains with the packed back end only, which this model or the length of its rows lacks.",
                 "Use one device or another model.",
             )
+        places = option_places(args.vote_calibration, self.task_record.templates, len(self.task_record.labels))
         self.model_scores = ModelScores(
             self.adapted,
             args,
@@ -200,6 +201,7 @@ class F2CTrainer(Trainer):
             voters=self.voters,
             validation=[] if self.eval_instances is None else self.eval_instances.instances,
             content_free=self.content_free.instances,
+            places=places,
             # The default LoRA starts at zero.
             starts_as_base=peft_config is None and not isinstance(self.loaded.model, PeftModel),
         )

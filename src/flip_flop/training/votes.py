@@ -19,6 +19,7 @@ from flip_flop.method.algorithm import find_consensus, split_templates
 from flip_flop.metrics import (
     METRICS,
     Design,
+    OptionPlaces,
     Scores,
     answers_by_position,
     batch_offsets,
@@ -138,6 +139,7 @@ class ModelScores:
         voters: The training instances of which the base model votes.
         validation: The validation split, which the same weights score once.
         content_free: Inputs without content, for contextual calibration.
+        places: The positions of the options, for calibration by position.
         starts_as_base: Whether the adapter still has no effect, so that the scores are those of the base model.
     """
 
@@ -149,6 +151,7 @@ class ModelScores:
         voters: Sequence[EncodedInstance],
         validation: Sequence[EncodedInstance],
         content_free: Sequence[EncodedInstance],
+        places: OptionPlaces | None,
         *,
         starts_as_base: bool,
     ):
@@ -158,6 +161,7 @@ class ModelScores:
         self.voters = voters
         self.validation = validation
         self.content_free = content_free
+        self.places = places
         self._of_validation: dict[str, Scores] = {}  # by the digest of the adapter's weights
         self._base = weights_digest(adapted) if starts_as_base else "base"
 
@@ -201,6 +205,7 @@ class ModelScores:
             base.values,
             self.args.label_prior,
             content_free=lambda: self.score_base(self.content_free, "calibration").values,
+            places=self.places,
         )
         return votes.with_offsets(offsets)
 
