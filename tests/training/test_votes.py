@@ -4,6 +4,7 @@ import copy
 import json
 import logging
 from contextlib import nullcontext
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from flip_flop.errors import InputError
 from flip_flop.files import generator
 from flip_flop.metrics import batch_offsets
 from flip_flop.metrics.agreement import label_shares_per_template
+from flip_flop.prompts import Template
 from flip_flop.scoring.encode import EncodedInstance
 from flip_flop.tasks import RowsSource
 from flip_flop.training.data import KeyedSampler
@@ -206,6 +208,25 @@ def test_contextual_offsets_use_the_templates_without_content(out):
     np.testing.assert_allclose(votes_of(out)["offsets"], offsets, atol=1e-5)
 
 
+@pytest.mark.slow
+def test_position_offsets_calibrate_votes_and_are_stored_with_the_adapter(out, tmp_path):
+    orders = {"1 2": "{{ text }} No or yes?", "2 1": "{{ text }} Yes or no?"}
+    templates = [
+        Template(order, jinja, "No ||| Yes", {"wording": "ask", "order": order}) for order, jinja in orders.items()
+    ]
+    task = replace(make_task(60), templates=templates, held_out_templates=())
+    folder = str(save_tiny(tmp_path / "tiny"))
+    changes = {"vote_calibration": "position", "max_steps": 2, "per_device_train_batch_size": 30, **CALIBRATED}
+    adapter = run(out, model=folder, task=task, **changes).adapter
+    places = np.array([[0, 1], [1, 0]])
+    raw = score(load_model(folder), task.instances("train")).scores.values
+    np.testing.assert_allclose(votes_of(out)["offsets"], batch_offsets(raw, places=places), atol=1e-5)
+    stored = load_classifier(adapter).classifier
+    trained = score(load_model(folder, adapter=adapter), task.instances("train")).scores.values
+    np.testing.assert_allclose(list(stored.offsets.values()), batch_offsets(trained, places=places), atol=1e-4)
+    assert stored.calibration["method"] == "position"
+
+
 SAME_ID = [row | {"id": "a"} for row in training_rows(count=3)]
 
 
@@ -214,6 +235,7 @@ SAME_ID = [row | {"id": "a"} for row in training_rows(count=3)]
     [
         (SAME_ID, "batch", "E-DATA-ROWS: Two rows have the id 'a'"),
         (None, "contextual", "E-CALIBRATION: .* give F2CTrainer content_free"),
+        (None, "position", "E-CALIBRATION: position calibration needs orders"),
     ],
 )
 def test_rows_without_votes_are_refused(tmp_path, rows, calibration, words):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import yaml
 
-from flip_flop import audit, load_task
+from flip_flop import audit, load_task, write_report
 from flip_flop.metrics import Scores
 from flip_flop.prompts import Template
 from flip_flop.record import ModelRecord
@@ -59,6 +59,18 @@ def file(tmp_path, monkeypatch):
     task |= {"labels": [0, 1, 2, 3], "templates": [template.entry for template in TASK.templates]}
     (tmp_path / "task.yaml").write_text(yaml.safe_dump(task))
     return tmp_path / "task.yaml"
+
+
+def test_position_calibration_equates_the_labels_of_a_model_that_always_says_a(file, flip_flop):
+    task = TASK.with_templates(["plain", "first"]).with_axes({"order": 4})
+    scores = audit(AlwaysA(), task, quiet=True, calibrate="position").calibrated.scores
+    np.testing.assert_allclose(np.ptp(scores, axis=2), 0.0, atol=1e-6)
+    rotated = ("-t", str(file), "--templates", "plain,first", "--axis", "order=4", "--calibrate", "position")
+    run = flip_flop("audit", "-m", "demo", *rotated, "--out", "run")
+    assert run.code == 0, run.err
+    assert "position calibration assumes no label frequencies" in run.out
+    assert flip_flop("predict", "--with", "run", "-i", "test.jsonl", "-o", "p.jsonl").code == 0
+    assert "class imbalance" not in write_report([file.parent / "run"], file.parent / "report.html").read_text()
 
 
 def with_axes(file, axes):
