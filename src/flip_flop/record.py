@@ -48,7 +48,7 @@ STRICT = pydantic.ConfigDict(extra="forbid")
 OPTIONAL = {
     *("system", "assistant_prefix", "chat_template_kwargs", "num_validation", "num_dropped", "eval_limit"),
     *("num_too_long", "endpoint", "quantization", "chat_template", "chat", "flip_flop_version", "uses_labels"),
-    *("levels", "scale", "answer", "extract", "id_field"),
+    *("levels", "scale", "answer", "extract", "id_field", "average"),
 }
 
 
@@ -234,6 +234,7 @@ class Classifier(Section):
         offsets: Nats that are added to the score of each label, by template. Empty without calibration.
         calibration: ``method`` and ``label_prior`` of the offsets.
         abstain_below: The smallest confidence of an answer.
+        average: The axis over which the probabilities of a template and its variants are averaged.
         measured: Metrics on the rows of the audit, as fractions.
     """
 
@@ -247,6 +248,7 @@ class Classifier(Section):
     offsets: Mapping[str, tuple[pydantic.FiniteFloat, ...]] = field(default_factory=dict)
     calibration: Facts = field(default_factory=dict)
     abstain_below: Annotated[float, pydantic.Field(ge=0.0, le=1.0)] = 0.0
+    average: Literal["order"] | None = None
     measured: Facts = field(default_factory=dict)
 
     @classmethod

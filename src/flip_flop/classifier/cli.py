@@ -20,13 +20,15 @@ from flip_flop.cli.options import (
 )
 from flip_flop.console import echo, is_first_process
 from flip_flop.errors import InputError
+from flip_flop.metrics import AveragedAxis
 from flip_flop.scoring import ScoringOptions, listed_beside
 
+AVERAGE_HELP = "Answer by the mean probabilities over the orders of the options (docs/how-to/axes.md)."
 if TYPE_CHECKING:
     from flip_flop.scoring.scorer import Scorer
 
 # The options beside --with, which does not decide them.
-FREE = {"source", "out", "decided", "abstain_below", "quiet"}
+FREE = {"source", "out", "decided", "abstain_below", "average", "quiet"}
 FREE |= {"model", "templates", "device", "device_map", "shard", "backend", "batch_tokens", "concurrency", "too_long"}
 
 
@@ -45,6 +47,7 @@ class PredictOptions:
     abstain_below: float | None = option(
         None, type=click.FloatRange(0, 1), help="Leave the vote empty if its confidence is smaller."
     )
+    average: AveragedAxis | None = option(None, help=AVERAGE_HELP)
     quiet: bool = option(False, short="-q", help="Show no progress.")
 
 
@@ -118,8 +121,10 @@ def _predict(
     model.check(scoring)
     scorer = _scorer(run, model)
     from flip_flop.classifier.stream import write_counted
+    from flip_flop.evaluation.handover import answering
     from flip_flop.evaluation.predict import predict
 
+    shown = opened.with_templates(answering(opened, run.average))
     with listed_beside(run.out):
         predictions = predict(
             scorer,
@@ -129,17 +134,18 @@ def _predict(
             calibrate=calibration.calibrate,
             label_prior=prior,
             abstain_below=run.abstain_below or 0.0,
+            average=run.average,
         )
     pairs = zip(predictions, split.rows.rows, strict=True)
     num_labels = len(split.instances[0].choices[0])
-    return write_counted(pairs, opened, scoring, num_labels, split.rows.columns(), run.out)
+    return write_counted(pairs, shown, scoring, num_labels, split.rows.columns(), run.out)
 
 
 def _apply(path: Path, run: PredictOptions, model: ModelOptions, task: TaskOptions, scoring: ScoringOptions) -> str:
     """Predict what an audit or a training run decided."""
     from flip_flop.classifier.read import model_arguments, read_classifier
 
-    classifier = read_classifier(path, task.templates.split(",") if task.templates else ())
+    classifier = read_classifier(path, task.templates.split(",") if task.templates else (), run.average)
     if run.abstain_below is not None:
         classifier = replace(classifier, abstain_below=run.abstain_below)
     measured = replace(model, **model_arguments(classifier, model.model))
@@ -159,6 +165,7 @@ class ExportOptions:
     out: Path = option(short="-o", callback=out_folder, help="The folder to write.")
     merge: bool = option(False, help="Write merged weights, and compare their answers with the adapter's.")
     template: tuple[str, ...] = option((), help="Use this template of an audit, or `all`. Several vote. Repeatable.")
+    average: AveragedAxis | None = option(None, help=AVERAGE_HELP)
     rows: Path | None = option(None, help="Rows to compare the answers of merged weights; by default the audit's.")
 
 
@@ -173,7 +180,14 @@ def export_command(export: ExportOptions, run: Path) -> None:
     """
     from flip_flop.classifier import export as exporting
 
-    figures = exporting.export(run, export.out, merge=export.merge, templates=export.template, rows=export.rows)
+    figures = exporting.export(
+        run,
+        export.out,
+        merge=export.merge,
+        templates=export.template,
+        average=export.average,
+        rows=export.rows,
+    )
     if figures:
         echo(f"{export.out}: {figures}")
     command = shlex.join(["flip-flop", "predict", "--with", str(export.out)])

@@ -15,7 +15,7 @@ from flip_flop.errors import InputError
 from flip_flop.evaluation.result import METRICS_FILE
 from flip_flop.evaluation.run_directory import load_run
 from flip_flop.files import new_folder
-from flip_flop.metrics import Scores, label_probs
+from flip_flop.metrics import AveragedAxis, Scores, label_probs
 from flip_flop.record import CLASSIFIER_FILE, RELATIVE, Classifier
 from flip_flop.scoring.adapters import changes_embeddings
 from flip_flop.scoring.causal_lm import as_input_error
@@ -33,7 +33,13 @@ UNMERGED = "Use the adapter with its base, without --merge."
 
 
 def export(
-    path: Path, out: Path, *, merge: bool = False, templates: Sequence[str] = (), rows: Path | None = None
+    path: Path,
+    out: Path,
+    *,
+    merge: bool = False,
+    templates: Sequence[str] = (),
+    average: AveragedAxis | None = None,
+    rows: Path | None = None,
 ) -> str:
     """Write the classifier of a run and its adapter into a folder, whole or not at all.
 
@@ -42,6 +48,7 @@ def export(
         out: The folder.
         merge: Write base and adapter as merged weights into ``out/model``, and compare the answers.
         templates: Use these templates of an audit instead of the decided ones.
+        average: Average over the orders of their options.
         rows: A file of rows for the comparison; by default up to 200 instances of the audit.
 
     Returns:
@@ -51,7 +58,7 @@ def export(
         InputError: As :func:`~flip_flop.classifier.read.read_classifier`; ``E-MERGE`` if the weights cannot be merged,
             if there are no rows, or if more than 0.5 % of the answers change.
     """
-    classifier = read_classifier(path, templates)
+    classifier = read_classifier(path, templates, average)
     adapter = classifier.adapter
     if merge and adapter is None:
         raise InputError("E-MERGE", f"{path} has no adapter to merge.", "Remove --merge.")

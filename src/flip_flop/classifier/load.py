@@ -10,9 +10,10 @@ import numpy as np
 
 from flip_flop.classifier.read import model_arguments, read_classifier, scoring_of, task_of
 from flip_flop.errors import InputError
+from flip_flop.evaluation.handover import answering
 from flip_flop.evaluation.predict import Prediction, prediction_rows, with_notes
 from flip_flop.hub import is_endpoint
-from flip_flop.metrics import calibrated
+from flip_flop.metrics import AveragedAxis, calibrated, mean_over
 from flip_flop.prompts import Fields, RenderedInstance
 from flip_flop.record import Classifier
 from flip_flop.scoring import DEFAULT_SCORING, ScoringOptions, ids_of
@@ -43,6 +44,7 @@ class LoadedClassifier:
         classifier: The file's content.
         task: The templates and the labels, without rows.
         scoring: The options of scoring.
+        groups: The places of the templates of each answer: one, or several orders that are averaged.
     """
 
     def __init__(self, classifier: Classifier, load: Callable[[], Scorer], scoring: ScoringOptions = DEFAULT_SCORING):
@@ -50,6 +52,7 @@ class LoadedClassifier:
         self.abstain_below = classifier.abstain_below
         self._load = load
         self.task, self.scoring = task_of(classifier), scoring_of(classifier, scoring)
+        self.groups = answering(self.task, classifier.average)
 
     @cached_property
     def scorer(self) -> Scorer:
@@ -120,17 +123,19 @@ class LoadedClassifier:
         """Return the predictions of rows that fit the context (``E-TOO-LONG``)."""
         scoring = replace(self.scoring, too_long="refuse")
         scored = self.scored(split.instances, scoring)
-        return prediction_rows(scored, split, scoring, abstain_below=self.abstain_below)
+        return prediction_rows(scored, split, scoring, [*self.groups], abstain_below=self.abstain_below)
 
     def scored(self, instances: Sequence[RenderedInstance], scoring: ScoringOptions) -> Scored:
-        """Score instances under the templates, with offsets."""
+        """Score instances under the templates, with offsets and averages."""
         names = self.task.templates.names
         found = self.raw(instances, scoring, names)
         stored = self.classifier.offsets
-        if not stored:
-            return found
-        values = calibrated(found.scores.values, np.array([stored[name] for name in names]))
-        return replace(found, scores=replace(found.scores, values=values))
+        values = found.scores.values
+        if stored:
+            values = calibrated(values, np.array([stored[name] for name in names]))
+        if self.classifier.average:
+            values = mean_over(values, self.groups.values())
+        return replace(found, scores=replace(found.scores, values=values, token_counts=None))
 
     def raw(self, instances: Sequence[RenderedInstance], scoring: ScoringOptions, names: Sequence[str] = ()) -> Scored:
         """Score instances under any templates. Only the first call checks scores."""
@@ -146,6 +151,7 @@ def load_classifier(
     model: ModelGiven | Scorer | None = None,
     *,
     templates: Sequence[str] = (),
+    average: AveragedAxis | None = None,
     device: str = "auto",
 ) -> LoadedClassifier:
     """Load what an audit or a training run decided, as a function from rows to predictions.
@@ -158,10 +164,11 @@ def load_classifier(
         path: The folder of an audit, a training run, an adapter or an export, or a ``classifier.json``.
         model: The place of the model if it has moved, or a loaded model. Its weights must be those that were measured.
         templates: Use these templates instead of the decided ones, or ``["all"]``. Several vote.
+        average: Of an audit: average the probabilities over the orders of the options, for each of the templates.
         device: ``cpu``, ``cuda``, ...; ``auto`` uses a GPU if available.
 
     Raises:
         InputError: As :func:`read_classifier`.
     """
-    classifier = read_classifier(path, templates)
+    classifier = read_classifier(path, templates, average)
     return LoadedClassifier(classifier, lambda: load_scorer(classifier, model, device))

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import get_args
 
 from flip_flop.errors import InputError, look_up
-from flip_flop.evaluation.handover import classifier_of
+from flip_flop.evaluation.handover import answering, classifier_of
 from flip_flop.evaluation.run_directory import load_run
 from flip_flop.files import Json
 from flip_flop.hub import SERVED, is_endpoint
+from flip_flop.metrics import AveragedAxis
 from flip_flop.prompts import Template, TemplateSet
 from flip_flop.reading import AnswerFormat
 from flip_flop.record import CLASSIFIER_FILE, Classifier
@@ -21,33 +22,40 @@ ADAPTER = "adapter"
 ALL = "all"
 
 
-def read_classifier(path: str | os.PathLike[str], templates: Sequence[str] = ()) -> Classifier:
+def read_classifier(
+    path: str | os.PathLike[str], templates: Sequence[str] = (), average: AveragedAxis | None = None
+) -> Classifier:
     """Read the classifier of an audit, a training run, an adapter or an export.
 
     Args:
         path: The folder of one of them, or a ``classifier.json``.
         templates: Of an audit: use these templates instead of the decided ones, or ``["all"]``. Several vote. Offsets
             are used unless the audit decided for a template without them.
+        average: Of an audit: average over the orders of these templates, or of the decided ones, without offsets.
 
     Raises:
         InputError: ``E-RUN-MISSING`` if there is none; ``E-RUN-BROKEN`` for a damaged file; ``E-CLASSIFIER`` if the
-            texts of the templates are unknown; ``E-TASK-UNKNOWN`` for another template.
+            texts of the templates are unknown; ``E-TASK-UNKNOWN`` for another template; ``E-AXIS`` without orders.
     """
     folder = Path(path)
     for file in (folder, folder / CLASSIFIER_FILE, folder / ADAPTER / CLASSIFIER_FILE):
-        if file.is_file() and templates:
-            raise InputError("E-CLASSIFIER", f"{file} is decided.", "Select templates of the folder of an audit.")
+        if file.is_file() and (templates or average):
+            raise InputError("E-CLASSIFIER", f"{file} is decided.", "Give these options with the folder of an audit.")
         if file.is_file():
             return Classifier.read(file)
     run = load_run(folder)
     found = run.decision.classifier
-    if templates:
-        names = run.template_names if ALL in templates else templates
-        for name in names:
-            look_up(name, dict.fromkeys(run.template_names), "E-TASK-UNKNOWN", "there is no template")
-        found = classifier_of(run, names, is_calibrated=run.voting is not run)
+    names = run.template_names if ALL in templates else templates
+    for name in names:
+        look_up(name, dict.fromkeys(run.template_names), "E-TASK-UNKNOWN", "there is no template")
+    if average is not None and not names:
+        names = [run.decision.template] if run.decision.template else run.template_names
+    if names:
+        is_calibrated = average is None and run.voting is not run
+        found = classifier_of(run, names, "", average, is_calibrated=is_calibrated)
     if found is None:
         raise InputError("E-CLASSIFIER", f"{folder} does not have the texts of its templates.", "Audit a task.")
+    answering(task_of(found), average)
     return found
 
 
@@ -56,7 +64,7 @@ def task_of(classifier: Classifier) -> Task:
     record = classifier.task
     templates = list[Template]()
     for item in record.templates:
-        template = Template(item.name, item.jinja, item.answer_choices)
+        template = Template(item.name, item.jinja, item.answer_choices, item.levels or {})
         if template.digest() != item.digest:
             words = f"the text of template {item.name!r} has changed since it was measured."
             raise InputError("E-CLASSIFIER", words, "Audit the new text.")

@@ -39,7 +39,8 @@ def predict_file(classify: LoadedClassifier, source: Path, out: Path, *, quiet: 
     with track("predict", total, "rows", quiet=quiet) as advance:
         pairs = _answered(classify, source, advance)
         num_labels = len(classify.classifier.task.labels)
-        return write_counted(pairs, classify.task, classify.scoring, num_labels, [*fields], out)
+        answering = classify.task.with_templates(classify.groups)
+        return write_counted(pairs, answering, classify.scoring, num_labels, [*fields], out)
 
 
 def _chunks(source: Path) -> Iterator[Rows]:

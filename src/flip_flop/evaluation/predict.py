@@ -18,9 +18,10 @@ from transformers import PreTrainedTokenizerBase
 from flip_flop.console import count, spreadsheet_cell, visible
 from flip_flop.errors import InputError
 from flip_flop.evaluation.audit import resolve, score_calibrated
+from flip_flop.evaluation.handover import answering
 from flip_flop.evaluation.run_directory import check_target
 from flip_flop.files import utf8, write_bytes
-from flip_flop.metrics import CalibrationChoice, calibrated, label_probs, vote_share
+from flip_flop.metrics import AveragedAxis, CalibrationChoice, calibrated, label_probs, mean_over, vote_share
 from flip_flop.prompts import Fields, RenderedInstance
 from flip_flop.reading import AnswerFormat
 from flip_flop.scoring import DEFAULT_SCORING, ScoringOptions, words
@@ -42,12 +43,15 @@ def predict(
     calibrate: CalibrationChoice = "none",
     label_prior: Sequence[float] | None = None,
     abstain_below: float = 0.0,
+    average: AveragedAxis | None = None,
 ) -> list[Prediction]:
     """Predict a label for each instance under each template, and their majority vote: ``predict(model, data)``.
 
     Model and data are those of :func:`~flip_flop.audit`. Gold labels are not required:
     ``predict("demo", task.with_rows("new.csv"))``. ``calibrate`` corrects the label bias of each template before the
-    vote, as in an audit. ``abstain_below`` is the smallest confidence of a vote; the others are None.
+    vote, as in an audit. ``abstain_below`` is the smallest confidence of a vote; the others are None. With ``average``,
+    the mean probabilities over the orders of its options replace those of a template
+    (:func:`~flip_flop.metrics.axes.mean_over`).
 
     Returns:
         A row for each instance, with ``id``, ``vote``, ``confidence``, ``consensus`` and ``templates``. ``vote`` is the
@@ -62,20 +66,23 @@ def predict(
     if not isinstance(abstain_below, numbers.Real) or not 0 <= abstain_below <= 1:
         raise InputError("E-CONFIG", f"abstain_below is {abstain_below!r}.", "Use a share from 0 to 1, such as 0.8.")
     scorer, split = resolve(model, data, need_labels=False)
+    groups = answering(split.task, average)
     split = log_findings(split)
     scored = score_calibrated(scorer, split, scoring, calibrate, label_prior, label="predict", quiet=quiet)
+    values = scored.scores.values
     if scored.calibration is not None:
-        values = calibrated(scored.scores.values, scored.calibration["offsets"])
-        scored = replace(scored, scores=replace(scored.scores, values=values))
-    return prediction_rows(scored, split, scoring, abstain_below=abstain_below)
+        values = calibrated(values, scored.calibration["offsets"])
+    if average is not None:
+        values = mean_over(values, groups.values())
+    scored = replace(scored, scores=replace(scored.scores, values=values, token_counts=None))
+    return prediction_rows(scored, split, scoring, [*groups], abstain_below=abstain_below)
 
 
 def prediction_rows(
-    scored: Scored, split: RenderedSplit, scoring: ScoringOptions, *, abstain_below: float
+    scored: Scored, split: RenderedSplit, scoring: ScoringOptions, names: Sequence[str], *, abstain_below: float
 ) -> list[Prediction]:
-    """Return the rows of :func:`predict` for the scores of a split."""
+    """Return the rows of :func:`predict` for the scores of a split under templates of these names."""
     scores = scored.scores
-    names = split.task.templates.names
     labels = [*split.task.label_values(scores.num_labels), None]  # index -1: the answer does not match a label
     has_probs = not scores.answered and scoring.by != "generation"
     probs = label_probs(scores.values).round(6).tolist() if has_probs else None

@@ -13,7 +13,7 @@ from flip_flop.metrics.agreement import (
     template_agreement_matrix,
     vote_counts,
 )
-from flip_flop.metrics.axes import AxisKey, AxisRow, along, axis_rows, forms_of
+from flip_flop.metrics.axes import AveragedAxis, AxisKey, AxisRow, along, axis_rows, forms_of, mean_over, order_groups
 from flip_flop.metrics.bootstrap import (
     SumStatistic,
     bootstrap_interval,

@@ -1,18 +1,22 @@
 """The table of axes: how often each axis of a prompt changes the answer, and what calibration and averages change."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
+from typing import Literal
 
 import numpy as np
+from jaxtyping import Float
 
+from flip_flop.arrays import LabelScores
 from flip_flop.metrics.agreement import FLIP_RATE, label_probs, vote_weights
 from flip_flop.metrics.bootstrap import bootstrap_interval
 from flip_flop.metrics.calibration import batch_offsets
-from flip_flop.metrics.data import AXES, TAGS, Scores
+from flip_flop.metrics.data import AXES, TAGS, Design, Scores
 from flip_flop.metrics.f1 import accuracy_per_template
 
 AxisKey = tuple[str, str | None, str]
+AveragedAxis = Literal["order"]
 
 
 @dataclass(frozen=True)
@@ -38,29 +42,42 @@ class AxisRow:
     best: float = np.nan
 
 
-def averaged(data: Scores) -> Scores | None:
-    r"""Average the probabilities of the labels over the orders of the options.
-
-    .. math:: \bar q_{i,g,c} = \frac{1}{|g|} \sum_{v \in g} q_{i,v,c}
-
-    for each group g of templates that differ in nothing but the order. The scores are :math:`\log \bar q`, and the
-    groups are their templates. None without two orders, or without probabilities.
+def order_groups(design: Design) -> list[list[int]]:
+    """Return the templates in groups that differ in nothing but the order of the options. Others are alone.
 
     Example:
-        >>> from flip_flop.metrics import Design
-        >>> values = np.log([[[0.9, 0.1], [0.3, 0.7]]])
-        >>> levels = [{"wording": "ask", "order": order} for order in ("1 2", "2 1")]
-        >>> np.exp(averaged(Scores(values, np.array([0]), design=Design(levels=levels))).values).round(2).tolist()
+        >>> levels = [{"wording": "ask", "order": "1 2"}, {"wording": "say"}, {"wording": "ask", "order": "2 1"}]
+        >>> order_groups(Design(levels=levels))
+        [[0, 2], [1]]
+    """
+    groups = [sorted(chain(*group.values())) for group in design.groups("order")]
+    alone = {*range(len(design.levels))}.difference(*groups)
+    return sorted(groups + [[place] for place in alone])
+
+
+def mean_over(scores: LabelScores, groups: Iterable[Sequence[int]]) -> Float[np.ndarray, "instances groups labels"]:
+    r"""Average the probabilities of the labels over groups of templates.
+
+    .. math:: \log \frac{1}{|g|} \sum_{v \in g} \pi_{i,v,c}
+
+    Example:
+        >>> np.exp(mean_over(np.log([[[0.9, 0.1], [0.3, 0.7]]]), [[0, 1]])).round(2).tolist()
         [[[0.6, 0.4]]]
     """
-    groups = [[*chain(*group.values())] for group in data.design.groups("order")]
+    probs = label_probs(scores)
+    means = [vote_weights(probs[:, group]) / len(group) for group in groups]
+    with np.errstate(divide="ignore"):
+        return np.log(np.stack(means, axis=1))
+
+
+def averaged(data: Scores) -> Scores | None:
+    """Average over the orders of the options. None without two orders, or without probabilities."""
+    groups = [group for group in order_groups(data.design) if len(group) > 1]
     if not groups or data.is_generated:
         return None
-    probs = label_probs(data.values)
-    means = np.stack([vote_weights(probs[:, members]) / len(members) for members in groups], axis=1)
     levels = [{**data.design.levels[first], "order": "all"} for first, *_ in groups]
-    with np.errstate(divide="ignore"):
-        return Scores(np.log(means), data.gold, ids=data.ids, design=replace(data.design, levels=levels))
+    design = replace(data.design, levels=levels)
+    return Scores(mean_over(data.values, groups), data.gold, ids=data.ids, design=design)
 
 
 def forms_of(data: Scores, calibrated: Scores | None = None) -> dict[str, Scores]:

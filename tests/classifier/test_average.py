@@ -1,0 +1,117 @@
+"""Averages over the orders of the options: of the command line, of a classifier, of an export and of a server."""
+
+import csv
+import json
+import math
+
+import pytest
+from fastapi.testclient import TestClient
+
+from flip_flop import audit, load_classifier, load_model, load_run, predict
+from flip_flop.prompts import Template
+from flip_flop.serving.app import create_app
+from flip_flop.serving.engine import Engine
+from tests.evaluation.conftest import make_rows, make_task
+from tests.refused import refused
+
+OPTIONS = "A. bad\nB. good\nC. neither"
+TEMPLATES = (
+    Template("ask", "{{ text }}\nHow was it?\n" + OPTIONS + "\nLetter:", "A ||| B ||| C"),
+    Template("say", "Review: {{ text }}\nIs it bad, good or neither?", "bad ||| good ||| neither"),
+    Template("free", "{{ text }} It was", "bad ||| good ||| so"),
+)
+NUM_ROWS = 60
+
+
+@pytest.fixture(scope="module")
+def task():
+    return make_task(make_rows(NUM_ROWS), TEMPLATES).with_axes({"order": 3, "typos": 0.5})
+
+
+@pytest.fixture(scope="module")
+def run(folder, task, tmp_path_factory):
+    """An audit of three orders of two templates, of one without options, and of variants with typos."""
+    return load_run(audit(load_model(folder), task, quiet=True).write(tmp_path_factory.mktemp("runs") / "audit"))
+
+
+def slow_mean(scores):
+    """The mean over templates of the softmax over labels."""
+    tables = []
+    for row in scores:
+        odds = [math.exp(score) for score in row]
+        tables.append([each / math.fsum(odds) for each in odds])
+    return [math.fsum(column) / len(tables) for column in zip(*tables, strict=True)]
+
+
+def means_of(run, base):
+    """The slow mean of each row over the orders of a template."""
+    columns = [run.template_names.index(f"{base}{order}") for order in ("", " · order 2 3 1", " · order 3 1 2")]
+    return [slow_mean(row) for row in run.scores[:, columns].astype(float).tolist()]
+
+
+def assert_equal_means(predictions, run, base):
+    for row, mean in zip(predictions, means_of(run, base), strict=True):
+        assert row["templates"][base]["probs"] == pytest.approx(mean, abs=2e-6)
+        assert row["templates"][base]["label"] == mean.index(max(mean))
+
+
+def test_a_template_answers_by_the_mean_over_its_orders_on_all_rows(run, folder, task):
+    classify = load_classifier(run.path, templates=["say"], average="order")
+    predictions = classify(make_rows(NUM_ROWS))
+    assert_equal_means(predictions, run, "say")
+    for row in predictions:
+        answer = row["templates"]["say"]
+        assert (row["vote"], row["confidence"]) == (answer["label"], max(answer["probs"]))
+    orders = task.with_templates(classify.task.templates.names)
+    assert_equal_means(predict(load_model(folder), orders, average="order", quiet=True), run, "say")
+
+
+def test_several_templates_vote_with_their_means(run):
+    predictions = load_classifier(run.path, templates=["all"], average="order")(make_rows(NUM_ROWS))
+    assert_equal_means(predictions, run, "ask")
+    assert_equal_means(predictions, run, "say")
+    typos = [name for name in run.template_names if "typos" in name]
+    assert [*predictions[0]["templates"]] == ["ask", "say", "free", *typos]
+    for row in predictions:
+        answers = [answer["label"] for answer in row["templates"].values()]
+        assert row["confidence"] == answers.count(row["vote"]) / len(answers)
+
+
+def test_the_command_averages_a_task_or_an_audit(run, folder, tmp_path, monkeypatch, flip_flop):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in make_rows(NUM_ROWS)))
+    entries = [template.entry for template in TEMPLATES]
+    content = {"name": "moods", "data": {"test": "rows.jsonl"}, "label_field": "mood", "labels": [0, 1, 2]}
+    (tmp_path / "task.yaml").write_text(json.dumps({**content, "templates": entries}))
+    files = ("--average", "order", "--input", "rows.jsonl", "--out", "out.csv", "--quiet")
+    given = ("--model", folder, "--task", "task.yaml", "--templates", "ask", "--axis", "order=3")
+    for options in (given, ("--with", run.path, "--templates", "ask")):
+        done = flip_flop("predict", *options, *files)
+        assert done.code == 0, done.err
+        with (tmp_path / "out.csv").open(newline="") as file:
+            table = [*csv.DictReader(file)]
+        for row, mean in zip(table, means_of(run, "ask"), strict=True):
+            assert [float(row[f"ask: p({label})"]) for label in range(3)] == pytest.approx(mean, abs=2e-6)
+            assert int(row["vote"]) == mean.index(max(mean))
+        assert not [name for name in table[0] if "order" in name]
+    assert flip_flop("export", run.path, "--template", "ask", "--average", "order", "--out", "release").code == 0
+    assert_equal_means(load_classifier("release")(make_rows(NUM_ROWS)), run, "ask")
+    assert "average" in json.loads((tmp_path / "release" / "classifier.json").read_text())
+
+
+def test_a_server_answers_with_the_mean(run):
+    engine = Engine(load_classifier(run.path, templates=["ask"], average="order"))
+    rows = make_rows(3)
+    with TestClient(create_app(engine)) as client:
+        for row, mean in zip(rows, means_of(run, "ask"), strict=False):
+            asked = {"model": "moods", "state": row, "questions": {"moods": {"type": "choice"}}}
+            answer = client.post("/v1/systemone", json=asked).json()["answers"]["moods"]
+            assert [*answer["probabilities"].values()] == pytest.approx(mean, abs=2e-6)
+
+
+def test_templates_without_orders_are_refused(run, folder, tmp_path):
+    words = "E-AXIS: task 'moods': no template has several orders of its options. Add --axis order=4."
+    refused(words, load_classifier, run.path, templates=["free"], average="order")
+    refused(words, predict, load_model(folder), make_task(), average="order")
+    load_classifier(run.path, templates=["ask"]).classifier.write(tmp_path)
+    refused("E-CLASSIFIER: .* is decided", load_classifier, tmp_path, average="order")
