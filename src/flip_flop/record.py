@@ -48,7 +48,7 @@ STRICT = pydantic.ConfigDict(extra="forbid")
 OPTIONAL = {
     *("system", "assistant_prefix", "chat_template_kwargs", "num_validation", "num_dropped", "eval_limit"),
     *("num_too_long", "endpoint", "quantization", "chat_template", "chat", "flip_flop_version", "uses_labels"),
-    *("levels", "scale", "answer", "extract", "id_field", "average"),
+    *("levels", "scale", "answer", "extract", "id_field", "average", "stop_lead"),
 }
 
 
@@ -235,6 +235,7 @@ class Classifier(Section):
         calibration: ``method`` and ``label_prior`` of the offsets.
         abstain_below: The smallest confidence of an answer.
         average: The axis over which the probabilities of a template and its variants are averaged.
+        stop_lead: The lead of the mean over the first templates at which the others are skipped.
         measured: Metrics on the rows of the audit, as fractions.
     """
 
@@ -249,6 +250,7 @@ class Classifier(Section):
     calibration: Facts = field(default_factory=dict)
     abstain_below: Annotated[float, pydantic.Field(ge=0.0, le=1.0)] = 0.0
     average: Literal["order"] | None = None
+    stop_lead: pydantic.FiniteFloat | None = None
     measured: Facts = field(default_factory=dict)
 
     @classmethod

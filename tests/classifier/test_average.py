@@ -4,11 +4,18 @@ import csv
 import json
 import math
 
+import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
 from flip_flop import audit, load_classifier, load_model, load_run, predict
+from flip_flop.classifier.export import export
+from flip_flop.classifier.stream import predict_file
+from flip_flop.metrics import Scores
 from flip_flop.prompts import Template
+from flip_flop.record import ModelRecord
+from flip_flop.scoring.scorer import Scored, Scorer
+from flip_flop.scoring.too_long import TooLong, TooLongError
 from flip_flop.serving.app import create_app
 from flip_flop.serving.engine import Engine
 from tests.evaluation.conftest import make_rows, make_task
@@ -77,6 +84,7 @@ def test_several_templates_vote_with_their_means(run):
         assert row["confidence"] == answers.count(row["vote"]) / len(answers)
 
 
+@pytest.mark.slow
 def test_the_command_averages_a_task_or_an_audit(run, folder, tmp_path, monkeypatch, flip_flop):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in make_rows(NUM_ROWS)))
@@ -115,3 +123,90 @@ def test_templates_without_orders_are_refused(run, folder, tmp_path):
     refused(words, predict, load_model(folder), make_task(), average="order")
     load_classifier(run.path, templates=["ask"]).classifier.write(tmp_path)
     refused("E-CLASSIFIER: .* is decided", load_classifier, tmp_path, average="order")
+
+
+class Biased(Scorer):
+    """A model that knows the label of a row, more or less clearly, and prefers the first option.
+
+    ``asked`` counts its prompts.
+    """
+
+    record = ModelRecord(name="biased")
+    asked = 0
+
+    def scores(self, instances, options=None, **_):
+        values = np.zeros((len(instances), len(instances[0].prompts), 3), np.float32)
+        for place, instance in enumerate(instances):
+            number = int(instance.prompts[0].split(".")[0].split()[-1])
+            values[place] += np.eye(3)[number % 3] * (number * 37 % 100) / 20
+            values[place] += np.array(instance.choices) == "A"
+        values -= np.log(np.exp(values).sum(axis=2, keepdims=True))
+        self.asked += values.shape[0] * values.shape[1]
+        return Scored(Scores.of(instances, values, np.ones(values.shape, np.int64)))
+
+
+@pytest.fixture(scope="module")
+def biased(task, tmp_path_factory):
+    """An audit of a model with clear answers to most rows."""
+    rows = task.with_templates([name for name in task.templates.names if "typos" not in name]).with_rows(make_rows(600))
+    return audit(Biased(), rows, quiet=True).write(tmp_path_factory.mktemp("runs") / "biased")
+
+
+@pytest.mark.slow
+def test_certified_averages_stop_early_with_the_same_answers(biased, tmp_path):
+    export(biased, tmp_path / "release", templates=["ask"], certify=0.99)
+    rows = make_rows(1200)[600:]
+    model = Biased()
+    early = load_classifier(tmp_path / "release", model)(rows)
+    every = load_classifier(biased, Biased(), templates=["ask"], average="order")(rows)
+    assert np.mean([one["vote"] == other["vote"] for one, other in zip(early, every, strict=True)]) >= 0.99
+    passes = [row["passes"] for row in early]
+    assert {*passes} == {1, 2, 3}
+    assert sum(passes) == model.asked < 2.5 * len(rows)
+    for one, other in zip(early, every, strict=True):
+        if one["passes"] == 3:
+            assert one["templates"]["ask"]["probs"] == other["templates"]["ask"]["probs"]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    classify = load_classifier(tmp_path / "release", Biased())
+    tally = predict_file(classify, tmp_path / "rows.jsonl", tmp_path / "out.csv", quiet=True)
+    assert tally.endswith(f"mean passes {sum(passes) / len(rows):.1f} of 3)")
+    with (tmp_path / "out.csv").open(newline="") as file:
+        assert [int(row["passes"]) for row in csv.DictReader(file)] == passes
+
+
+class Short(Biased):
+    """A model whose context is too short for some rows, and for others only in another order of the options."""
+
+    def scores(self, instances, options=None, **how):
+        long = []
+        for instance in instances:
+            (prompt,) = instance.prompts
+            if " long " in prompt or ("lengthy" in prompt and "A. good" in prompt):
+                long.append(TooLong(instance.id, 0, 9, 8))
+        if long:
+            raise TooLongError(long, len(instances))
+        return super().scores(instances, options, **how)
+
+
+def test_rows_that_are_too_long_under_any_order_get_notes(biased, tmp_path):
+    classify = load_classifier(biased, Short(), templates=["ask"], certify=0.99)
+    texts = ["The room was long 601.", "The room was good 602.", "The room was wide and lengthy 700."]
+    found = classify([{"text": text} for text in texts])
+    assert [bool(row["note"]) for row in found] == [True, False, True]
+    assert [row["vote"] is None for row in found] == [True, False, True]
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"text": texts[0]}))
+    tally = predict_file(classify, tmp_path / "rows.jsonl", tmp_path / "out.csv", quiet=True)
+    assert tally == "1 rows (0: 0, 1: 0, 2: 0; 1 too long)"
+
+
+def test_few_rows_certify_nothing_in_one_line(run, tmp_path, flip_flop, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in make_rows(5)))
+    words = ("predict", "--input", "rows.jsonl", "--out", "out.csv", "--quiet", "--certify", "0.99")
+    done = flip_flop(*words, "--with", run.path, "--templates", "ask")
+    line = "W-CERTIFY: no early stop is certified on 60 rows: all passes are done."
+    assert (done.code, line in done.err, "mean passes" in done.out) == (0, True, False)
+    for templates in ("all", "free"):
+        refused = flip_flop(*words, "--with", run.path, "--templates", templates).err
+        assert "E-CLASSIFIER: --certify needs one template in several orders of its options." in refused
+    assert "--certify needs --with" in flip_flop(*words, "--model", "demo", "--task", "demo").err

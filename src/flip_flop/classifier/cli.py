@@ -23,17 +23,30 @@ from flip_flop.errors import InputError
 from flip_flop.metrics import AveragedAxis
 from flip_flop.scoring import ScoringOptions, listed_beside
 
-AVERAGE_HELP = "Answer by the mean probabilities over the orders of the options (docs/how-to/axes.md)."
 if TYPE_CHECKING:
     from flip_flop.scoring.scorer import Scorer
 
 # The options beside --with, which does not decide them.
-FREE = {"source", "out", "decided", "abstain_below", "average", "quiet"}
+FREE = {"source", "out", "decided", "abstain_below", "average", "certify", "quiet"}
 FREE |= {"model", "templates", "device", "device_map", "shard", "backend", "batch_tokens", "concurrency", "too_long"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class PredictOptions:
+class AverageOptions:
+    """Averages over the orders of the options."""
+
+    average: AveragedAxis | None = option(
+        None, help="Answer by the mean probabilities over the orders of the options (docs/how-to/axes.md)."
+    )
+    certify: float | None = option(
+        None,
+        type=click.FloatRange(0, 1, min_open=True, max_open=True),
+        help="Stop such an average early: this share of the answers must not change, e.g. 0.99.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictOptions(AverageOptions):
     """A prediction's own options."""
 
     source: Path = option(flag="input", short="-i", help="CSV, TSV, JSONL, parquet or xlsx.")
@@ -47,7 +60,6 @@ class PredictOptions:
     abstain_below: float | None = option(
         None, type=click.FloatRange(0, 1), help="Leave the vote empty if its confidence is smaller."
     )
-    average: AveragedAxis | None = option(None, help=AVERAGE_HELP)
     quiet: bool = option(False, short="-q", help="Show no progress.")
 
 
@@ -80,8 +92,8 @@ def predict_command(
     if run.decided is not None:
         _refuse_decided()
         rows = _apply(run.decided, run, model, task, scoring)
-    elif not model.model or not task.task:
-        raise click.UsageError("Give --with, or --model and --task.")
+    elif run.certify or not model.model or not task.task:
+        raise click.UsageError("Give --with, or --model and --task. --certify needs --with.")
     else:
         rows = _predict(run, model, task, calibration, scoring, data)
     if is_first_process():
@@ -145,7 +157,7 @@ def _apply(path: Path, run: PredictOptions, model: ModelOptions, task: TaskOptio
     """Predict what an audit or a training run decided."""
     from flip_flop.classifier.read import model_arguments, read_classifier
 
-    classifier = read_classifier(path, task.templates.split(",") if task.templates else (), run.average)
+    classifier = read_classifier(path, task.templates.split(",") if task.templates else (), run.average, run.certify)
     if run.abstain_below is not None:
         classifier = replace(classifier, abstain_below=run.abstain_below)
     measured = replace(model, **model_arguments(classifier, model.model))
@@ -159,13 +171,12 @@ def _apply(path: Path, run: PredictOptions, model: ModelOptions, task: TaskOptio
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExportOptions:
+class ExportOptions(AverageOptions):
     """The options of an export."""
 
     out: Path = option(short="-o", callback=out_folder, help="The folder to write.")
     merge: bool = option(False, help="Write merged weights, and compare their answers with the adapter's.")
     template: tuple[str, ...] = option((), help="Use this template of an audit, or `all`. Several vote. Repeatable.")
-    average: AveragedAxis | None = option(None, help=AVERAGE_HELP)
     rows: Path | None = option(None, help="Rows to compare the answers of merged weights; by default the audit's.")
 
 
@@ -186,6 +197,7 @@ def export_command(export: ExportOptions, run: Path) -> None:
         merge=export.merge,
         templates=export.template,
         average=export.average,
+        certify=export.certify,
         rows=export.rows,
     )
     if figures:

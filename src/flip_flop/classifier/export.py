@@ -39,6 +39,7 @@ def export(
     merge: bool = False,
     templates: Sequence[str] = (),
     average: AveragedAxis | None = None,
+    certify: float | None = None,
     rows: Path | None = None,
 ) -> str:
     """Write the classifier of a run and its adapter into a folder, whole or not at all.
@@ -49,6 +50,7 @@ def export(
         merge: Write base and adapter as merged weights into ``out/model``, and compare the answers.
         templates: Use these templates of an audit instead of the decided ones.
         average: Average over the orders of their options.
+        certify: Stop the passes of the average early; the share of the answers that must not change.
         rows: A file of rows for the comparison; by default up to 200 instances of the audit.
 
     Returns:
@@ -58,7 +60,7 @@ def export(
         InputError: As :func:`~flip_flop.classifier.read.read_classifier`; ``E-MERGE`` if the weights cannot be merged,
             if there are no rows, or if more than 0.5 % of the answers change.
     """
-    classifier = read_classifier(path, templates, average)
+    classifier = read_classifier(path, templates, average, certify)
     adapter = classifier.adapter
     if merge and adapter is None:
         raise InputError("E-MERGE", f"{path} has no adapter to merge.", "Remove --merge.")

@@ -13,7 +13,7 @@ from flip_flop.errors import InputError
 from flip_flop.evaluation.handover import answering
 from flip_flop.evaluation.predict import Prediction, prediction_rows, with_notes
 from flip_flop.hub import is_endpoint
-from flip_flop.metrics import AveragedAxis, calibrated, mean_over
+from flip_flop.metrics import AveragedAxis, Scores, calibrated, label_probs, leads, mean_over
 from flip_flop.prompts import Fields, RenderedInstance
 from flip_flop.record import Classifier
 from flip_flop.scoring import DEFAULT_SCORING, ScoringOptions, ids_of
@@ -116,7 +116,7 @@ class LoadedClassifier:
         except TooLongError as error:
             long = ids_of(error.found)
             fitting = [instance for instance in split.instances if instance.id not in long]
-            answered = self._predict(replace(split, instances=fitting)) if fitting else []
+            answered = self.predict(replace(split, instances=fitting)) if fitting else []
             return with_notes(answered, split, error.found)
 
     def _predict(self, split: RenderedSplit) -> list[Prediction]:
@@ -128,7 +128,10 @@ class LoadedClassifier:
     def scored(self, instances: Sequence[RenderedInstance], scoring: ScoringOptions) -> Scored:
         """Score instances under the templates, with offsets and averages."""
         names = self.task.templates.names
-        found = self.raw(instances, scoring, names)
+        if self.classifier.stop_lead:
+            found = self._until_certain(instances, scoring, self.classifier.stop_lead)
+        else:
+            found = self.raw(instances, scoring, names)
         stored = self.classifier.offsets
         values = found.scores.values
         if stored:
@@ -136,6 +139,22 @@ class LoadedClassifier:
         if self.classifier.average:
             values = mean_over(values, self.groups.values())
         return replace(found, scores=replace(found.scores, values=values, token_counts=None))
+
+    def _until_certain(self, instances: Sequence[RenderedInstance], scoring: ScoringOptions, lead: float) -> Scored:
+        """Score one template after the other, without the instances whose mean has this lead."""
+        names = self.task.templates.names
+        values = np.full((len(instances), len(names), len(instances[0].choices[0])), -np.inf)
+        passes = np.zeros(len(instances), np.int64)
+        left = np.arange(len(instances))
+        for place, name in enumerate(names):
+            if place:
+                left = left[leads(label_probs(values[left]))[:, place - 1] < lead]
+            if not len(left):
+                break
+            asked = [instances[row].under(place) for row in left.tolist()]
+            values[left, place] = self.raw(asked, scoring, [name]).scores.values[:, 0]
+            passes[left] += 1
+        return Scored(Scores.of(instances, values, np.zeros(values.shape, np.int64)), passes=passes)
 
     def raw(self, instances: Sequence[RenderedInstance], scoring: ScoringOptions, names: Sequence[str] = ()) -> Scored:
         """Score instances under any templates. Only the first call checks scores."""
@@ -152,6 +171,7 @@ def load_classifier(
     *,
     templates: Sequence[str] = (),
     average: AveragedAxis | None = None,
+    certify: float | None = None,
     device: str = "auto",
 ) -> LoadedClassifier:
     """Load what an audit or a training run decided, as a function from rows to predictions.
@@ -165,10 +185,11 @@ def load_classifier(
         model: The place of the model if it has moved, or a loaded model. Its weights must be those that were measured.
         templates: Use these templates instead of the decided ones, or ``["all"]``. Several vote.
         average: Of an audit: average the probabilities over the orders of the options, for each of the templates.
+        certify: Stop the passes of the average early; the share of the answers that must not change, such as 0.99.
         device: ``cpu``, ``cuda``, ...; ``auto`` uses a GPU if available.
 
     Raises:
         InputError: As :func:`read_classifier`.
     """
-    classifier = read_classifier(path, templates, average)
+    classifier = read_classifier(path, templates, average, certify)
     return LoadedClassifier(classifier, lambda: load_scorer(classifier, model, device))

@@ -23,7 +23,10 @@ ALL = "all"
 
 
 def read_classifier(
-    path: str | os.PathLike[str], templates: Sequence[str] = (), average: AveragedAxis | None = None
+    path: str | os.PathLike[str],
+    templates: Sequence[str] = (),
+    average: AveragedAxis | None = None,
+    certify: float | None = None,
 ) -> Classifier:
     """Read the classifier of an audit, a training run, an adapter or an export.
 
@@ -32,6 +35,7 @@ def read_classifier(
         templates: Of an audit: use these templates instead of the decided ones, or ``["all"]``. Several vote. Offsets
             are used unless the audit decided for a template without them.
         average: Of an audit: average over the orders of these templates, or of the decided ones, without offsets.
+        certify: Stop the passes of this average early; the share of the answers that must not change.
 
     Raises:
         InputError: ``E-RUN-MISSING`` if there is none; ``E-RUN-BROKEN`` for a damaged file; ``E-CLASSIFIER`` if the
@@ -39,7 +43,7 @@ def read_classifier(
     """
     folder = Path(path)
     for file in (folder, folder / CLASSIFIER_FILE, folder / ADAPTER / CLASSIFIER_FILE):
-        if file.is_file() and (templates or average):
+        if file.is_file() and (templates or average or certify):
             raise InputError("E-CLASSIFIER", f"{file} is decided.", "Give these options with the folder of an audit.")
         if file.is_file():
             return Classifier.read(file)
@@ -48,11 +52,13 @@ def read_classifier(
     names = run.template_names if ALL in templates else templates
     for name in names:
         look_up(name, dict.fromkeys(run.template_names), "E-TASK-UNKNOWN", "there is no template")
+    if certify is not None:
+        average = "order"
     if average is not None and not names:
         names = [run.decision.template] if run.decision.template else run.template_names
     if names:
         is_calibrated = average is None and run.voting is not run
-        found = classifier_of(run, names, "", average, is_calibrated=is_calibrated)
+        found = classifier_of(run, names, "", average, certify, is_calibrated=is_calibrated)
     if found is None:
         raise InputError("E-CLASSIFIER", f"{folder} does not have the texts of its templates.", "Audit a task.")
     answering(task_of(found), average)

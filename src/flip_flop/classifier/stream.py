@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from flip_flop.classifier.load import CHUNK, LoadedClassifier
@@ -40,7 +41,8 @@ def predict_file(classify: LoadedClassifier, source: Path, out: Path, *, quiet: 
         pairs = _answered(classify, source, advance)
         num_labels = len(classify.classifier.task.labels)
         answering = classify.task.with_templates(classify.groups)
-        return write_counted(pairs, answering, classify.scoring, num_labels, [*fields], out)
+        passes = len(classify.task.templates) if classify.classifier.stop_lead else None
+        return write_counted(pairs, answering, classify.scoring, num_labels, [*fields], out, passes)
 
 
 def _chunks(source: Path) -> Iterator[Rows]:
@@ -69,6 +71,7 @@ def write_counted(
     num_labels: int,
     inputs: Sequence[str],
     out: Path,
+    passes: int | None = None,
 ) -> str:
     """Write predictions, and return how many rows have each vote, and how many have none, and why.
 
@@ -81,6 +84,7 @@ def write_counted(
         num_labels: The number of labels.
         inputs: The fields of the rows.
         out: The file.
+        passes: The largest number of passes of a row, if they stop early.
     """
     labels = task.label_values(num_labels)
     values = [f"p({label})" for label in labels]
@@ -91,6 +95,7 @@ def write_counted(
         values = ["label", "text"]
         unread = "without a readable answer"
     votes = Counter[Any]()
+    taken = list[int]()
     reasons = dict.fromkeys(("without a strict majority of the templates", "abstained", "too long", unread), 0)
 
     def counted() -> Iterator[Pair]:
@@ -102,10 +107,13 @@ def write_counted(
                 reasons["too long"] += 1
             elif prediction["vote"] is None:
                 reasons["abstained" if confidence else unread] += 1
+            if "passes" in prediction:
+                taken.append(prediction["passes"])
             yield prediction, row.fields
 
     if is_first_process():
-        notes = ["note"] if scoring.too_long == "skip" else []
+        notes = ["passes"] if passes else []
+        notes += ["note"] if scoring.too_long == "skip" else []
         write_rows(counted(), out, templates=task.templates.names, values=values, inputs=inputs, notes=notes)
     else:
         for _ in counted():
@@ -114,4 +122,6 @@ def write_counted(
     if task.answer is not None:
         shares = [count(len(votes.keys() - {None}), "different vote")]
     parts = [", ".join(shares), *(f"{number} {what}" for what, number in reasons.items() if number)]
+    if taken:
+        parts.append(f"mean passes {fmean(taken):.1f} of {passes}")
     return f"{votes.total()} rows ({'; '.join(parts)})"

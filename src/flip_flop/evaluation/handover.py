@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from flip_flop.errors import InputError
+from flip_flop.errors import InputError, log
 from flip_flop.evaluation.values import AuditValues
 from flip_flop.hub import absolute_place
-from flip_flop.metrics import AveragedAxis, Design, order_groups
+from flip_flop.metrics import AveragedAxis, Design, certified_lead, label_probs, order_groups
 from flip_flop.record import Classifier
 from flip_flop.tasks import Task
 
@@ -17,6 +17,7 @@ def classifier_of(
     names: Sequence[str],
     why: str = "",
     average: AveragedAxis | None = None,
+    certify: float | None = None,
     /,
     *,
     is_calibrated: bool,
@@ -29,6 +30,7 @@ def classifier_of(
         names: The templates. The label is the majority vote of several.
         why: The reason for these templates, in sentences.
         average: Average over the orders of the options. A template stands for all its orders.
+        certify: Stop the passes of the average early; the share of the answers that must not change.
         is_calibrated: Whether to add the offsets of the audit, if it has any, to the scores.
         measured: Metrics of a single template on the rows of the audit, as fractions.
     """
@@ -46,6 +48,8 @@ def classifier_of(
         names = _with_orders(run, names)
     if not measured:
         decided["decision"] = f"{why} This is the {kind} of {', '.join(names)}.".strip()
+    if certify is not None:
+        decided["stop_lead"] = _stop_lead(run, names, certify)
     if adapter is not None:
         decided["adapter"] = replace(adapter, path=str(adapter.folder))
     return Classifier.of_run(run.record, names, **decided)
@@ -59,6 +63,18 @@ def _with_orders(run: AuditValues, names: Sequence[str]) -> list[str]:
         if not {*members}.isdisjoint(names):
             found += members
     return found
+
+
+def _stop_lead(run: AuditValues, names: Sequence[str], confidence: float) -> float | None:
+    """Return the certified lead of an early stop, or warn that there is none."""
+    orders = run.data.select([run.template_names.index(name) for name in names])
+    if [len(group) > 1 for group in order_groups(orders.design)] != [True]:
+        where = "--certify needs one template in several orders of its options."
+        raise InputError("E-CLASSIFIER", where, "Select it with --templates.")
+    lead = certified_lead(label_probs(orders.values), confidence)
+    if lead is None:
+        log.warning("W-CERTIFY: no early stop is certified on %d rows: all passes are done.", len(orders))
+    return lead
 
 
 def answering(task: Task, average: AveragedAxis | None) -> dict[str, list[int]]:

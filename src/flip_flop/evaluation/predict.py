@@ -101,6 +101,8 @@ def prediction_rows(
             "consensus": 2 * shares[row] > 1,
             "templates": templates,
         }
+        if scored.passes is not None:
+            answered[identifier]["passes"] = int(scored.passes[row])
     if (form := split.task.answer) is not None:
         for instance in scored.instances:
             _add_texts(answered[instance.id], instance, form)
@@ -122,7 +124,7 @@ def with_notes(
     rows = []
     for instance in split.instances:
         row = answered.get(instance.id, empty)
-        rows.append({"id": instance.id, **row, "note": notes.get(instance.id, "")})
+        rows.append({"id": instance.id, **row, "note": notes.get(instance.id, row.get("note", ""))})
     return rows
 
 
@@ -214,7 +216,7 @@ def prediction_table(
         templates: The names of the templates.
         values: The columns of each template: ``p(LABEL)``, or of generated answers ``label``, and ``text``.
         inputs: The columns of the fields.
-        notes: ``note`` or nothing.
+        notes: ``passes`` and ``note``, or nothing.
 
     Raises:
         InputError: ``E-DATA-ROWS`` for other templates or another number of probabilities.
@@ -237,7 +239,7 @@ def prediction_table(
         row = [prediction[name] for name in VOTE]
         row += [_cell((fields or {}).get(name)) for name in inputs]
         row += [prediction["consensus"], *(cells or [None] * len(columns))]
-        row += [prediction[name] for name in notes]
+        row += [prediction.get(name) for name in notes]
         yield [spreadsheet_cell(cell) for cell in row]
 
 

@@ -49,6 +49,7 @@ from flip_flop.metrics.certainty import (
     vote_share,
 )
 from flip_flop.metrics.data import AXES, TAGS, Design, Scores, gold_of
+from flip_flop.metrics.early_stop import certified_lead, leads
 from flip_flop.metrics.f1 import Average, accuracy_per_template, chance_f1, f1_per_template, resolve_average
 from flip_flop.metrics.table import ALIASES, METRICS, Metric, add_metric, answers_by_position, summarise
 

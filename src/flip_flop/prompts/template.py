@@ -332,6 +332,12 @@ class RenderedInstance:
         """The generated answer under each template, or ()."""
         return self.open.texts if self.open else ()
 
+    def under(self, place: int) -> "RenderedInstance":
+        """The instance under one of its templates."""
+        only = slice(place, place + 1)
+        templates = self.templates and replace(self.templates, templates=self.templates.templates[only])
+        return replace(self, prompts=self.prompts[only], choices=self.choices[only], templates=templates)
+
     @property
     def texts(self) -> str:
         """Prompts and answers in one Unicode form, to find the same row in another file."""

@@ -33,6 +33,7 @@ class Scored:
         preferred_tokens: The most probable first tokens of the answer under each template, if known.
         calibration: ``method``, ``label_prior`` and ``offsets``, ``[templates, labels]`` in nats. The offsets are not
             added to the scores.
+        passes: The number of passes of each instance, if an average stops early.
     """
 
     scores: Scores
@@ -42,6 +43,7 @@ class Scored:
     prompt_tokens: Int[np.ndarray, "instances templates"] | None = None
     preferred_tokens: tuple[tuple[str, ...], ...] = ()
     calibration: Mapping[str, Any] | None = None
+    passes: Int[np.ndarray, " instances"] | None = None
 
 
 class Scorer(abc.ABC):
