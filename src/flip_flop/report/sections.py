@@ -56,6 +56,7 @@ def report_section(group: AuditComparison, number: int, size: int | None) -> dic
     section["axes"] = [(run, axis_table(run)) for run in group.runs if run.axis_rows]
     section["title"] = "Held-out templates" if group.held_out else group.heading
     others = other_metrics(group)
+    parts = [others[start : start + WIDE] for start in range(0, len(others), WIDE)]
     section |= {
         "id": f"g{number}",
         "number": number,
@@ -65,7 +66,7 @@ def report_section(group: AuditComparison, number: int, size: int | None) -> dic
         "row_forms": group.aligned.row_forms,
         "headlines": headlines(group if after else shown),
         "metrics": metric_table(group),
-        "more": [metric_table(group, others[start : start + WIDE]) for start in range(0, len(others), WIDE)],
+        "more": [metric_table(group, names) for names in parts],
         "calibration": [metric_table(pair) for pair in pairs],
     }
     section |= {
