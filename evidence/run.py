@@ -28,14 +28,17 @@ from flip_flop.training.data import load_training_data
 
 FOLDER = Path(__file__).parent
 RESULTS = FOLDER / "results"
+TASKS = FOLDER / "tasks"
+EXAMPLES = FOLDER.parent / "examples"
 # `flip-flop tasks list` has other names.
 FILES = {
-    "movie_reviews": FOLDER / "tasks" / "mr.yaml",
-    "ag_news": FOLDER / "tasks" / "ag.yaml",
-    "trec": FOLDER / "tasks" / "trec.yaml",
-    "movies": FOLDER.parent / "examples" / "movies" / "task.yaml",
-    "facts": FOLDER.parent / "examples" / "judges" / "facts.yaml",
-    **{path.stem: path for path in (FOLDER.parent / "examples" / "open_answers").glob("*.yaml")},
+    "movie_reviews": TASKS / "mr.yaml",
+    "ag_news": TASKS / "ag.yaml",
+    "trec": TASKS / "trec.yaml",
+    "ag_news_orders": FOLDER / "ag_news_orders.yaml",
+    "movies": EXAMPLES / "movies" / "task.yaml",
+    "facts": EXAMPLES / "judges" / "facts.yaml",
+    **{path.stem: path for path in (EXAMPLES / "open_answers").glob("*.yaml")},
 }
 # Rows for testing, for training and for selecting a checkpoint. Training is one epoch.
 TEST_ROWS, ROWS, EVAL_ROWS = 1000, 256, 100

@@ -24,35 +24,50 @@ from evidence import forecast
 from evidence.run import FOLDER, RESULTS, SHOWN
 from flip_flop.console import count, percent, point_interval, points
 from flip_flop.files import read_json, write_text
-from flip_flop.metrics import METRICS, Scores
+from flip_flop.metrics import METRICS, Design, Scores
+from flip_flop.tasks import DIVIDER
 
 DOCS = FOLDER.parent / "docs"
 PAGES = (FOLDER / "RESULTS.md", DOCS / "evidence.md", DOCS / "how-to" / "flickering.md", FOLDER.parent / "README.md")
 SECTION = re.compile(r"(<!-- (results|changes|steps|repeats|forecast)(.*?) -->\n).*?(<!-- end of \2 -->)", re.DOTALL)
 # Names of models, tasks, methods and metrics.
 NAMES = {
-    **{"qwen2.5-coder-0.5b": "Qwen", "qwen2.5-coder-1.5b": "Qwen 1.5B", "smollm2-135m": "SmolLM2"},
-    **{task: task.replace("_", " ").upper() for task in ("rte", "cb", "copa", "wsc", "anli_r1", "anli_r2", "anli_r3")},
-    **{
-        "ag_news": "AG News",
-        "trec": "TREC",
-        "wic": "WiC",
-        "hellaswag": "HellaSwag",
-        "winogrande": "Winogrande",
-        "svamp": "steps",
-    },
-    **{"svamp_direct": "number", "svamp_equation": "equation"},
-    **{method: method.upper() for method in ("f2c", "cce", "bct", "opct", "ssd", "ttrl")},
-    **{"cpc_grpo": "CPC-GRPO", "marginal_entropy": "marginal entropy", "f2c_paper": "F2C, `paper`"},
-    **{"f2c_labels": "F2C, `cce_space: labels`", "f2c_labels_4": "F2C, `cce_space: labels`, 4 steps"},
-    **{"f2c_tokens": "F2C, `cce_space: vocab`", "f2c_both": "F2C, `divergence_space: both`"},
-    **{"f2c_uncalibrated": "F2C, `vote_calibration: none`"},
-    **{"f2c_online": "F2C, `votes: online`", "f2c_slow": "F2C, `learning_rate: 1e-4`"},
-    **{f"f2c_{number}": f"F2C, {number} templates" for number in (2, 3, 5)},
-    **{"f2c_1024": "F2C, 1,024 rows in 64 steps", "f2c_ensemble": "F2C, ensemble as a target"},
-    **{"observed_agreement": "P_o", "macro_f1": "macro-F1", "f1_std": "std", "vote_accuracy": "vote"},
-    **{"vote_f1": "macro-F1 of the vote", "unmapped_share": "unreadable"},
+    "qwen2.5-coder-0.5b": "Qwen",
+    "qwen2.5-coder-1.5b": "Qwen 1.5B",
+    "smollm2-135m": "SmolLM2",
+    "ag_news": "AG News",
+    "ag_news_orders": "AG News",
+    "trec": "TREC",
+    "wic": "WiC",
+    "hellaswag": "HellaSwag",
+    "winogrande": "Winogrande",
+    "svamp": "steps",
+    "svamp_direct": "number",
+    "svamp_equation": "equation",
+    "cpc_grpo": "CPC-GRPO",
+    "marginal_entropy": "marginal entropy",
+    "f2c_paper": "F2C, `paper`",
+    "f2c_labels": "F2C, `cce_space: labels`",
+    "f2c_labels_4": "F2C, `cce_space: labels`, 4 steps",
+    "f2c_tokens": "F2C, `cce_space: vocab`",
+    "f2c_both": "F2C, `divergence_space: both`",
+    "f2c_uncalibrated": "F2C, `vote_calibration: none`",
+    "f2c_online": "F2C, `votes: online`",
+    "f2c_slow": "F2C, `learning_rate: 1e-4`",
+    "f2c_1024": "F2C, 1,024 rows in 64 steps",
+    "f2c_ensemble": "F2C, ensemble as a target",
+    "observed_agreement": "P_o",
+    "macro_f1": "macro-F1",
+    "f1_std": "std",
+    "vote_accuracy": "vote",
+    "vote_f1": "macro-F1 of the vote",
+    "unmapped_share": "unreadable",
+    "order_flips": "flips by order",
+    "wording_flips": "flips by wording",
 }
+UPPER = ("rte", "cb", "copa", "wsc", "anli_r1", "anli_r2", "anli_r3", "f2c", "cce", "bct", "opct", "ssd", "ttrl")
+NAMES |= {word: word.replace("_", " ").upper() for word in UPPER}
+NAMES |= {f"f2c_{number}": f"F2C, {number} templates" for number in (2, 3, 5)}
 # The views of an audit. Open answers are not calibrated.
 VIEWS = {"raw": "", "calibrated": "calibrated: "}
 # The least share of the templates that give a vote.
@@ -154,28 +169,32 @@ def compared(results: Path, *columns: list[str]) -> Iterable[tuple[Any, ...]]:
 
 
 def changes_table(results: Path, *columns: list[str]) -> str:
-    """Return a table of agreement and accuracy, each with its difference from the base and the paired interval."""
+    """Return a table of metrics, by default agreement and accuracy, with differences from the base."""
     lines, head = [], "| model |"
-    shown = [*product(VIEWS, SHOWN[:2])]
-    for view, metric in shown:
-        head += f" {VIEWS[view]}{name_of(metric)} |"
-    for _, method, line, runs, base in compared(results, *columns):
-        for view, metric in shown:
+    shown = [*product(VIEWS, *columns[4:] or [SHOWN[:2]])]
+    for view, name in shown:
+        head += f" {VIEWS[view]}{name_of(name)} |"
+    for _, method, line, runs, base in compared(results, *columns[:4]):
+        for view, name in shown:
+            metric = METRICS[name]
             before, *after = (scores_of(audit, view) for audit in (base, *runs))
-            value = np.mean([run[view]["metrics"][metric] for run in runs])
+            value = np.mean([metric.value(scores) for scores in after])
             line += f" | {percent(value)}"
             if method != "base":
-                interval = METRICS[metric].change_interval(before, *after)
-                line += f", {points(value - base[view]['metrics'][metric])} ({point_interval(interval)})"
+                interval = metric.change_interval(before, *after)
+                line += f", {points(value - metric.value(before))} ({point_interval(interval)})"
         lines.append(f"{line} |")
     return markdown(head, lines)
 
 
 def scores_of(audit: dict[str, Any], view: str) -> Scores:
     """Return the answers of an audit as scores: 0 for the label that a template answers."""
-    gold, answers = (characters(texts).astype(int) for texts in ([audit["gold"]], audit[view]["predictions"].values()))
+    predictions = audit[view]["predictions"]
+    gold, answers = (characters(texts).astype(int) for texts in ([audit["gold"]], predictions.values()))
     is_answer = answers[..., None] == np.arange(audit["num_labels"])
-    return Scores(np.where(is_answer, 0.0, -np.inf), gold[:, 0])
+    variants = [name.partition(DIVIDER) for name in predictions]
+    design = Design(levels=[{"wording": wording, "order": order} for wording, _, order in variants])
+    return Scores(np.where(is_answer, 0.0, -np.inf), gold[:, 0], design=design)
 
 
 def difference_from(vote: np.ndarray, answers: list[np.ndarray]) -> tuple[float, tuple[float, float] | None]:
