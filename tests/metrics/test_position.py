@@ -1,4 +1,4 @@
-"""Calibration by position against slow loops, and what it leaves of a preference for a position or for a label."""
+"""Calibration by position against slow loops, with a scorer that prefers a position and one that prefers a label."""
 
 import itertools
 import math

@@ -196,7 +196,7 @@ def score_calibrated(
         calibrate = "batch"
     empty = data.content_free() if calibrate == "contextual" else ()
     names = data.task.templates.names
-    places = option_places(calibrate, [*data.task.templates], num_labels)
+    places = option_places(calibrate, data.task.templates.templates, num_labels)
     no_probabilities = InputError(
         "E-ENDPOINT",
         f"--calibrate {calibrate} needs probabilities of all labels. Generated answers have none.",

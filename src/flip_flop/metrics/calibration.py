@@ -71,7 +71,7 @@ def check_calibration(
     if method in ("none", "position") and prior is not None:
         raise InputError(
             "E-LABEL-PRIOR",
-            f"a label prior has no effect with --calibrate {method}.",
+            "a label prior has no effect with --calibrate none or position.",
             "Add --calibrate batch, contextual or prior.",
         )
     if method == "prior" and prior is None:
@@ -117,12 +117,12 @@ def option_places(method: str, templates: Sequence[Any], num_labels: int) -> Opt
         return None
     levels = [template.levels or {} for template in templates]
     places = np.full((len(templates), num_labels), -1)
-    for number, group in enumerate(Design(levels=levels).groups("order")):
+    for group in Design(levels=levels).groups("order"):
         members = [first for first, *_ in group.values()]
         expected = dict.fromkeys(map(str, range(1, num_labels + 1)), len(group) / num_labels)
         for position, listed in enumerate(zip(*map(str.split, group), strict=False)):
             if Counter(listed) == expected:
-                places[members, np.array(listed, dtype=int) - 1] = number * num_labels + position
+                places[members, np.array(listed, dtype=int) - 1] = members[0] * num_labels + position
     if (places < 0).any():
         first = places.min(axis=1).argmin()
         raise InputError(
