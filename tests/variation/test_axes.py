@@ -65,6 +65,7 @@ def test_position_calibration_equates_the_labels_of_a_model_that_always_says_a(f
     task = TASK.with_templates(["plain", "first"]).with_axes({"order": 4})
     scores = audit(AlwaysA(), task, quiet=True, calibrate="position").calibrated.scores
     np.testing.assert_allclose(np.ptp(scores, axis=2), 0.0, atol=1e-6)
+    refused("E-CALIBRATION: .*'short' lacks", audit, AlwaysA(), TASK.with_axes({"order": 4}), calibrate="position")
     rotated = ("-t", str(file), "--templates", "plain,first", "--axis", "order=4", "--calibrate", "position")
     run = flip_flop("audit", "-m", "demo", *rotated, "--out", "run")
     assert run.code == 0, run.err
