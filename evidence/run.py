@@ -36,8 +36,8 @@ FILES = {
     "ag_news": TASKS / "ag.yaml",
     "trec": TASKS / "trec.yaml",
     "ag_news_orders": FOLDER / "ag_news_orders.yaml",
-    "movies": EXAMPLES / "movies" / "task.yaml",
-    "facts": EXAMPLES / "judges" / "facts.yaml",
+    "movies": EXAMPLES / "movies/task.yaml",
+    "facts": EXAMPLES / "judges/facts.yaml",
     **{path.stem: path for path in (EXAMPLES / "open_answers").glob("*.yaml")},
 }
 # Rows for testing, for training and for selecting a checkpoint. Training is one epoch.
