@@ -122,3 +122,13 @@ def test_tasks_without_pairs_have_no_table():
     for levels in ((), [{}] * 3, [{"wording": "a"}, {"format": "b"}, {"wording": "a"}]):
         data = Scores(np.zeros((ROWS, 3, 2)), np.full(ROWS, -1), design=Design(levels=levels))
         assert axis_rows(forms_of(data)) == {}
+
+
+def test_a_calibrated_average_has_the_label_prior():
+    levels = [{"wording": "ask", "order": order} for order in ("1 2", "2 1")]
+    values = np.log([[[0.6, 0.4], [0.8, 0.2]], [[0.1, 0.9], [0.3, 0.7]], [[0.5, 0.5], [0.2, 0.8]]])
+    data = Scores(values, np.array([0, 1, 1]), design=Design(levels=levels))
+    found = forms_of(data, data, (0.9, 0.1))["calibrated average"].values
+    for row, (first, second) in enumerate([(0.7, 0.3), (0.2, 0.8), (0.35, 0.65)]):
+        expected = math.log(first * 0.9 / 1.25) - math.log(second * 0.1 / 1.75)
+        assert found[row, 0, 0] - found[row, 0, 1] == pytest.approx(expected, abs=1e-6)

@@ -248,3 +248,12 @@ def test_templates_that_cannot_change_are_named(flip_flop, file, caplog):
     refused("task 'topics': no template has variants by order: their options", short.with_axes, {"order": 2})
     twice = TASK.with_axes({"order": 2})
     refused("'topics' has templates with levels of 'order'. Leave out this axis", twice.with_axes, {"order": 2})
+
+
+def test_variants_of_a_wording_draw_the_same_at_random():
+    drawing = Template("greet", "{{ ['Hi', 'Hey', 'Yo'] | choice }} {{ text }}: good or bad?", "bad ||| good")
+    rows = [{"text": f"row {number}"} for number in range(9)]
+    task = Task("t", [drawing], {"test": rows}).with_axes({"order": 2})
+    prompts = [instance.prompts for instance in task.instances("test")]
+    assert len({first.split()[0] for first, _ in prompts}) > 1
+    assert all(first.replace("good or bad", "bad or good") == second for first, second in prompts)

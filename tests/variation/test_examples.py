@@ -126,3 +126,20 @@ def test_typos_and_demonstrations_do_not_meet():
     task = task_of().with_axes({"examples": 2, "typos": 0.5, "cross": ["examples"]})
     assert sum("typos" in name for name in task.templates.names) == 2
     assert not any("typos" in name and "examples" in name for name in task.templates.names)
+
+
+def test_a_marked_row_is_not_its_own_demonstration():
+    """A server of decision models gets the prompt with marks in place of comments."""
+    marked = Template("marked", "Text: {{ text }}{# instructions #}\nGood or bad?", "bad ||| good")
+    task = task_of(templates=[marked]).with_axes({"examples": {"number": 3, "sets": 1, "orders": 1}})
+    template = task.templates[1]
+    divided = replace(template, jinja=template.jinja.replace("{# instructions #}", "\ufdd2"))
+    for each in TRAIN:
+        prompt, _ = divided.render({"text": each["text"]}, "gold")
+        assert prompt.count(f"Text: {each['text']}\n") == 0
+        assert prompt.endswith(f"Text: {each['text']}\ufdd2\nGood or bad?")
+
+
+def test_a_template_that_draws_at_random_has_no_demonstrations():
+    drawing = Template("greet", "{{ ['Hi', 'Hey'] | choice }} {{ text }}\nGood or bad?", "bad ||| good")
+    refused("^E-AXIS: .*draw at random", task_of(templates=[drawing]).with_axes, {"examples": 2})

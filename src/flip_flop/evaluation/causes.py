@@ -8,7 +8,7 @@ CAUSES = {
     "order": "the order of the options",
     "wording": "the wording",
     "format": "the format",
-    "examples": "the set of examples",
+    "examples": "adding examples or changing their set",
     "example_order": "the order of the examples",
     "typos": "adding typos",
     "language": "the language",

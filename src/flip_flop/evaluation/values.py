@@ -174,7 +174,9 @@ class AuditValues:
     @cached_property
     def forms(self) -> dict[str, Scores]:
         """The answers in each form that the table of axes compares."""
-        return forms_of(self.data, self.calibrated.data if self.calibrated else None)
+        if self.calibrated is None:
+            return forms_of(self.data)
+        return forms_of(self.data, self.calibrated.data, self.calibrated.metrics.get("label_prior"))
 
     @cached_property
     def axis_rows(self) -> dict[AxisKey, AxisRow]:

@@ -80,10 +80,12 @@ def averaged(data: Scores) -> Scores | None:
     return Scores(mean_over(data.values, groups), data.gold, ids=data.ids, design=design)
 
 
-def forms_of(data: Scores, calibrated: Scores | None = None) -> dict[str, Scores]:
+def forms_of(
+    data: Scores, calibrated: Scores | None = None, label_prior: Sequence[float] | None = None
+) -> dict[str, Scores]:
     """Return the answers raw, calibrated, averaged over the orders, and both.
 
-    A calibrated average is divided by its mean over the instances, as in batch calibration.
+    A calibrated average is divided by its mean over the instances, as in batch calibration with this ``label_prior``.
     """
     forms = {"raw": data}
     if calibrated is not None:
@@ -92,7 +94,7 @@ def forms_of(data: Scores, calibrated: Scores | None = None) -> dict[str, Scores
     if mean is not None:
         forms["average"] = mean
     if mean is not None and calibrated is not None and np.isfinite(mean.values).all():
-        forms["calibrated average"] = replace(mean, values=mean.values + batch_offsets(mean.values))
+        forms["calibrated average"] = replace(mean, values=mean.values + batch_offsets(mean.values, label_prior))
     return forms
 
 

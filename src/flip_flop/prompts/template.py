@@ -65,6 +65,11 @@ class Template:
     def _where(self) -> str:
         return f"template {self.name!r}"
 
+    @property
+    def _drawn_as(self) -> str:
+        """The name in the key of random choices: variants of a wording draw the same."""
+        return self.levels.get("wording", self.name)
+
     @functools.cached_property
     def plain_choices(self) -> tuple[str, ...]:
         """Answers without Jinja, or (): most are the same for every row, and half of the work."""
@@ -137,7 +142,7 @@ class Template:
                     hidden=label_field,
                     where=f"{self._where}, answer_choices",
                     row=row,
-                    random_key=(seed, "answer choices", instance_id, self.name),
+                    random_key=(seed, "answer choices", instance_id, self._drawn_as),
                 )
             )
         (prompt,) = render_text(
@@ -147,7 +152,7 @@ class Template:
             hidden=label_field,
             where=self._where,
             row=row,
-            random_key=(seed, "prompt", instance_id, self.name),
+            random_key=(seed, "prompt", instance_id, self._drawn_as),
             value_limit=value_limit,
         )
         return prompt, choices
@@ -161,7 +166,7 @@ class Template:
             hidden=None,
             where=f"{self._where}, target",
             row=row,
-            random_key=(seed, "prompt", row, self.name),
+            random_key=(seed, "prompt", row, self._drawn_as),
         )
         return parts[-1] if len(parts) > 1 else None
 

@@ -114,7 +114,8 @@ class Engine:
             tokens = scored.prompt_tokens.sum(axis=1).tolist()
         answers: Answers = []
         for place, (labels, vote) in enumerate(zip((asked.labels for asked in batch), scores.votes, strict=True)):
-            chosen = labels[vote] if confidence[place] >= abstain_below else None
+            is_given = vote >= 0 and confidence[place] >= abstain_below
+            chosen = labels[vote] if is_given else None
             answers.append(Answer(labels, means[place], chosen, tokens[place]))
         return answers
 

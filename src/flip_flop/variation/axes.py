@@ -143,7 +143,7 @@ def format_axis(number: int, seed: int) -> Axis:
 def examples_axes(task: Task, entry: ExamplesEntry, seed: int) -> tuple[Axis, Axis]:
     """Return the axes of the set of demonstrations and of their order, by their places in the set, from 1."""
     examples = Examples(task, entry, seed)
-    why = "their prompts cannot be inside a block of Jinja"
+    why = "their prompts draw at random, or cannot be inside a block of Jinja"
     return (
         Axis("examples", lambda _: [NO_EXAMPLES, *examples.sets], examples.add, why),
         Axis("example_order", lambda _: [*examples.orders], examples.reorder, why),

@@ -13,16 +13,18 @@ from pydantic import Field
 from flip_flop.errors import InputError, unsupported
 from flip_flop.files import generator
 from flip_flop.prompts import LintRow, Template, names_of
+from flip_flop.prompts.sandbox import draws_at_random
 from flip_flop.reading import has_spaces
 from flip_flop.strict_yaml import StrictModel
 from flip_flop.tasks import Task
 from flip_flop.variation.formats import TemplateParts
 
 # The demonstrations are constants, which are never read as Jinja. If one has the prompt of the row itself, the spare
-# one takes its place. All other rows begin with the same text.
+# one takes its place. All other rows begin with the same text. Prompts of decision models have two marks.
 _WITH_EXAMPLES = """\
 {{% set own_prompt %}}{body}{{% endset -%}}
-{{% set examples = {examples} | rejectattr(0, "equalto", own_prompt | trim) | list -%}}
+{{% set unmarked = own_prompt | replace("\\ufdd2", "") | replace("\\ufdd3", "") | trim -%}}
+{{% set examples = {examples} | rejectattr(0, "equalto", unmarked) | list -%}}
 {{% for at in {order} %}}{{{{ examples[at] | join | whole }}}}
 
 {{% endfor %}}{{{{ own_prompt | trim | whole }}}}{target}"""
@@ -97,7 +99,12 @@ class Examples:
         return prompt, delimiter + choices[row.gold]
 
     def add(self, template: Template, level: str) -> Template | None:
-        """Return the template with a set of demonstrations; None if its prompt cannot be inside a block of Jinja."""
+        """Return the template with a set of demonstrations.
+
+        None if its prompt cannot be inside a block of Jinja, or draws at random: a row is not recognized then.
+        """
+        if draws_at_random(f"{template.jinja} {template.answer_choices}"):
+            return None
         parts = TemplateParts(template)
         shown = [self._show(template, row) for row in self.sets[level]]
         jinja = _WITH_EXAMPLES.format(
