@@ -102,7 +102,7 @@ def scoring_of(classifier: Classifier, options: ScoringOptions = DEFAULT_SCORING
 
 
 def model_arguments(classifier: Classifier, place: str = "") -> Json:
-    """Return the arguments that load the measured model, from another place if it is given."""
+    """Return the arguments that load the measured model, from another ``place`` if there is one."""
     model = classifier.model
     measured = model.name
     if model.endpoint is not None:

@@ -8,10 +8,11 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
+from flip_flop.files import Json
 from flip_flop.prompts import RenderedInstance, names_of
 from flip_flop.served.apis import APIS, Answer, Count, Question, Reply, Server
 
@@ -21,7 +22,6 @@ OPTIONS = "\ufdd3"
 ROUNDING = 0.005  # of probabilities: some servers send two decimals
 SMALLEST = 1e-6  # for a probability that is rounded to 0
 
-Json = dict[str, Any]
 Prob = Annotated[float, Field(ge=0, le=1.001, allow_inf_nan=False)]  # rounding may give more than 1
 
 
