@@ -7,7 +7,7 @@ read reviews with a single remark. Otherwise the answers stay at chance for most
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,8 +28,6 @@ NUM_STEPS = 1500
 LEARNING_RATE = 3e-3
 CURRICULUM_SHARE = 0.3  # of the steps, on reviews with one remark
 ANSWER_WEIGHT = 8.0  # of an answer's token in the loss; any other token counts 1
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -139,9 +137,7 @@ def _loss(model: LlamaForCausalLM, ids: torch.Tensor, weights: torch.Tensor) -> 
     return (per_token * weights).sum() / weights.sum()
 
 
-def pretrain(
-    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, seed: int, num_steps: int, progress: Progress | None
-) -> None:
+def pretrain(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, seed: int, num_steps: int) -> None:
     """Train ``model`` in place: AdamW with a short warm-up and a cosine to zero."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.01)
     warm_up = min(50, num_steps)
@@ -160,16 +156,11 @@ def pretrain(
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
-        if progress is not None:
-            progress(step + 1, num_steps)
     model.eval()
 
 
-def rebuild_model(folder: Path, *, seed: int = 0, progress: Progress | None = None, num_steps: int = NUM_STEPS) -> None:
-    """Pretrain the embedded model (seed 0) into a folder: on one machine and thread the same bytes each time.
-
-    ``progress`` is called after each step with the steps done and their number.
-    """
+def rebuild_model(folder: Path, *, seed: int = 0, num_steps: int = NUM_STEPS) -> None:
+    """Pretrain the embedded model (seed 0) into a folder: on one machine and thread the same bytes each time."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -177,7 +168,7 @@ def rebuild_model(folder: Path, *, seed: int = 0, progress: Progress | None = No
         texts = [prompt + answer for prompt, answer in (next(examples) for _ in range(4000))]
         tokenizer = train_tokenizer(texts, VOCAB_SIZE)
         model = make_model(seed, len(tokenizer), tokenizer.eos_token_id)
-        pretrain(model, tokenizer, seed, num_steps, progress)
+        pretrain(model, tokenizer, seed, num_steps)
     finally:
         torch.set_num_threads(threads)
     with new_folder(folder) as temporary:
@@ -188,6 +179,4 @@ def rebuild_model(folder: Path, *, seed: int = 0, progress: Progress | None = No
 
 
 if __name__ == "__main__":
-    rebuild_model(
-        Path(sys.argv[1]), progress=lambda done, total: print(f"\rstep {done} of {total}", end="", flush=True)
-    )
+    rebuild_model(Path(sys.argv[1]))

@@ -10,7 +10,9 @@ files have no texts. They have gold labels and predictions as digits, from which
 
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ import click
 import numpy as np
 import pandas as pd
 
-from flip_flop import Audit, ScoringOptions, Task, audit, load_model, load_run, load_task, train
+from flip_flop import Audit, LoadedModel, ScoringOptions, Task, audit, load_model, load_run, load_task, train
 from flip_flop.console import echo, now
 from flip_flop.errors import InputError
 from flip_flop.files import write_json
@@ -35,13 +37,20 @@ FILES = {
     "movie_reviews": TASKS / "mr.yaml",
     "ag_news": TASKS / "ag.yaml",
     "trec": TASKS / "trec.yaml",
-    "ag_news_orders": FOLDER / "ag_news_orders.yaml",
     "movies": EXAMPLES / "movies/task.yaml",
     "facts": EXAMPLES / "judges/facts.yaml",
-    **{path.stem: path for path in (EXAMPLES / "open_answers").glob("*.yaml")},
+    **{path.stem: path for path in [*FOLDER.glob("*_orders.yaml"), *EXAMPLES.glob("open_answers/*.yaml")]},
 }
-# Rows for testing, for training and for selecting a checkpoint. Training is one epoch.
-TEST_ROWS, ROWS, EVAL_ROWS = 1000, 256, 100
+# Tasks whose templates vary along other axes: the source of the templates, those that vary, and their axes.
+EXAMPLES_AXIS = {"number": 4, "sets": 2, "orders": 2, "from": "train", "labels": "gold"}
+FORMATS = {"order": None, "held_out": {}, "format": 4, "examples": EXAMPLES_AXIS}
+VARIED: dict[str, tuple[str, str | None, Any]] = {
+    "ag_news_formats": ("ag_news_orders", "letters,words", FORMATS),
+    "trec_formats": ("trec_orders", "letters,words", FORMATS),
+    "movie_reviews_typos": ("movie_reviews", None, {"typos": 0.05, "examples": EXAMPLES_AXIS}),
+}
+# Rows for training and for selecting a checkpoint. Training is one epoch.
+ROWS, EVAL_ROWS = 256, 100
 SETTINGS = {"max_steps": 16, "per_device_train_batch_size": 16, "eval_steps": 4, "logging_steps": 2}
 # The settings of the tutorial, and one pass in steps of 8 over open answers.
 OPEN = {"max_steps": -1, "per_device_train_batch_size": 8, "eval_steps": 8, "chat_template": "off"}
@@ -68,6 +77,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
 # The task's F1 is macro-F1. f1_std is its standard deviation over templates.
 SHOWN = ("observed_agreement", "accuracy", "macro_f1", "f1_std", "vote_accuracy", "vote_f1")
 SHOWN_OPEN = ("observed_agreement", "accuracy", "vote_accuracy", "unmapped_share")
+# Over the orders of the options: one answer for each wording.
+AVERAGES = ("average", "calibrated average")
 # The log of a training run: the losses, and metrics on the rows for selection.
 COURSE = (
     *("loss", "grad_norm", "own_label_mass", "pseudo_label_accuracy", "eval_observed_agreement", "eval_accuracy"),
@@ -75,7 +86,9 @@ COURSE = (
 )
 
 
-def run_cell(cell: str, model: str, name: str, work: Path, results: Path, hub_mirror: Path | None) -> Path:
+def run_cell(
+    cell: str, model: str, name: str, work: Path, results: Path, hub_mirror: Path | None, rows: int, dtype: str
+) -> Path:
     """Run a cell unless it has a file, and return the file.
 
     Raises:
@@ -92,12 +105,13 @@ def run_cell(cell: str, model: str, name: str, work: Path, results: Path, hub_mi
     train_out = work / name / (source or task_name) / f"{objective}-{seed}" / "train"
     trained, adapter = None, None
     if method != "base":
-        trained = _train(model, _task(source, hub_mirror) if source else task, objective, int(seed), train_out)
+        trained_task = _task(source, hub_mirror) if source else task
+        trained = _train(model, trained_task, objective, int(seed), train_out, dtype)
         adapter = train_out / "adapter"
-    audits = {}
+    audits, load = {}, partial(load_model, model, adapter=adapter, dtype=dtype)
     for part, names in (("trained", task.training_templates.names), ("held_out", task.held_out_templates)):
         if names:
-            run = _audit(model, task.with_templates(names), adapter, work / name / cell / part)
+            run = _audit(load, task.with_templates(names), rows, work / name / cell / part)
             audits[part] = numbers(run)
     result = {"model": name, "task": task_name, "method": method, "seed": int(seed), **_provenance(run)}
     write_json(file, {**result, "training": trained and _course(trained, train_out), "audits": audits})
@@ -105,15 +119,16 @@ def run_cell(cell: str, model: str, name: str, work: Path, results: Path, hub_mi
 
 
 def _task(name: str, hub_mirror: Path | None) -> Task:
-    return load_task(FILES.get(name, name), templates="all", hub_mirror=hub_mirror)
+    source, templates, axes = VARIED.get(name, (name, "all", None))
+    return load_task(FILES.get(source, source), templates=templates, axes=axes, hub_mirror=hub_mirror)
 
 
-def _train(model: str, task: Task, method: str, seed: int, out: Path) -> RunRecord:
+def _train(model: str, task: Task, method: str, seed: int, out: Path, dtype: str) -> RunRecord:
     settings = {**SETTINGS, **TASK_SETTINGS.get(task.name, {}), **VARIANTS.get(method, {"method": method})}
     rows = settings.pop("rows", ROWS)
     # The first ones, as in the paper's third study.
     task = task.with_templates(task.training_templates.names[: settings.pop("templates", None)])
-    config = make_config({**settings, "seed": seed})
+    config = make_config({**settings, "seed": seed, "model_init_kwargs": {"dtype": dtype}})
     data = load_training_data(task, config, limit=rows, eval_limit=EVAL_ROWS)
     run = train(model, data, config, out, resume=True, quiet=True, keep_worse=True)
     if run.stopped_by is not None:
@@ -121,11 +136,10 @@ def _train(model: str, task: Task, method: str, seed: int, out: Path) -> RunReco
     return RunRecord.read(out, "train")
 
 
-def _audit(model: str, task: Task, adapter: Path | None, out: Path) -> Audit:
+def _audit(load: Callable[[], LoadedModel], task: Task, rows: int, out: Path) -> Audit:
     if not (out / RUN_FILE).exists():
-        loaded = load_model(model, adapter=adapter)
         scoring = ScoringOptions(chat_template=TASK_SETTINGS.get(task.name, {}).get("chat_template", "auto"))
-        audit(loaded, replace(task, f1="macro"), scoring=scoring, limit=TEST_ROWS, quiet=True).write(out)
+        audit(load(), replace(task, f1="macro"), scoring=scoring, limit=rows, quiet=True).write(out)
     return load_run(out)
 
 
@@ -141,6 +155,7 @@ def numbers(run: Audit) -> dict[str, Any]:
         "gold": digits(run.gold),
         "num_labels": run.data.num_labels,
         "seconds": run.record.seconds,
+        "levels": run.data.design.levels,
     }
     is_open = bool(run.data.answered)
     for name, view in {"raw": run, **({} if is_open else {"calibrated": run.calibrated or run})}.items():
@@ -151,6 +166,12 @@ def numbers(run: Audit) -> dict[str, Any]:
             "predictions": by_template(view, view.predictions),
             **({"right": by_template(view, view.data.right.astype(int))} if is_open else {}),
         }
+    for form in run.forms.keys() & AVERAGES:
+        mean = run.forms[form]
+        levels = mean.design.levels
+        answers = map(digits, mean.predictions.T)
+        predictions = {own["wording"]: own_answers for own, own_answers in zip(levels, answers, strict=True)}
+        found[form] = {"levels": levels, "predictions": predictions}
     return found
 
 
@@ -192,6 +213,8 @@ def _provenance(run: Audit) -> dict[str, Any]:
 @click.option("--name", required=True, help="The model's folder in the results.")
 @click.option("--work", required=True, type=Path, help="The folder of checkpoints and audits.")
 @click.option("--results", type=Path, default=RESULTS, help="The folder of results (evidence/results).")
+@click.option("--rows", type=int, default=1000, help="The rows of an audit (1000).")
+@click.option("--dtype", default="auto", help="The data type of the model (auto).")
 @click.option("--hub-mirror", type=Path, help="Read datasets from this folder.")
 @click.argument("cells", metavar="TASK/METHOD-SEED...", required=True, nargs=-1)
 def main(cells: tuple[str, ...], **options: Any) -> None:

@@ -3,16 +3,14 @@
 A table is between `<!-- KIND A ... | B ... -->` and `<!-- end of KIND -->`:
 
 - results MODEL ... | TASK ... | METHOD ... | PART ...: the metrics of methods, means over seeds. A part is trained or
-  held_out. Methods without a result are skipped. A sentence below compares F2C with the vote of the base.
-  With `| brief` at the end, a table has only agreement and accuracy, and no sentence.
+  held_out. Methods without a result are skipped. With `| brief` at the end, a table has only agreement and accuracy.
 - changes MODEL ... | TASK ... | METHOD ... | PART ...: agreement and accuracy, and how they differ from the base's.
 - steps MODEL | TASK ...: how often one template and the votes of a base are right.
 - repeats MODEL/CELL MODEL/CELL | ...: how many answers of two runs differ.
-- forecast: how often the rules of evidence.forecast are right.
+- averages MODEL ... | TASK ... | METHOD ... | PART ...: methods next to averages of the base over the orders.
 """
 
 import re
-import textwrap
 from collections.abc import Iterable
 from itertools import product
 from pathlib import Path
@@ -20,16 +18,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from evidence import forecast
-from evidence.run import FOLDER, RESULTS, SHOWN
+from evidence.run import AVERAGES, FOLDER, RESULTS, SHOWN
 from flip_flop.console import count, percent, point_interval, points
 from flip_flop.files import read_json, write_text
-from flip_flop.metrics import METRICS, Design, Scores
-from flip_flop.tasks import DIVIDER
+from flip_flop.metrics import FLIP_RATE, METRICS, Design, Metric, Scores
 
 DOCS = FOLDER.parent / "docs"
 PAGES = (FOLDER / "RESULTS.md", DOCS / "evidence.md", DOCS / "how-to" / "flickering.md", FOLDER.parent / "README.md")
-SECTION = re.compile(r"(<!-- (results|changes|steps|repeats|forecast)(.*?) -->\n).*?(<!-- end of \2 -->)", re.DOTALL)
+SECTION = re.compile(r"(<!-- (results|changes|steps|repeats|averages)(.*?) -->\n).*?(<!-- end of \2 -->)", re.DOTALL)
 # Names of models, tasks, methods and metrics.
 NAMES = {
     "qwen2.5-coder-0.5b": "Qwen",
@@ -70,6 +66,9 @@ NAMES |= {word: word.replace("_", " ").upper() for word in UPPER}
 NAMES |= {f"f2c_{number}": f"F2C, {number} templates" for number in (2, 3, 5)}
 # The views of an audit. Open answers are not calibrated.
 VIEWS = {"raw": "", "calibrated": "calibrated: "}
+# The forms of the answers of a base: one template, or an average over the orders of the options.
+FORMS = {"raw": "", "calibrated": ", calibrated", **{name: f", {name}" for name in AVERAGES}}
+AVERAGED = ("wording_flips", "accuracy")
 # The least share of the templates that give a vote.
 SHARES = {0: "", 0.8: ", vote share of at least 80 %", 1: ", unanimous"}
 
@@ -90,7 +89,7 @@ def with_tables(page: str, results: Path = RESULTS) -> str:
         "changes": changes_table,
         "steps": steps_table,
         "repeats": repeats_table,
-        "forecast": forecast_table,
+        "averages": averages_table,
     }
 
     def section(found: re.Match[str]) -> str:
@@ -136,9 +135,9 @@ def characters(texts: Iterable[str]) -> np.ndarray:
 def results_table(
     results: Path, models: list[str], tasks: list[str], methods: list[str], parts: list[str], *brief: list[str]
 ) -> str:
-    """Return a table of methods, and a sentence on F2C."""
-    lines, claims, head = [], [], ""
-    for place, method, line, runs, base in compared(results, models, tasks, methods, parts):
+    """Return a table of methods."""
+    lines, head = [], ""
+    for _, line, runs, base in compared(results, models, tasks, methods, parts):
         views = [view for view in VIEWS if view in base]
         metrics = list(base["raw"]["metrics"])[: 2 if brief else None]
         vote = answers_of(base, views[-1]).votes_are_right
@@ -149,14 +148,11 @@ def results_table(
             line += f" | {' / '.join(means)} | {points(difference)} ({point_interval(interval)})"
             head += f" | {VIEWS[view]}{' / '.join(map(name_of, metrics))} | above the vote"
         lines.append(f"{line} |")
-        if method == "f2c" and not brief:
-            claims.append(f"{claim(*differences[0])}{place and f' ({place})'}")
-    sentence = f"Next to this vote, one template of F2C has {'; '.join(claims)}."
-    return markdown(f"{head} |", lines) + ("\n".join([*textwrap.wrap(sentence, 140), "", ""]) if claims else "")
+    return markdown(f"{head} |", lines)
 
 
 def compared(results: Path, *columns: list[str]) -> Iterable[tuple[Any, ...]]:
-    """Return for each line of a table its place, method and start, the method's audits, and the base's audit."""
+    """Return for each line of a table its method and start, the method's audits, and the base's audit."""
     models, tasks, methods, parts = columns
     for model, task, part, method in product(models, tasks, parts, methods):
         runs, bases = (audits_of(results / model / task, name, part) for name in (method, "base"))
@@ -165,7 +161,7 @@ def compared(results: Path, *columns: list[str]) -> Iterable[tuple[Any, ...]]:
             place = ", ".join(name_of(name) for name, several in names if len(several) > 1)
             line = f"| {place}{place and ': '}{name_of(method)}"
             line += f", {count(len(runs), 'seed')}" if method != "base" else ""
-            yield place, method, line, runs, bases[0]
+            yield method, line, runs, bases[0]
 
 
 def changes_table(results: Path, *columns: list[str]) -> str:
@@ -174,27 +170,42 @@ def changes_table(results: Path, *columns: list[str]) -> str:
     shown = [*product(VIEWS, *columns[4:] or [SHOWN[:2]])]
     for view, name in shown:
         head += f" {VIEWS[view]}{name_of(name)} |"
-    for _, method, line, runs, base in compared(results, *columns[:4]):
+    for method, line, runs, base in compared(results, *columns[:4]):
         for view, name in shown:
-            metric = METRICS[name]
             before, *after = (scores_of(audit, view) for audit in (base, *runs))
-            value = np.mean([metric.value(scores) for scores in after])
-            line += f" | {percent(value)}"
+            line += f" | {percent(mean_of(name, after))}"
             if method != "base":
-                interval = metric.change_interval(before, *after)
-                line += f", {points(value - metric.value(before))} ({point_interval(interval)})"
+                line += f", {change(name, before, after)}"
         lines.append(f"{line} |")
     return markdown(head, lines)
 
 
 def scores_of(audit: dict[str, Any], view: str) -> Scores:
     """Return the answers of an audit as scores: 0 for the label that a template answers."""
-    predictions = audit[view]["predictions"]
-    gold, answers = (characters(texts).astype(int) for texts in ([audit["gold"]], predictions.values()))
+    predictions = audit[view]["predictions"].values()
+    gold, answers = (characters(texts).astype(int) for texts in ([audit["gold"]], predictions))
     is_answer = answers[..., None] == np.arange(audit["num_labels"])
-    variants = [name.partition(DIVIDER) for name in predictions]
-    design = Design(levels=[{"wording": wording, "order": order} for wording, _, order in variants])
-    return Scores(np.where(is_answer, 0.0, -np.inf), gold[:, 0], design=design)
+    levels = audit[view].get("levels", audit.get("levels", []))
+    return Scores(np.where(is_answer, 0.0, -np.inf), gold[:, 0], design=Design(levels=levels))
+
+
+def metric_of(name: str) -> Metric:
+    """Return a metric, or the flip rate of any axis."""
+    axis = name.removesuffix("_flips")
+    if axis == name:
+        return METRICS[name]
+    return Metric(name, name, FLIP_RATE.of(lambda data: data.flips_along(axis)))
+
+
+def mean_of(name: str, runs: list[Scores]) -> float:
+    """Return a metric, mean over runs."""
+    return float(np.mean([metric_of(name).value(scores) for scores in runs]))
+
+
+def change(name: str, before: Scores, after: list[Scores]) -> str:
+    """Return the difference of a metric from a base, mean over runs, with the paired interval."""
+    difference = mean_of(name, after) - mean_of(name, [before])
+    return f"{points(difference)} ({point_interval(metric_of(name).change_interval(before, *after))})"
 
 
 def difference_from(vote: np.ndarray, answers: list[np.ndarray]) -> tuple[float, tuple[float, float] | None]:
@@ -204,12 +215,6 @@ def difference_from(vote: np.ndarray, answers: list[np.ndarray]) -> tuple[float,
         for right in (vote, *answers)
     ]
     return float(np.mean(list(map(np.mean, answers))) - vote.mean()), METRICS["accuracy"].change_interval(*scores)
-
-
-def claim(difference: float, interval: tuple[float, float] | None) -> str:
-    """Return whether an accuracy is clearly higher or lower."""
-    is_clear = interval is not None and (interval[0] > 0 or interval[1] < 0)
-    return f"{'no clearly different' if not is_clear else 'a higher' if difference > 0 else 'a lower'} accuracy"
 
 
 def steps_table(results: Path, model: list[str], tasks: list[str]) -> str:
@@ -248,15 +253,24 @@ def repeats_table(results: Path, *repeats: list[str]) -> str:
     return markdown("| runs | different answers | P_o, at most | accuracy, at most |", lines)
 
 
-def forecast_table(results: Path, *_: list[str]) -> str:
-    """Return how often the rules of the forecast are right."""
-    runs = forecast.read_runs(results)
+def averages_table(results: Path, *columns: list[str]) -> str:
+    """Return a table of methods and of the base's averages over the orders, with differences from these averages."""
     lines = []
-    for view, step in product(("calibrated", "raw"), (4, 8)):
-        rates = (forecast.hit_rate(runs, view, group, step) for group in ("task", "method"))
-        shown = " | ".join(percent(rate) for rate in (*rates, (runs[view] > 0).mean()))
-        lines.append(f"| the {view} base | {step} | {shown} |")
-    return markdown("| gain over | evaluations up to step | of another task | of another method | *always* |", lines)
+    for method, line, runs, base in compared(results, *columns):
+        for form in FORMS if method == "base" else VIEWS:
+            after = [scores_of(run, form) for run in runs]
+            cells = [line + FORMS[form]]
+            cells.append("–" if form in AVERAGES else percent(mean_of("order_flips", after)))
+            cells += [percent(mean_of(name, after)) for name in AVERAGED]
+            for average, name in product(AVERAGES, AVERAGED):
+                is_same = form == average and method == "base"
+                cells.append("–" if is_same else change(name, scores_of(base, average), after))
+            lines.append(f"{' | '.join(cells)} |")
+    names = ["order_flips", *AVERAGED]
+    head = " | ".join(["| model", *map(name_of, names)])
+    for average, name in product(AVERAGES, AVERAGED):
+        head += f" | {name_of(name)}, against the {average}"
+    return markdown(f"{head} |", lines)
 
 
 if __name__ == "__main__":

@@ -7,9 +7,8 @@ from collections import Counter
 from pathlib import Path
 from statistics import fmean, pstdev
 
-import pandas as pd
 import pytest
-from evidence import forecast, run, tables
+from evidence import run, tables
 from evidence.prepare import write_tasks
 
 import flip_flop
@@ -43,7 +42,7 @@ def made(tmp_path_factory):
     """The base and one training run of the demo, and their audits on another task, by the command."""
     folder = tmp_path_factory.mktemp("cells")
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in (("TEST_ROWS", 52), ("ROWS", 12), ("EVAL_ROWS", 6)):
+        for name, value in (("ROWS", 12), ("EVAL_ROWS", 6)):
             patch.setattr(run, name, value)
         few = {"max_steps": 2, "per_device_train_batch_size": 3, "eval_steps": 1, "logging_steps": 1}
         patch.setattr(run, "SETTINGS", few | {"learning_rate": 3e-3})
@@ -53,6 +52,7 @@ def made(tmp_path_factory):
 
 def command(patch, folder, *cells):
     words = ["run", "--model", "demo", "--name", "toy", "--work", folder / "work", "--results", folder / "results"]
+    words += ["--rows", 52]
     patch.setattr(sys, "argv", [*map(str, words), *cells])
     run.main(standalone_mode=False)
 
@@ -169,15 +169,11 @@ def test_a_table_has_the_mean_over_seeds_and_leaves_out_methods_without_a_result
         vote = accuracy(base["audits"]["trained"]["calibrated"]["vote"], runs[0]["gold"])
         assert above == pytest.approx(means[1] - 100 * vote, abs=0.051)
         assert low <= above <= high
-    low, high = re.findall(r"\((.+) to (.+)\)", lines[2][2])[0]
-    place = "a higher" if low[0] == "+" else "a lower" if high[0] == "−" else "no clearly different"
-    assert f"one template of F2C has {place} accuracy" in text
     brief = tables.with_tables(page.replace("cce | trained", "cce | trained | brief"), made / "results").splitlines()
     (first,) = [line for line in brief if line.startswith("| base |")]
     raw, above, calibrated, above_calibrated = lines[1][1:]
     raw, calibrated = (" / ".join(shown.split(" / ")[:2]) for shown in (raw, calibrated))
     assert first == f"| base | {raw} | {above} | {calibrated} | {above_calibrated} |"
-    assert not [line for line in brief if "one template of F2C" in line]
 
 
 @pytest.mark.slow
@@ -255,14 +251,3 @@ def test_steps_and_repeats_by_slow_loops():
     )
     first, second = ("".join("".join(one["raw"]["predictions"].values()) for one in audit.values()) for audit in audits)
     assert f"| {sum(one != two for one, two in zip(first, second, strict=True))} of 10,000 |" in repeats
-
-
-@pytest.mark.parametrize(("numbers", "right"), [([1, 2, 8, 9] * 3, 1), ([1, 2, 8, 9, 9, 8, 2, 1], 0)])
-def test_the_forecast_of_a_group_comes_from_the_other_groups(numbers, right):
-    gains = [-1, -1, 1, 1] * (len(numbers) // 4)
-    runs = pd.DataFrame(
-        {"raw": gains, "task": [place // 4 for place in range(len(gains))], "eval_vote_drift 4": numbers}
-    )
-    runs["eval_vote_drift 8"] = gains
-    assert forecast.hit_rate(runs, "raw", "task", 4) == right
-    assert forecast.hit_rate(runs, "raw", "task", 8) == 1

@@ -65,10 +65,8 @@ def test_pretraining_never_sees_a_review_of_the_splits():
 @pytest.mark.slow
 def test_a_rebuild_gives_the_same_bytes_and_leaves_torch_as_it_was(tmp_path):
     threads, state = torch.get_num_threads(), torch.get_rng_state()
-    steps = []
     for name in ("first", "second"):
-        rebuild_model(tmp_path / name, seed=0, num_steps=2, progress=lambda *step: steps.append(step))
-    assert steps[:2] == [(1, 2), (2, 2)]
+        rebuild_model(tmp_path / name, seed=0, num_steps=2)
     assert torch.get_num_threads() == threads
     assert torch.equal(torch.get_rng_state(), state)
     names = sorted(file.name for file in (tmp_path / "first").iterdir())
