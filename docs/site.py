@@ -20,7 +20,7 @@ import click
 from flip_flop import _MODULES
 from flip_flop.cli.main import cli
 from flip_flop.errors import error_table
-from flip_flop.metrics import METRICS
+from flip_flop.metrics import AXES, METRICS
 from flip_flop.training.settings import TrainingSettings
 
 ROOT = Path(__file__).parents[1]
@@ -61,8 +61,7 @@ METRIC_DEFINITIONS = {
     "ensemble_nll": ["metrics.probabilities.ensemble_probs", "metrics.probabilities.log_losses"],
     "temperature": ["metrics.probabilities.temperature"],
     "decidable_share": ["metrics.certainty.decidable", "metrics.certainty.risk_coverage"],
-    "wording_flips": ["metrics.agreement.group_flips", "metrics.agreement.count_flips"],
-    "order_flips": ["metrics.agreement.group_flips", "metrics.agreement.count_flips"],
+    **{f"{axis}_flips": ["metrics.agreement.group_flips", "metrics.agreement.count_flips"] for axis in AXES},
     "cohen_kappa": ["metrics.f1._kappas"],
     "vote_kappa": ["metrics.agreement.majority_vote", "metrics.f1._kappas"],
     "token_f1": ["reading.texts.token_f1", "reading.texts.text_key"],

@@ -18,7 +18,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from flip_flop import TrainingRun
+from flip_flop import TrainingRun, load_run
 from flip_flop.cli.main import COMMANDS
 from flip_flop.evaluation.audit import audit as audit_function
 from flip_flop.method import METHODS
@@ -249,6 +249,11 @@ def test_both_runs_are_in_one_table_and_in_two_folders(compare, flip_flop):
     assert "next, flip-flop report out/chat-on out/chat-off --out report.html" in shown.out
     assert [record(f"out/chat-{choice}")["scoring"]["chat_template"] for choice in ("on", "off")] == [True, False]
     assert sorted(os.listdir("out")) == ["chat-off", "chat-on"]
+    with_chat, without = (load_run(f"out/chat-{choice}") for choice in ("on", "off"))
+    assert without.value("chat_flips") == pytest.approx((with_chat.predictions != without.predictions).mean())
+    flips = without.to_pandas("axes").set_index("axis").loc["chat"]
+    assert (flips.flips, flips.pairs) == (without.value("chat_flips"), 36)
+    assert "\nchat template " in shown.out
     one_line(compare(), "E-OUT-USED", "out/chat-on", "--overwrite")
     assert compare("--overwrite", "--quiet", "--calibrate", "batch").out.count("(calibrated)") == 2
     assert flip_flop("report", "out/chat-on", "out/chat-off", "--out", "report.md").code == 0

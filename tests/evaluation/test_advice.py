@@ -92,15 +92,18 @@ def test_decision_names_the_best_template_and_what_to_fix(tmp_path, scores):
     close = [name for name, _ in decision.close]
     assert close[0] == TEMPLATES[best][0]
     gain = METRICS["macro_f1"].change_interval(first, run.data.voted)
-    assert decision.sentences == (
+    use, tie, voting, fix = decision.sentences
+    assert use == (
         f"Use {TEMPLATES[0][0]}: macro-F1 {100 * macro[0]:.1f} (95% interval for the choice among 8: "
-        f"{100 * low:.1f} to {100 * high:.1f}), chance 50.0, on 120 labelled rows. "
-        f"It is not clearly worse than the best, {close[0]} ({100 * macro[best]:.1f}). "
-        "Ties go to the first template, then to raw scores, then to short prompts.",
-        f"The vote over 8 templates, 8 passes per answer, has {100 * vote:.1f} "
-        f"({points(vote - macro[0])}, 95% interval: {point_interval(gain)}).",
-        "Fix first: good_bad (constant: one label for every row).",
+        f"{100 * low:.1f} to {100 * high:.1f}), chance 50.0, on 120 labelled rows."
     )
+    assert tie == (
+        f"{TEMPLATES[0][0]} is not clearly worse than the best, {close[0]} ({100 * macro[best]:.1f}). "
+        "Ties go to the first template, then to raw scores, then to short prompts."
+    )
+    change = f"{points(vote - macro[0])}, 95% interval: {point_interval(gain)}"
+    assert voting == f"The vote over 8 templates, 8 passes per answer, has {100 * vote:.1f} ({change})."
+    assert fix == "Fix first: good_bad (constant: one label for every row)."
     assert "good_bad" not in close
     assert without_gold(run).decision == Decision(
         (
@@ -333,10 +336,10 @@ def test_template_whose_label_words_the_model_does_not_say_is_fixed_first(run):
     others = [name for name in names if name != unsaid.decision.template]
     listed = [f"{name} (label words have 1.2 % of the probability)" for name in others[:3]]
     assert unsaid.decision.sentences[-1] == f"Fix first: {', '.join(listed)} and 4 more."
-    scored = (
-        "Score its labels, as predict does, instead of generating text: its label words have 1.2 % of the probability."
+    assert unsaid.decision.sentences[1] == (
+        f"Score the labels of {unsaid.decision.template}, as predict does, instead of generating text: they have 1.2 % "
+        "of the probability."
     )
-    assert scored in unsaid.decision.sentences[0]
 
 
 def test_clearly_worse_template_is_not_close(tmp_path, scores):

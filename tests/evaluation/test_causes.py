@@ -58,10 +58,11 @@ def test_second_sentence_is_the_axis_that_matters_most_and_the_third_its_cheapes
     assert third.startswith(case["advice"])
 
 
-def test_remedies_need_labels_and_an_axis_that_matters(tmp_path):
+def test_without_labels_a_remedy_is_named_by_its_flips_only(tmp_path):
     run = made_run(tmp_path / "run", [3, 3], [1.2, 0.4, 0, 0], has_gold=False)
-    assert len(run.decision.sentences) == 2
-    assert run.decision.sentences[1].startswith("The order of the options changes the answer most: ")
+    _, cause, remedy = run.decision.sentences
+    assert cause.startswith("The order of the options changes the answer most: ")
+    assert remedy == "Average over the orders, one pass for each, which ends most of these changes."
     assert np.isnan(run.to_pandas("axes")["accuracy"]).all()
     assert "accuracy" not in axis_table(run).text()
 
@@ -96,9 +97,41 @@ def test_table_of_axes_is_the_same_on_a_terminal_in_the_report_and_in_pandas(tmp
     assert text.replace("(", "").rstrip(")") in first
 
 
+def test_average_costs_the_prompts_of_all_orders(tmp_path):
+    run = made_run(tmp_path / "run", [2, 2, 1], [0.6, 0.2, 0, 0])
+    lengths = [10.0 + number for number in range(12)]
+    run.metrics["prompt_tokens_per_template"] = dict(zip(run.template_names, lengths, strict=True))
+    frame = run.to_pandas("axes").set_index(["axis", "form"]).loc["wording"]
+    assert frame.loc[["raw", "calibrated", "average", "calibrated average"], "tokens"].tolist() == [15.5, 15.5, 62, 62]
+    frame = run.to_pandas("axes").set_index(["wording", "form"])
+    assert frame.loc[[("ask 1", "raw"), ("ask 1", "average")], "tokens"].tolist() == [15.5, 62]
+    first, *_ = axis_table(run).text(300).splitlines()[4:]
+    assert [*first.split()[-2:]] == ["16", "62"]
+
+
+def test_wording_is_not_dropped_for_its_demonstrations(tmp_path):
+    run = made_run(tmp_path / "run", [2, 2, 2], [0.1, 0, 0, 0], is_calibrated=False)
+    scores = run.scores.copy()
+    scores[:, 1:4] = [0, -9, -9, -9]
+    levels = []
+    for number in range(12):
+        wording, turn = divmod(number, 4)
+        own = {"wording": f"ask {wording}", "examples": "none", "typos": "original"}
+        if turn:
+            own |= {"examples": f"set {turn}"} if wording == 0 else {"typos": f"0.{turn}"}
+        levels.append(own)
+    data = replace(run.data, values=scores, design=replace(run.data.design, levels=levels))
+    by_examples = replace(run, data=data).decision.sentences
+    assert by_examples[1].startswith("Adding examples or changing their set changes the answer most: ")
+    assert "Drop the wording" not in " ".join(by_examples)
+    scores[:, 0] = [0, -9, -9, -9]
+    data = replace(data, values=scores)
+    assert "Drop the wording ask 0, which is worse" in replace(run, data=data).decision.text
+
+
 def test_legend_explains_the_table_of_axes(tmp_path):
     run = made_run(tmp_path / "run", [2, 2], [0.6, 0.2, 0, 0])
-    assert [*legend([run])][-3:] == [*LEGEND]
+    assert [*legend([run])][-len(LEGEND) :] == [*LEGEND]
     data = replace(run.data, design=replace(run.data.design, levels=()))
     assert not {*LEGEND} & {*legend([replace(run, data=data)])}
 

@@ -10,6 +10,8 @@ from sklearn.metrics import cohen_kappa_score, f1_score
 
 from flip_flop.files import generator
 from flip_flop.metrics import (
+    AXES,
+    BETWEEN_RUNS,
     METRICS,
     Design,
     Metric,
@@ -168,7 +170,10 @@ def test_what_is_no_labels_index_and_binary_f1_of_three_labels_are_refused(predi
         f1_per_template(np.array([[prediction]]), np.array([gold]), num_labels=num_labels, average="binary")
 
 
-OF_GENERATED = {"token_f1", "unmapped_share", "distinct_answers", "answer_length"}
+AXIS_FLIPS = {f"{axis}_flips" for axis in AXES}
+# Metrics without a value here: those of answers, and the flips along axes that the levels do not have.
+WITHOUT = AXIS_FLIPS - {"wording_flips", "order_flips"}
+WITHOUT |= {"token_f1", "unmapped_share", "distinct_answers", "answer_length"}
 AGAINST_GOLD = [
     "mean_f1", "f1_std", "macro_f1", "accuracy", "f1_per_template", "accuracy_per_template", "cohen_kappa_per_template",
     "vote_f1", "vote_accuracy", "f1_spread", "ensemble_f1", "ece", "cohen_kappa", "vote_kappa",
@@ -178,7 +183,7 @@ KEYS = {
     *AGAINST_GOLD, "observed_agreement", "no_consensus_share", "fleiss_kappa", "posix", "temperature",
     "wording_flips", "order_flips", "label_shares", "label_shares_per_template",
     "collapsed", "constant_templates", "num_instances", "num_templates", "num_labels", "intervals",
-    *OF_GENERATED, "flip_pairs",
+    *WITHOUT, "flip_pairs",
 }  # fmt: skip
 NAMES = ["plain", "formal", "reversed", "terse"]
 
@@ -228,8 +233,8 @@ def test_the_keys_are_those_of_metrics_json_and_the_values_are_plain_json():
     found = summarise(*run(60), NAMES, levels=CROSSED)
     assert set(found) == KEYS
     assert json.loads(json.dumps(found, allow_nan=False)) == found
-    assert all(found[name] is None for name in OF_GENERATED)
-    for name in METRICS.keys() - OF_GENERATED:
+    assert all(found[name] is None for name in WITHOUT)
+    for name in METRICS.keys() - WITHOUT:
         assert type(found[name]) is float
         assert 0 <= found[name] <= 1 or not METRICS[name].in_percent
 
@@ -240,10 +245,10 @@ def test_intervals_hold_every_metric_but_the_spread_and_contain_it():
     assert set(found["intervals"]) == {
         "observed_agreement", "no_consensus_share",
         "mean_f1", "macro_f1", "accuracy", "vote_f1", "vote_accuracy", "fleiss_kappa", "posix", "ensemble_f1",
-        "wording_flips", "order_flips", "cohen_kappa", "vote_kappa", *OF_GENERATED,
+        "wording_flips", "order_flips", "cohen_kappa", "vote_kappa", *WITHOUT,
         "brier", "ensemble_brier", "nll", "ensemble_nll",
     }  # fmt: skip
-    for name, (low, high) in ((name, ends) for name, ends in found["intervals"].items() if name not in OF_GENERATED):
+    for name, (low, high) in ((name, ends) for name, ends in found["intervals"].items() if name not in WITHOUT):
         assert low <= found[name] <= high, name
     hits = (scores.argmax(axis=2) == gold[:, None]).mean(axis=1)
     mean = mean_statistic(lambda values: values, bounds=(0.0, 1.0))
@@ -326,7 +331,7 @@ def test_a_custom_metric_whose_resamples_fail_has_a_value_without_an_interval(mo
 
 
 def test_a_metric_cannot_have_the_name_of_another_key():
-    for name in {*KEYS - METRICS.keys(), "own_label_mass_per_template", "calibrated", "repeat_flips", "agreement"}:
+    for name in {*KEYS - METRICS.keys(), "own_label_mass_per_template", "calibrated", *BETWEEN_RUNS, "agreement"}:
         with pytest.raises(ValueError, match=f"'{name}' is the name of another number"):
             Metric(name, "mine", len)
 

@@ -110,11 +110,11 @@ def audit_command(
         check_out(out, overwrite=run.overwrite)
     quiet = run.quiet or not is_first_process()
     scorer = model.scorer(quiet=run.quiet)
-    from flip_flop.evaluation.audit import ask_again, audit
+    from flip_flop.evaluation.audit import ask_again, audit, with_flips
 
     for variant in variants.values():
         scorer.as_read(split.instances[0], variant)  # rejects a chat template setting before scoring
-    runs = []
+    runs = list[Audit]()
     for out, variant in variants.items():
         with listed_beside(out):
             result = audit(
@@ -132,6 +132,8 @@ def audit_command(
             with listed_beside(out):
                 if run.ask_again:
                     result = ask_again(scorer, split, result, variant, quiet=quiet)
+            if runs and runs[0].instance_ids == result.instance_ids:
+                result = with_flips(result, runs[0].data, "chat_flips")
         finally:  # an error here does not lose the audit
             if is_first_process():
                 result.write(out)

@@ -165,16 +165,21 @@ def ask_again(
         instances = split.distinct.instances
         names = run.template_names
         again = asked.checked_scores(instances, scoring, names=names, label="again", quiet=quiet)
-    flips = count_flips(run.data.answer_keys, again.scores.answer_keys)
+    return with_flips(run, again.scores, "repeat_flips")
+
+
+def with_flips(run: Audit, other: Scores, name: str) -> Audit:
+    """Return the audit with the flip rate ``name`` in its metrics: between its answers and others to its prompts."""
+    flips = count_flips(run.data.answer_keys, other.answer_keys)
     num_pairs = int(flips[:, 1].sum())
     rate = FLIP_RATE(flips) if num_pairs else None
     interval = list(bootstrap_interval(FLIP_RATE, flips)) if num_pairs else None
-    repeated = {
-        "repeat_flips": rate,
-        "intervals": {**run.metrics["intervals"], "repeat_flips": interval},
-        "flip_pairs": {**run.metrics["flip_pairs"], "repeat_flips": num_pairs},
+    changed = {
+        name: rate,
+        "intervals": {**run.metrics["intervals"], name: interval},
+        "flip_pairs": {**run.metrics["flip_pairs"], name: num_pairs},
     }
-    return replace(run, metrics=run.metrics | repeated)
+    return replace(run, metrics=run.metrics | changed)
 
 
 def score_calibrated(

@@ -1,8 +1,10 @@
 """What changes the answers of a model most, and the cheapest remedy, in sentences."""
 
+from itertools import chain
+
 from flip_flop.console import count, percent, percent_interval, point_interval, points
 from flip_flop.evaluation.values import AuditValues
-from flip_flop.metrics import FLIP_RATE, METRICS, Scores, along, paired_bootstrap_interval
+from flip_flop.metrics import BETWEEN_RUNS, FLIP_RATE, METRICS, AxisRow, Scores, along, paired_bootstrap_interval
 
 CAUSES = {
     "order": "the order of the options",
@@ -14,6 +16,7 @@ CAUSES = {
     "language": "the language",
     "source": "the source of the wording",
     "again": "asking the same question again",
+    "chat": "the chat template",
 }
 FORMS = {
     "calibrated": "Calibrate, which ends most of these changes",
@@ -39,9 +42,9 @@ def sentence(words: str) -> str:
 
 
 def causes(run: AuditValues) -> list[str]:
-    """Return the axes with a pair of answers, that with most flips first."""
-    known = [key for key, row in run.axis_rows.items() if row.pairs and key[0] != "again"]
-    return [axis for axis, wording, form in known if wording is None and form == "raw"]
+    """Return the axes of the prompts with a pair of answers, that with most flips first."""
+    known = [(axis, wording) for (axis, wording, form), row in run.axis_rows.items() if row.pairs and form == "raw"]
+    return [axis for axis, wording in known if wording is None and axis not in BETWEEN_RUNS.values()]
 
 
 def first_cause(run: AuditValues) -> list[str]:
@@ -59,27 +62,30 @@ def first_cause(run: AuditValues) -> list[str]:
 def failing_wordings(run: AuditValues) -> list[str]:
     """Return a sentence on each wording whose accuracy is clearly more than 10 points below the others.
 
-    It is the accuracy after calibration and averaged over the orders, as far as the audit has them.
+    It is the accuracy after calibration and averaged over the orders, as far as the audit has them, of variants that
+    all wordings have.
     """
-    variants = along([*run.forms.values()][-1], "order")
-    names = [own.get("wording") for own in variants.design.levels]
+    data = [*run.forms.values()][-1]
+    groups = data.design.groups("wording")
+    names = dict.fromkeys(chain(*groups))
+    complete = [group for group in groups if len(group) == len(names)]
+    variants = data.select([place for group in complete for same in group.values() for place in same])
+    wordings = [own["wording"] for own in variants.design.levels]
     found = []
-    for wording in dict.fromkeys(filter(None, names)):
-        others = variants.select([place for place, name in enumerate(names) if name != wording])
-        own = along(variants, "order", wording)
-        gap = None
-        if others.values.size:
-            gap = METRICS["accuracy"].change_interval(others, own, confidence=1 - 0.05 / len(names))
+    for wording in names if complete else ():
+        own = variants.select([place for place, name in enumerate(wordings) if name == wording])
+        others = variants.select([place for place, name in enumerate(wordings) if name != wording])
+        gap = METRICS["accuracy"].change_interval(others, own, confidence=1 - 0.05 / len(names))
         if gap and gap[1] < FAILS:
             found.append(f"Drop the wording {wording}, which is worse than the others: {_compared(others, own)}.")
     return found
 
 
 def cheapest_remedy(run: AuditValues, template: str | None, is_calibrated: bool, by_position: bool) -> list[str]:
-    """Return a sentence on the cheapest remedy for the axis with most flips, if labels show one.
+    """Return a sentence on the cheapest remedy for the axis with most flips, if there is one.
 
     A remedy clearly ends at least half of these flips, and costs at most 5 points of accuracy. Training has to gain
-    accuracy, and if the model answers by position, so has any remedy.
+    accuracy, and if the model answers by position, so has any remedy. Without labels, only flips count.
 
     Args:
         run: The audit.
@@ -88,30 +94,35 @@ def cheapest_remedy(run: AuditValues, template: str | None, is_calibrated: bool,
         by_position: Whether the model answers by position.
     """
     axis, *_ = [*causes(run), ""]
-    first = run.axis_rows.get((axis, None, "raw"))
-    if first is None or first.low <= NOTABLE:
+    rows = {form: run.axis_rows[axis, None, form] for form in run.forms if (axis, None, form) in run.axis_rows}
+    if not rows or rows["raw"].low <= NOTABLE:
         return []
-    forms = run.forms
+    raw = rows["raw"]
+    steady = [form for form in FORMS if form in rows and _ends(raw, rows[form])]
+    if not run.has_gold:
+        return [f"{FORMS[form]}." for form in steady[:1]]
+    forms = {form: run.forms[form].select(along(run.forms[form].design, axis)) for form in rows}
     ways = list[tuple[str, Scores, Scores, float]]()
     if axis == "order" and template:
         used = forms["calibrated" if is_calibrated else "raw"]
-        orders = [own.get("order") for own in used.design.levels]
-        level = orders[run.template_names.index(template)]
-        kept = used.select([place for place, order in enumerate(orders) if order == level])
+        level = run.data.design.levels[run.template_names.index(template)].get("order")
+        kept = used.select([place for place, own in enumerate(used.design.levels) if own.get("order") == level])
         words = f"Keep the order {level} of this template, which costs little against averages"
         ways.append((words, [*forms.values()][-1], kept, MIN_GAIN))
-    for form, words in FORMS.items():
-        row = run.axis_rows.get((axis, None, form))
-        if row and not (row.flips > first.flips / 2 or row.high >= first.low):
-            ways.append((words, forms["raw"], forms[form], MIN_GAIN))
+    ways += [(FORMS[form], forms["raw"], forms[form], MIN_GAIN) for form in steady]
     if not by_position and not run.record.adapter:
-        voting = forms.get("calibrated", run.data)
+        voting = run.forms.get("calibrated", run.data)
         ways.append(("Train on the vote of all variants, which is right more often", voting, voting.voted, 0.0))
     for words, before, after, least in ways:
         gap = METRICS["accuracy"].change_interval(before, after)
         if gap and gap[0] > (0.0 if by_position else least):
             return [f"{words}: {_compared(before, after)}."]
     return []
+
+
+def _ends(raw: AxisRow, row: AxisRow) -> bool:
+    """Return whether a form has no pairs, as an average over this axis, or at most half and clearly fewer flips."""
+    return not row.pairs or (row.flips <= raw.flips / 2 and row.high < raw.low)
 
 
 def _compared(before: Scores, after: Scores) -> str:

@@ -13,6 +13,7 @@ from flip_flop.evaluation.causes import causes, changes, cheapest_remedy, failin
 from flip_flop.evaluation.handover import classifier_of
 from flip_flop.evaluation.values import AuditValues
 from flip_flop.metrics import (
+    BETWEEN_RUNS,
     METRICS,
     MIN_LABELLED,
     Design,
@@ -121,7 +122,7 @@ def _decide_read(run: AuditValues) -> Decision:
     advice = failing_wordings(run)
     if not advice and not (by_position and chosen.template):
         advice = cheapest_remedy(run, chosen.template, chosen.is_calibrated, by_position)
-    again = [sentence(changes(run, axis)) for axis, *_ in run.axis_rows if axis == "again"]
+    again = [sentence(changes(run, axis)) for axis, *_ in run.axis_rows if axis in BETWEEN_RUNS.values()]
     if not by_position:
         use, *others = chosen.sentences
         return replace(chosen, sentences=(use, *first_cause(run), *advice, *others, *again))
@@ -189,21 +190,22 @@ def _choose(run: AuditValues, forms: Sequence[AuditValues]) -> Decision:
         words = "None of these templates is clearly above chance: the best,"
         return Decision((f"{words} {_form(*names[best])}, has {numbers}.{hint}",))
     close = tuple(names[index] for index in tied if index != used)
-    sentences = [f"Use {_form(*names[used])}: {numbers}, on {count(number, 'labelled row')}."]
+    choice = _form(*names[used])
+    sentences = [f"Use {choice}: {numbers}, on {count(number, 'labelled row')}."]
     mass = (run.metrics.get("own_label_mass_per_template") or {}).get(names[used][0], 1.0)
     if mass < LOW_MASS:
-        said = f"its label words have {percent(mass)} % of the probability"
-        sentences.append(f"Score its labels, as predict does, instead of generating text: {said}.")
+        said = f"they have {percent(mass)} % of the probability"
+        sentences.append(f"Score the labels of {choice}, as predict does, instead of generating text: {said}.")
     if used != best:
-        worse = f"It is not clearly worse than the best, {_form(*names[best])} ({percent(float(ranking.values[best]))})"
-        sentences.append(f"{worse}. Ties go to the first template, then to raw scores, then to short prompts.")
+        first = f"{_form(*names[best])} ({percent(float(ranking.values[best]))})"
+        rule = "Ties go to the first template, then to raw scores, then to short prompts."
+        sentences.append(f"{choice} is not clearly worse than the best, {first}. {rule}")
     elif close:
         if len(close) < len(others):
             worse = f"{len(close)} of the {len(others)} other forms"
         else:
             worse = "any other form"
-        sentences.append(f"It is not clearly better than {worse}: {_listed([_form(*name) for name in close])}.")
-    sentences = [" ".join(sentences)]  # all on this template
+        sentences.append(f"{choice} is not clearly better than {worse}: {_listed([_form(*name) for name in close])}.")
     if len(templates) > 1:
         kind = "calibrated vote" if names[used][1] or "offsets" in run.metrics else "vote"
         voted = (forms[-1] if names[used][1] else run).data.labelled.voted

@@ -16,7 +16,7 @@ from flip_flop.errors import InputError, require_package
 from flip_flop.evaluation.result import INSTANCES_FILE, METRICS_FILE, SCORES_FILE, Audit
 from flip_flop.files import check_output, read_arrays, read_json, read_limited
 from flip_flop.lazy import from_wing
-from flip_flop.metrics import METRICS, Design, Scores, resolve_average
+from flip_flop.metrics import BETWEEN_RUNS, METRICS, Design, Scores, resolve_average
 from flip_flop.prompts import OpenAnswers, RenderedInstance
 from flip_flop.record import READABLE_JSON, RUN_FILE, RunRecord, broken, reading, validated
 from flip_flop.scoring.too_long import TOO_LONG_FILE
@@ -197,7 +197,7 @@ def _check_metrics(
 ) -> None:
     """Check the types of stored metrics, their templates and their numbers of labels (``E-RUN-BROKEN``)."""
     stored = validated(kind, metrics, path)
-    validated(dict[str, Number | None], {name: metrics.get(name) for name in (*METRICS, "repeat_flips")}, path)
+    validated(dict[str, Number | None], {name: metrics.get(name) for name in (*METRICS, *BETWEEN_RUNS)}, path)
     per_template = [value for name, value in stored if name.endswith("_per_template") and name != PREFERRED and value]
     per_label = [stored.label_shares, *stored.label_shares_per_template.values()]
     if isinstance(stored, CalibratedMetrics):

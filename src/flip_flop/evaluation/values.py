@@ -15,6 +15,7 @@ from flip_flop.errors import look_up
 from flip_flop.files import Json
 from flip_flop.metrics import (
     ALIASES,
+    BETWEEN_RUNS,
     METRICS,
     AxisKey,
     AxisRow,
@@ -141,7 +142,7 @@ class AuditValues:
         Raises:
             InputError: ``E-CONFIG`` for an unknown name.
         """
-        known = dict.fromkeys((*METRICS, "repeat_flips")) | self.metrics
+        known = dict.fromkeys((*METRICS, *BETWEEN_RUNS)) | self.metrics
         return look_up(ALIASES.get(metric, metric), known, "E-CONFIG", "there is no metric")
 
     def interval(self, metric: str) -> Interval | None:
@@ -180,11 +181,13 @@ class AuditValues:
 
     @cached_property
     def axis_rows(self) -> dict[AxisKey, AxisRow]:
-        """The table of axes, what changes the answer, by axis, wording and form. The axis ``again`` is repetition."""
-        rows = axis_rows(self.forms, seed=self.record.seed or 0)
-        if ends := self.interval("repeat_flips"):
-            again = (self.num_pairs("repeat_flips"), self.value("repeat_flips") or 0.0, *ends)
-            rows["again", None, "raw"] = AxisRow(len(self.template_names), *again)
+        """The table of axes, what changes the answer, by axis, wording and form, with those of BETWEEN_RUNS."""
+        tokens = self.metrics.get("prompt_tokens_per_template") or {}
+        rows = axis_rows(self.forms, [*tokens.values()], seed=self.record.seed or 0)
+        for metric, axis in BETWEEN_RUNS.items():
+            if ends := self.interval(metric):
+                flips = (self.num_pairs(metric), self.value(metric) or 0.0, *ends)
+                rows[axis, None, "raw"] = AxisRow(len(self.template_names), *flips)
         return rows
 
     @cached_property

@@ -51,6 +51,6 @@ from flip_flop.metrics.certainty import (
 from flip_flop.metrics.data import AXES, TAGS, Design, Scores, gold_of
 from flip_flop.metrics.early_stop import certified_lead, leads
 from flip_flop.metrics.f1 import Average, accuracy_per_template, chance_f1, f1_per_template, resolve_average
-from flip_flop.metrics.table import ALIASES, METRICS, Metric, add_metric, answers_by_position, summarise
+from flip_flop.metrics.table import ALIASES, BETWEEN_RUNS, METRICS, Metric, add_metric, answers_by_position, summarise
 
 __all__ = ["METRICS", "Design", "Metric", "Scores", "add_metric", "mean_statistic"]

@@ -30,6 +30,7 @@ class AxisRow:
         low, high: Its 95 % interval.
         accuracy: The mean over the variants. NaN without gold labels.
         worst, best: The accuracy of the worst and of the best variant.
+        tokens: The mean length of the prompts of one answer, those of all orders for an average.
     """
 
     variants: int
@@ -40,6 +41,7 @@ class AxisRow:
     accuracy: float = np.nan
     worst: float = np.nan
     best: float = np.nan
+    tokens: float | None = None
 
 
 def order_groups(design: Design) -> list[list[int]]:
@@ -98,35 +100,40 @@ def forms_of(
     return forms
 
 
-def along(data: Scores, axis: str, wording: str | None = None) -> Scores:
+def along(design: Design, axis: str, wording: str | None = None) -> list[int]:
     """Return the variants of an axis, or of one wording; averages over the orders are all variants of the order."""
-    levels = data.design.levels
-    compared = [place for group in data.design.groups(axis) for same in group.values() for place in same]
+    compared = [place for group in design.groups(axis) for same in group.values() for place in same]
     if axis == "order" and not compared:
-        compared = [*range(len(levels))]
-    return data.select([place for place in compared if wording in (None, levels[place].get("wording"))])
+        compared = [*range(len(design.levels))]
+    return [place for place in compared if wording in (None, design.levels[place].get("wording"))]
 
 
-def axis_rows(forms: Mapping[str, Scores], *, seed: int = 0) -> dict[AxisKey, AxisRow]:
+def axis_rows(forms: Mapping[str, Scores], tokens: Sequence[float] = (), *, seed: int = 0) -> dict[AxisKey, AxisRow]:
     """Compute the table of axes: a row per axis with pairs of templates, or per wording with several orders, and form.
 
     Args:
         forms: Those of :func:`forms_of`.
+        tokens: The mean length of the prompts of each template, if it is known.
         seed: The seed of the bootstrap.
 
     Returns:
         The rows by axis, wording and form, the axis with most flips first.
     """
     raw = forms["raw"]
+    lengths = np.array(tokens)
+    sums = np.array([lengths[group].sum() for group in order_groups(raw.design) if tokens and len(group) > 1])
     rates = {axis: FLIP_RATE(raw.flips_along(axis)) for axis in (*AXES, *TAGS) if raw.design.groups(axis)}
     rows = {}
     for axis in sorted(rates, key=lambda axis: -np.nan_to_num(rates[axis] or 0.0)):
-        names = {own.get("wording"): None for own in along(raw, axis).design.levels if axis == "order"}
+        names = {raw.design.levels[place].get("wording"): None for place in along(raw.design, axis) if axis == "order"}
         for wording in [None, *names] if len(names) > 1 else [None]:
             for form, data in forms.items():
-                variants = along(data, axis, wording)
-                if variants.values.size:
-                    rows[axis, wording, form] = _row(variants, axis, seed)
+                costs = lengths if data.values.shape[1] == len(lengths) else sums
+                variants = along(data.design, axis, wording)
+                if variants:
+                    row = _row(data.select(variants), axis, seed)
+                    mean = float(costs[variants].mean()) if tokens else None
+                    rows[axis, wording, form] = replace(row, tokens=mean)
     return rows
 
 

@@ -34,7 +34,7 @@ from flip_flop.metrics.bootstrap import (
     paired_bootstrap_interval,
 )
 from flip_flop.metrics.certainty import calibration_error_per_template, decidable_share
-from flip_flop.metrics.data import Design, Scores, read_only
+from flip_flop.metrics.data import AXES, Design, Scores, read_only
 from flip_flop.metrics.f1 import ACCURACY, COHEN_KAPPA, MEAN_F1, accuracy_per_template, f1_per_template
 from flip_flop.metrics.probabilities import (
     answer_probs,
@@ -47,10 +47,12 @@ from flip_flop.metrics.probabilities import (
 from flip_flop.plugins import PluginTable, import_object
 
 ALIASES = {"agreement": "observed_agreement"}
+# Flips between two runs, each of a template and a row, with their axis in the table of axes.
+BETWEEN_RUNS = {"repeat_flips": "again", "chat_flips": "chat"}
 # Other keys of metrics.json, and of the tables of runs.
 RESERVED = {
     *("label_shares", "collapsed", "constant_templates", "num_instances", "num_templates", "num_labels", "intervals"),
-    *("absent", "calibrated", "label_inside_share", "repeat_flips", "run", "agreement_interval", "f1_range", *ALIASES),
+    *("absent", "calibrated", "label_inside_share", "run", "agreement_interval", "f1_range", *ALIASES, *BETWEEN_RUNS),
     *("flip_pairs", "method", "label_prior", "offsets", "votes_changed", "vote_share_drift"),
     *("templates", "instances", "f1_min", "f1_max", "calibration"),
 }
@@ -245,14 +247,13 @@ _STATISTICS |= {
     "no_consensus_share": mean_statistic(_without_majority, bounds=(0.0, 1.0)),
     "posix": mean_statistic(_posix),
     "ensemble_f1": MEAN_F1.of(attrgetter("ensembled")),
-    "wording_flips": _flips_along("wording"),
-    "order_flips": _flips_along("order"),
     "vote_kappa": COHEN_KAPPA.of(_voted),
     "token_f1": ANSWERED["token_f1"],
     "unmapped_share": mean_statistic(_unread_share, bounds=(0.0, 1.0)),
     "distinct_answers": mean_statistic(_num_distinct),
     "answer_length": ANSWERED["length"],
 }
+_STATISTICS |= {f"{axis}_flips": _flips_along(axis) for axis in AXES}
 _STATISTICS |= {
     "brier": mean_loss(brier_scores, answer_probs, 2.0),
     "ensemble_brier": mean_loss(brier_scores, ensemble_probs, 2.0),
@@ -386,7 +387,7 @@ def summarise(
 def _num_pairs(data: Scores) -> dict[str, int]:
     """Return the number of pairs that were read, of each flip rate that has pairs."""
     result = {}
-    for axis in ("wording", "order"):
+    for axis in AXES:
         _, num_read, num_pairs = data.flips_along(axis).sum(axis=0)
         if num_pairs:
             result[f"{axis}_flips"] = int(num_read)
