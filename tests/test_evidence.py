@@ -254,3 +254,28 @@ def test_steps_and_repeats_by_slow_loops():
     )
     first, second = ("".join("".join(one["raw"]["predictions"].values()) for one in audit.values()) for audit in audits)
     assert f"| {sum(one != two for one, two in zip(first, second, strict=True))} of 10,000 |" in repeats
+
+
+def test_table_of_averages_by_slow_loops():
+    """Flips and accuracy of one template and of the averages of a base over the orders."""
+    model, task = "qwen2.5-coder-0.5b-bf16", "ag_news_orders"
+    audit = json.loads((tables.RESULTS / model / task / "base-0.json").read_text())["audits"]["trained"]
+    page = tables.with_tables(f"<!-- averages {model} | {task} | base | trained -->\n<!-- end of averages -->")
+    lines = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| base")]
+    forms = ("raw", "calibrated", "average", "calibrated average")
+    accuracies, flips = {}, {}
+    for form, line in zip(forms, lines, strict=True):
+        columns = [*audit[form]["predictions"].values()]
+        levels = audit[form].get("levels", audit["levels"])
+        rows = [*zip(*columns, strict=True)]
+        by_order, _ = oracle.axis_flips(rows, levels, "order")
+        flips[form], _ = oracle.axis_flips(rows, levels, "wording")
+        accuracies[form] = fmean(accuracy(answers, audit["gold"]) for answers in columns)
+        expected = [by_order, flips[form], accuracies[form]]
+        assert line[1:4] == ["–" if value is None else f"{100 * value:.1f}" for value in expected]
+    for form, line in zip(forms, lines, strict=True):
+        for average, shown in zip(forms[2:], (line[4:6], line[6:]), strict=True):
+            for own, cell in zip((flips, accuracies), shown, strict=True):
+                if cell != "–":
+                    difference = float(cell.split(" ")[0].replace("−", "-").replace("±", ""))
+                    assert difference == pytest.approx(100 * (own[form] - own[average]), abs=0.051)
