@@ -74,6 +74,19 @@ VARIANTS: dict[str, dict[str, Any]] = {
     **{f"f2c_{number}": {"templates": number} for number in (2, 3, 5)},
     "f2c_1024": {"rows": 1024, "max_steps": 64, "eval_steps": 16},
 }
+# Settings that the paper did not tune, one at a time. 100 is no limit.
+UNTUNED = [
+    ("max_cc_size", 2),
+    ("max_cc_size", 5),
+    ("max_cc_size", 100),
+    ("unanimous_margin", 0.5),
+    ("unanimous_margin", 100.0),
+    ("flip_temperature", 0.5),
+    ("jsd_weight", 0.0),
+    ("flip_weight_max", 0.0),
+]
+VARIANTS |= {f"f2c_{setting}_{value}": {setting: value} for setting, value in UNTUNED}
+VARIANTS["f2c_flip_weight_max_0.0"]["flip_weight_min"] = 0.0
 # The task's F1 is macro-F1. f1_std is its standard deviation over templates.
 SHOWN = ("observed_agreement", "accuracy", "macro_f1", "f1_std", "vote_accuracy", "vote_f1")
 SHOWN_OPEN = ("observed_agreement", "accuracy", "vote_accuracy", "unmapped_share")

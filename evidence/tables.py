@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from evidence.run import AVERAGES, FOLDER, RESULTS, SHOWN
+from evidence.run import AVERAGES, FOLDER, RESULTS, SHOWN, UNTUNED
 from flip_flop.console import count, percent, point_interval, points
 from flip_flop.files import read_json, write_text
 from flip_flop.metrics import FLIP_RATE, METRICS, Design, Metric, Scores
@@ -67,6 +67,7 @@ NAMES = {
 UPPER = ("rte", "cb", "copa", "wsc", "anli_r1", "anli_r2", "anli_r3", "f2c", "cce", "bct", "opct", "ssd", "ttrl")
 NAMES |= {word: word.replace("_", " ").upper() for word in UPPER}
 NAMES |= {f"f2c_{number}": f"F2C, {number} templates" for number in (2, 3, 5)}
+NAMES |= {f"f2c_{setting}_{value}": f"F2C, `{setting}: {value}`" for setting, value in UNTUNED}
 # The views of an audit. Open answers are not calibrated.
 VIEWS = {"raw": "", "calibrated": "calibrated: "}
 # The forms of the answers of a base: one template, or an average over the orders of the options.
