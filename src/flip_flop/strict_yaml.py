@@ -98,7 +98,7 @@ def validate(model: type[Model], content: Any, where: str, *, code: str) -> Mode
     if isinstance(reason, InputError):
         raise InputError(reason.code, f"{where}: {reason.message}", reason.hint)
     key, *inside = first["loc"]
-    if first["type"] in ("extra_forbidden", "missing"):
+    if first["type"] in ("extra_forbidden", "invalid_key", "missing"):
         inside_of = ", ".join(map(str, [where, *first["loc"][:-1]]))
         last = first["loc"][-1]
         if first["type"] == "missing":
