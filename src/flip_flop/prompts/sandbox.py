@@ -53,6 +53,8 @@ NO_NAMES = (
     "super",
     "true",
 )
+# Comments that divide the prompt of a decision model, and the noncharacters that then replace them.
+MARKS = {"{# instructions #}": "\ufdd2", "{# options #}": "\ufdd3"}
 _STATE = "\0state"  # the name of a render's state, which no template can write
 _BOUNDARY = f"\ufdd0{SEPARATOR}\ufdd1"  # a marked separator; noncharacters, which no text of a row may have
 _NUMBERS = (numbers.Number, np.bool_)

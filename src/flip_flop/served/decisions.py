@@ -13,12 +13,10 @@ from typing import Annotated
 from pydantic import Field
 
 from flip_flop.files import Json
-from flip_flop.prompts import RenderedInstance, names_of
+from flip_flop.prompts import MARKS, RenderedInstance, names_of
 from flip_flop.served.apis import APIS, Answer, Count, Question, Reply, Server
 
-# Noncharacters, which no text has. They replace the marks in a template.
-INSTRUCTIONS = "\ufdd2"
-OPTIONS = "\ufdd3"
+INSTRUCTIONS, OPTIONS = MARKS.values()
 ROUNDING = 0.005  # of probabilities: some servers send two decimals
 SMALLEST = 1e-6  # for a probability that is rounded to 0
 
@@ -110,7 +108,9 @@ def _divided(instance: RenderedInstance, number: int) -> tuple[str | Json, Json]
         order = [int(number) - 1 for number in template.levels.get("order", "").split() if number.isdecimal()]
         read = names_of(template.jinja)
         row = {name: value for name, value in instance.fields.items() if name in read}  # others may repeat the label
-        source = template.jinja.replace("{# instructions #}", INSTRUCTIONS).replace("{# options #}", OPTIONS)
+        source = template.jinja
+        for comment, mark in MARKS.items():
+            source = source.replace(comment, mark)
         if source != template.jinja:
             marked = replace(template, jinja=source)
             limit = instance.templates.value_limit

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from flip_flop.errors import InputError, unsupported
 from flip_flop.files import generator
-from flip_flop.prompts import LintRow, Template, names_of
+from flip_flop.prompts import MARKS, LintRow, Template, names_of
 from flip_flop.prompts.sandbox import draws_at_random
 from flip_flop.reading import has_spaces
 from flip_flop.strict_yaml import StrictModel
@@ -20,14 +20,15 @@ from flip_flop.tasks import Task
 from flip_flop.variation.formats import TemplateParts
 
 # The demonstrations are constants, which are never read as Jinja. If one has the prompt of the row itself, the spare
-# one takes its place. All other rows begin with the same text. Prompts of decision models have two marks.
+# one takes its place. All other rows begin with the same text.
 _WITH_EXAMPLES = """\
 {{% set own_prompt %}}{body}{{% endset -%}}
-{{% set unmarked = own_prompt | replace("\\ufdd2", "") | replace("\\ufdd3", "") | trim -%}}
+{{% set unmarked = own_prompt | reject("in", {marks}) | join | trim -%}}
 {{% set examples = {examples} | rejectattr(0, "equalto", unmarked) | list -%}}
 {{% for at in {order} %}}{{{{ examples[at] | join | whole }}}}
 
 {{% endfor %}}{{{{ own_prompt | trim | whole }}}}{target}"""
+_MARKS = json.dumps("".join(MARKS.values()))  # a prompt of a decision model has these characters
 _ORDER = "{{% for at in {} %}}"
 VOTE = "vote"  # the column of `flip-flop predict`
 
@@ -111,6 +112,7 @@ class Examples:
             body=parts.source(parts.text),
             examples=json.dumps(shown, ensure_ascii=False),
             order=self.own,
+            marks=_MARKS,
             target=parts.target,
         )
         try:
