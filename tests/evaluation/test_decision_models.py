@@ -86,6 +86,26 @@ def test_no_and_yes_are_a_yes_or_no_question_unless_they_have_an_order(decider):
         assert np.exp(run.scores[0, 0]) == pytest.approx([1 - yes, yes])
 
 
+EXPLAINED = {
+    "in lines": "A. bad\nB. good\nC. neither\nLetter:",
+    "in a row": "Choose (A) bad, (B) good or (C) neither:",
+    "of a scale": "Write A, B or C. A = bad, C = neither.",
+}
+
+
+@pytest.mark.parametrize("listed", EXPLAINED.values(), ids=EXPLAINED)
+def test_options_that_explain_an_answer_stay_in_the_instructions(decider, listed):
+    server, name = decider
+    jinja = f"{{{{ text }}}}{{# instructions #}} How was it?{{# options #}}\n{listed}"
+    template = Template("letters", jinja, "A ||| B ||| C", {"wording": "letters", "order": "2 3 1"})
+    for scoring in (SYSTEMONE, DECISIONS):
+        audit(name, make_task(make_rows(1), [template]), quiet=True, scoring=scoring)
+    (asked,) = server.requests[0]["questions"].values()
+    assert asked["instructions"] == f"How was it?\n{listed}"
+    assert [*asked["criteria"]] == ["B", "C", "A"]
+    assert server.requests[1]["questions"][0]["instructions"] == f"How was it?\n{listed}"
+
+
 def test_without_a_mark_the_state_has_the_fields_of_the_template_and_never_the_label(decider):
     server, name = decider
     rows = [{"text": "It was good.", "mood": 1, "label_text": "good", "missing": math.nan}]

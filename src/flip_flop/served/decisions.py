@@ -6,6 +6,7 @@ A request has the state of a row and a question for each template. Its answers a
 import itertools
 import json
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Annotated
@@ -96,8 +97,9 @@ def requests_of(instance: RenderedInstance, api: str, names: Sequence[str]) -> I
 def _divided(instance: RenderedInstance, number: int) -> tuple[str | Json, Json]:
     """Return the state, and a question of ``/v1/systemone`` without it.
 
-    The marks of the template divide the prompt. Without them, the state is the row. The template's order is that of
-    the options: their numbers from 1. Without an order, no and yes are the options of a ``noul``.
+    The marks of the template divide the prompt. Without them, the state is the row. Options that explain an answer, as
+    in ``A. World``, stay in the instructions. The template's order is that of the options: their numbers from 1.
+    Without an order, no and yes are the options of a ``noul``.
     """
     text = instance.prompts[number]
     choices = instance.choices[number]
@@ -116,7 +118,10 @@ def _divided(instance: RenderedInstance, number: int) -> tuple[str | Json, Json]
             limit = instance.templates.value_limit
             text, _ = marked.render(instance.fields, None, instance_id=instance.id, value_limit=limit)
     state, _, rest = text.rpartition(INSTRUCTIONS)
-    instructions = rest.partition(OPTIONS)[0].strip()
+    instructions, _, listed = rest.partition(OPTIONS)
+    if any(re.search(rf"(?<!\w){re.escape(choice)} ?[]).:=(>*-]+ *\S", listed) for choice in choices):
+        instructions += listed
+    instructions = instructions.strip()
     question: Json = {"type": "choice", "instructions": instructions, "criteria": dict.fromkeys(choices)}
     if sorted(order) == [*range(len(choices))]:
         question["criteria"] = {choices[label]: None for label in order}
