@@ -118,6 +118,38 @@ def test_without_a_mark_the_state_has_the_fields_of_the_template_and_never_the_l
     assert json.loads(server.requests[1]["input"])["text"] == "It was good."
 
 
+def test_marked_prompts_have_the_draws_of_the_seed(decider):
+    server, name = decider
+    jinja = "{{ ['See', 'Read', 'Hear'] | random }}: {{ text }}{# instructions #} Was it {{ choice(['so', 'it']) }}?"
+    task = make_task(make_rows(7), [Template("drawn", jinja, "a ||| b ||| c")])
+    for seed in range(2):
+        server.requests.clear()
+        audit(name, task, seed=seed, quiet=True, scoring=SYSTEMONE)
+        prompts = [instance.prompts[0] for instance in task.render("test", seed=seed).instances]
+        asked = [f"{body['state']} {body['questions']['drawn']['instructions']}" for body in server.requests]
+        assert sorted(asked) == sorted(prompts)
+
+
+def test_the_fields_of_a_state_have_the_typos_of_the_prompt(decider):
+    server, name = decider
+    jinja = "{{ text | trim }} {{ row['a note'] }} {{ about.place }} Was it {{ last }}?"
+    template = Template("plain", jinja, "good ||| bad ||| {{ last }}")
+    rows = [
+        row | {"a note": f"Written hastily {number}", "about": {"place": "somewhere", "page": 3}, "last": "neither"}
+        for number, row in enumerate(make_rows(6))
+    ]
+    task = make_task(rows, [template]).with_axes({"typos": 0.9})
+    audit(name, task, quiet=True, scoring=ScoringOptions(api="systemone", concurrency=1))
+    assert len(server.requests) == 2 * len(rows)
+    for row, plain, changed in zip(rows, server.requests[::2], server.requests[1::2], strict=True):
+        assert plain["state"] == {key: row[key] for key in ("text", "a note", "about", "last")}
+        prompt = changed["questions"]["plain · typos 0.9"]["instructions"]
+        state = changed["state"]
+        assert prompt.startswith(f"{state['text']} {state['a note']} ")
+        assert state["a note"] != row["a note"]
+        assert (state["about"], state["last"]) == (row["about"], row["last"])
+
+
 @APIS
 def test_a_missing_answer_is_unread_and_a_rounded_zero_is_small(decider, scoring):
     server, name = decider

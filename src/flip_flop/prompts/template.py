@@ -311,6 +311,7 @@ class RenderedInstance:
         chat: Additions to the chat template.
         open: The answers that a model writes. None: the answer choices are scored.
         fields: The row without its label, if known.
+        seed: The seed of the random choices of its templates.
         templates: The templates that rendered it, if known.
     """
 
@@ -322,6 +323,7 @@ class RenderedInstance:
     open: OpenAnswers | None = None
     fields: Fields = field(default_factory=dict, repr=False, compare=False)
     templates: TemplateSet | None = field(default=None, repr=False, compare=False)
+    seed: int = field(default=0, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "prompts", tuple(self.prompts))
@@ -342,6 +344,14 @@ class RenderedInstance:
         only = slice(place, place + 1)
         templates = self.templates and replace(self.templates, templates=self.templates.templates[only])
         return replace(self, prompts=self.prompts[only], choices=self.choices[only], templates=templates)
+
+    def render(self, place: int, jinja: str) -> str:
+        """Render another text, with the random choices of one of its templates."""
+        assert self.templates is not None
+        template = replace(self.templates[place], jinja=jinja)
+        limit = self.templates.value_limit
+        text, _ = template.render(self.fields, None, instance_id=self.id, seed=self.seed, value_limit=limit)
+        return text
 
     @property
     def texts(self) -> str:
@@ -401,7 +411,9 @@ def render_instance(
         prompts.append(prompt)
         all_choices.append(choices or ("",) * (len(templates) + 1))
     visible = {name: value for name, value in fields.items() if name != label_field}
-    return RenderedInstance(id, tuple(prompts), tuple(all_choices), label, fields=visible, templates=templates)
+    return RenderedInstance(
+        id, tuple(prompts), tuple(all_choices), label, fields=visible, templates=templates, seed=seed
+    )
 
 
 def check_rendering(template: Template, prompt: str, choices: Sequence[str], num_labels: int, row: str) -> None:

@@ -8,7 +8,6 @@ import json
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Annotated
 
 from pydantic import Field
@@ -103,31 +102,39 @@ def _divided(instance: RenderedInstance, number: int) -> tuple[str | Json, Json]
     """
     text = instance.prompts[number]
     choices = instance.choices[number]
-    row = {}
-    order = list[int]()
+    row: Json = {}
+    order: list[str] = []
     if instance.templates is not None:
         template = instance.templates[number]
-        order = [int(number) - 1 for number in template.levels.get("order", "").split() if number.isdecimal()]
-        read = names_of(template.jinja)
-        row = {name: value for name, value in instance.fields.items() if name in read}  # others may repeat the label
+        order = template.levels.get("order", "").split()
+        row = _row(instance, number, template.jinja)
         source = template.jinja
         for comment, mark in MARKS.items():
             source = source.replace(comment, mark)
         if source != template.jinja:
-            marked = replace(template, jinja=source)
-            limit = instance.templates.value_limit
-            text, _ = marked.render(instance.fields, None, instance_id=instance.id, value_limit=limit)
+            text = instance.render(number, source)
     state, _, rest = text.rpartition(INSTRUCTIONS)
     instructions, _, listed = rest.partition(OPTIONS)
     if any(re.search(rf"(?<!\w){re.escape(choice)} ?[]).:=(>*-]+ *\S", listed) for choice in choices):
         instructions += listed
-    instructions = instructions.strip()
-    question: Json = {"type": "choice", "instructions": instructions, "criteria": dict.fromkeys(choices)}
-    if sorted(order) == [*range(len(choices))]:
-        question["criteria"] = {choices[label]: None for label in order}
+    question: Json = {"type": "choice", "instructions": instructions.strip(), "criteria": dict.fromkeys(choices)}
+    by_number = {str(place): choice for place, choice in enumerate(choices, 1)}
+    if {*order} == by_number.keys():
+        question["criteria"] = dict.fromkeys(by_number[label] for label in order)
     elif sorted(map(str.casefold, choices)) == ["no", "yes"]:
-        question = {"type": "noul", "instructions": instructions}
+        question = {"type": "noul", "instructions": instructions.strip()}
     return state.strip() or row, question
+
+
+def _row(instance: RenderedInstance, number: int, jinja: str) -> Json:
+    """Return the fields that a template reads, and their texts with typos. Other fields may repeat the label."""
+    read = names_of(jinja)
+    row = {name: value for name, value in instance.fields.items() if name in read}
+    for code in re.findall(r"{{[^{}]*\| typos\([^()]*\)", jinja):
+        printed = f"{code} | whole }}}}"
+        text = instance.render(number, printed)
+        row |= {name: text for name in names_of(printed) if isinstance(row.get(name), str)}
+    return row
 
 
 def _decision(name: str, question: Json) -> Json:
