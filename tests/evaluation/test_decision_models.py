@@ -165,6 +165,41 @@ def test_a_missing_answer_is_unread_and_a_rounded_zero_is_small(decider, scoring
     assert np.exp(run.scores[0, 0]) == pytest.approx([1, 1e-6, 1e-6])
 
 
+def renamed(names):
+    """A change of a reply: its answers in the order of the questions, with these names."""
+
+    def change(reply):
+        answers = [*reversed(reply["answers"])][: len(names)]
+        return reply | {"answers": [answer | {"name": name} for answer, name in zip(answers, names, strict=True)]}
+
+    return change
+
+
+@pytest.mark.parametrize("empty", [None, ""])
+def test_listed_answers_without_names_are_in_the_order_of_the_questions(decider, tmp_path, monkeypatch, empty):
+    server, name = decider
+    task = make_task(make_rows(4), ORDERED)
+    named = audit(name, task, quiet=True, scoring=DECISIONS)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other cache"))
+    server.changes = renamed([empty] * 6)
+    assert audit(name, task, quiet=True, scoring=DECISIONS).scores.tolist() == named.scores.tolist()
+
+
+@pytest.mark.parametrize("names", [[None] * 5, ["How was it? 1 2 3", *[None] * 5]], ids=["fewer", "some"])
+def test_other_answers_without_names_end_the_audit(decider, names):
+    server, name = decider
+    server.changes = renamed(names)
+    words = rf"invalid reply \({len(names)} answers to 6 questions, not all with names\)"
+    refused(
+        f"E-ENDPOINT-ANSWER: Instance 'test-1'.*{words}",
+        audit,
+        name,
+        make_task(make_rows(4), ORDERED),
+        quiet=True,
+        scoring=DECISIONS,
+    )
+
+
 INVALID = {
     "KeyError: 'so'": {"noul": 0.5},
     "KeyError: 'So'": {"probabilities": {"No": 0.9, "Yes": 0.1}},

@@ -34,7 +34,7 @@ class Decided(Reply):
     """An answer of either protocol."""
 
     type: str = ""
-    name: str = ""
+    name: str | None = None
     noul: Prob | None = None
     probability: Prob | None = None
     probabilities: dict[str, Prob] | list[Listed] = Field(default={})
@@ -152,7 +152,12 @@ def ask_decisions(server: Server, question: Question) -> Answer:
     reply = Decisions.model_validate(server.send(f"/{question.api}", {"model": server.endpoint.model, **body}))
     answers = reply.answers
     if isinstance(answers, list):
-        answers = {answer.name: answer for answer in answers}
+        found = [answer.name or "" for answer in answers]
+        if found == [""] * len(names):
+            found = names
+        if "" in found:
+            raise ValueError(f"{len(found)} answers to {len(names)} questions, not all with names")
+        answers = dict(zip(found, answers, strict=True))
     size = len(question.choices) // len(names)
     missing = Decided(type="refusal")
     scores = list[float]()
