@@ -9,11 +9,12 @@ import zlib
 import numpy as np
 import pytest
 
-from flip_flop import ScoringOptions, audit, load_classifier, load_model, predict
+from flip_flop import ScoringOptions, audit, load_classifier, load_model, load_run, predict
 from flip_flop.metrics import label_probs
 from flip_flop.prompts import Template
 from tests.decision_server import deciding
 from tests.evaluation.conftest import make_rows, make_task
+from tests.metrics import oracle
 from tests.refused import refused
 
 pytest.importorskip("openai", reason="the package openai is not installed")
@@ -163,6 +164,33 @@ def test_a_missing_answer_is_unread_and_a_rounded_zero_is_small(decider, scoring
     assert (run.scores[:, 1] == -math.inf).all()
     assert run.value("unmapped_share") == pytest.approx(1 / 6)
     assert np.exp(run.scores[0, 0]) == pytest.approx([1, 1e-6, 1e-6])
+
+
+@pytest.mark.parametrize("calibrate", ["auto", "batch", "prior", "position"])
+def test_refused_answers_are_left_out_of_the_calibration(decider, tmp_path, calibrate):
+    server, name = decider
+    number, place = 5, 2
+
+    def decides(state, asked, instructions, options):
+        if asked == ORDERED[place].name and state == make_rows(50)[number]["text"]:
+            return None
+        return fixed_probs(state, asked, instructions, options)
+
+    server.decides = decides
+    prior = (0.2, 0.5, 0.3) if calibrate == "prior" else None
+    task = make_task(make_rows(50), ORDERED)
+    how = {"scoring": SYSTEMONE, "calibrate": calibrate, "label_prior": prior, "quiet": True}
+    run = load_run(audit(name, task, **how).write(tmp_path / "run"))
+    unread = np.argwhere(run.calibrated.predictions == -1)
+    assert unread.tolist() == [[number, place]]
+    offsets = run.metrics["calibrated"]["offsets"]
+    read = np.delete(run.scores[:, place], number, axis=0)[:, None].astype(float)
+    if calibrate in ("auto", "batch"):
+        np.testing.assert_allclose([offsets[ORDERED[place].name]], oracle.batch_offsets(read.tolist()), atol=1e-9)
+    if calibrate == "auto":
+        assert {"raw", "calibrated", "average", "calibrated average"} == {form for *_, form in run.axis_rows}
+    votes = [row["vote"] for row in predict(name, task, **how | {"calibrate": calibrate.replace("auto", "batch")})]
+    assert votes == run.calibrated.data.votes.tolist()
 
 
 def renamed(names):

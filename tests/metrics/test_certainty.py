@@ -28,6 +28,7 @@ from flip_flop.metrics import (
 from flip_flop.metrics.agreement import label_shares_per_template
 from flip_flop.metrics.calibration import prior_offsets
 from flip_flop.metrics.certainty import peer_votes
+from tests.exact import EXACT
 from tests.method.oracle import softmax
 from tests.metrics import oracle
 from tests.metrics.oracle import data_of, random_data
@@ -190,6 +191,24 @@ def test_batch_calibration_is_that_of_slow_loops(drawn):
     found = batch_offsets(scores[:3], prior)
     np.testing.assert_allclose(found, oracle.batch_offsets(scores[:3].tolist(), prior), atol=1e-9)
     np.testing.assert_allclose(batch_offsets(scores, [1 / len(prior)] * len(prior)), batch_offsets(scores), atol=1e-12)
+
+
+def test_unread_answers_are_left_out_of_the_offsets_and_stay_unread():
+    random = np.random.default_rng(0)
+    scores = random.normal(scale=3.0, size=(70, 4, 3))
+    scores[random.random((70, 4)) < 0.3] = -np.inf
+    scores[:, 3] = -np.inf
+    prior = [0.2, 0.5, 0.3]
+    by_batch, by_prior = batch_offsets(scores, prior), prior_offsets(scores, prior)
+    for template in range(3):
+        read = scores[scores[:, template, 0] > -np.inf, template, None]
+        assert 40 < len(read) < 60
+        np.testing.assert_allclose(by_batch[[template]], oracle.batch_offsets(read.tolist(), prior), atol=EXACT)
+        np.testing.assert_array_equal(by_prior[[template]], prior_offsets(read, prior))
+    np.testing.assert_array_equal(batch_offsets(scores)[3], np.zeros(3))
+    np.testing.assert_array_equal(by_prior[3], np.zeros(3))
+    np.testing.assert_array_equal(offsets_that_change(scores), batch_offsets(scores))
+    np.testing.assert_array_equal(np.isneginf(scores + by_batch), np.isneginf(scores))
 
 
 @settings(max_examples=10)

@@ -26,12 +26,17 @@ def places_of(variants=VARIANTS):
     return option_places("position", templates, 3)
 
 
-def test_position_offsets_match_slow_loops():
-    scores = np.random.default_rng(0).normal(scale=3.0, size=(20, 6, 3))
+@pytest.mark.parametrize("unread_share", [0.0, 0.4])
+def test_position_offsets_match_slow_loops(unread_share):
+    random = np.random.default_rng(0)
+    scores = random.normal(scale=3.0, size=(20, 6, 3))
+    scores[random.random((20, 6)) < unread_share] = -np.inf
     expected = []
     for template, label in itertools.product(range(6), range(3)):
         probs = []
         for row, other in itertools.product(scores.tolist(), range(template % 2, 6, 2)):  # of the same wording
+            if row[other][0] == -math.inf:
+                continue
             there = POSITIONS[other].tolist().index(POSITIONS[template, label])
             probs.append(oracle.softmax(row[other])[there])
         expected.append(-math.log(math.fsum(probs) / len(probs)))

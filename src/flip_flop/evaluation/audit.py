@@ -27,6 +27,7 @@ from flip_flop.metrics import (
     check_calibration,
     count_flips,
     find_offsets,
+    have_probabilities,
     offsets_that_change,
     option_places,
     summarise,
@@ -219,7 +220,7 @@ def score_calibrated(
         )
     if calibrate == "none" or scored.scores.answered:
         return scored
-    if calibrate != "auto" and not np.isfinite(scores).all():
+    if calibrate != "auto" and not have_probabilities(scores):
         raise no_probabilities
     if calibrate == "auto":
         calibrate = "batch"

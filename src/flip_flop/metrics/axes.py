@@ -95,7 +95,7 @@ def forms_of(
     mean = averaged(data)
     if mean is not None:
         forms["average"] = mean
-    if mean is not None and calibrated is not None and np.isfinite(mean.values).all():
+    if mean is not None and calibrated is not None:
         forms["calibrated average"] = replace(mean, values=mean.values + batch_offsets(mean.values, label_prior))
     return forms
 

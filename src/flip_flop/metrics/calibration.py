@@ -148,6 +148,8 @@ def batch_offsets(
     Position calibration: with the ``places`` of :func:`option_places`, the mean is over all labels at the same place.
     In complete orders it does not depend on the label frequencies.
 
+    Unread answers, with scores of ``-inf``, are left out. A template without others has offsets of 0.
+
     Example:
         >>> scores = np.log([[[0.8, 0.2]], [[0.6, 0.4]]])  # on average 0.7 and 0.3
         >>> (scores + batch_offsets(scores)).argmax(axis=2).tolist()
@@ -158,7 +160,7 @@ def batch_offsets(
         at_place = np.full(places.size, -np.inf)
         np.logaddexp.at(at_place, places, sums)
         sums = at_place[places]
-    offsets = np.log(len(scores)) - sums
+    offsets = np.where(sums == -np.inf, 0.0, -sums)  # the mean over labels takes log N out
     if prior is not None:
         offsets = offsets + np.log(check_prior(prior, scores.shape[2]))
     return _centred(offsets)
@@ -182,15 +184,17 @@ def prior_offsets(scores: LabelScores, prior: Sequence[float]) -> Offsets:
         >>> (scores + prior_offsets(scores, [0.25, 0.75])).argmax(axis=2).tolist()
         [[0], [1], [1], [1]]
     """
-    exact = len(scores) * np.array(check_prior(prior, scores.shape[2]))
+    shares = np.array(check_prior(prior, scores.shape[2]))
+    by_template = zip(_log_probs(scores).swapaxes(0, 1), predicted(scores).T, strict=True)
+    return np.stack([_cut(log_probs[answers >= 0], shares) for log_probs, answers in by_template])
+
+
+def _cut(log_probs: InstanceScores, shares: PerLabel) -> PerLabel:
+    """Return the offsets of a template: match increasingly sharp probabilities to the shares, until answers match."""
+    exact = len(log_probs) * shares
     counts = np.floor(exact)
     rest = round(exact.sum() - counts.sum())
     counts[np.argsort(counts - exact, kind="stable")[:rest]] += 1  # the largest remainders
-    return np.stack([_cut(log_probs, counts) for log_probs in _log_probs(scores).swapaxes(0, 1)])
-
-
-def _cut(log_probs: InstanceScores, counts: PerLabel) -> PerLabel:
-    """Return the offsets of a template: match increasingly sharp probabilities to the counts, until answers match."""
     offsets = np.zeros(len(counts))
     for temperature in TEMPERATURES:
         if (np.bincount((log_probs + offsets).argmax(axis=1), minlength=len(counts)) == counts).all():
@@ -262,11 +266,16 @@ def find_offsets(
     return prior_offsets(scores, prior)
 
 
+def have_probabilities(scores: LabelScores) -> bool:
+    """Whether each answer that was read has a probability of every label. Generated answers have not."""
+    return bool(np.isfinite(scores[predicted(scores) >= 0]).all())
+
+
 def offsets_that_change(
     scores: LabelScores,
 ) -> Offsets | None:
     """Compute uniform batch offsets; return None if no prediction changes, for few instances and generated answers."""
-    if len(scores) < MIN_INSTANCES or not np.isfinite(scores).all():
+    if len(scores) < MIN_INSTANCES or not have_probabilities(scores):
         return None
     offsets = batch_offsets(scores)
     if (predicted(calibrated(scores, offsets)) != predicted(scores)).any():
@@ -294,11 +303,10 @@ def vote_changes(before: LabelScores, after: LabelScores) -> dict[str, float]:
 def _log_probs(
     scores: LabelScores,
 ) -> LabelScores:
-    """The log of Eq. 14, which does not underflow."""
-    if not scores.size or not np.isfinite(scores).all():
-        raise ValueError("Calibration needs scores, all of them finite.")
+    """The log of Eq. 14, which does not underflow; ``-inf`` for unread answers."""
     scores = scores.astype(np.float64)
-    return scores - np.logaddexp.reduce(scores, axis=2, keepdims=True)
+    totals = np.logaddexp.reduce(scores, axis=2, keepdims=True)
+    return scores - np.nan_to_num(totals)
 
 
 def _centred(offsets: Float[np.ndarray, "*templates labels"]) -> Float[np.ndarray, "*templates labels"]:

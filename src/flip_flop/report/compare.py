@@ -7,7 +7,6 @@ from os import PathLike
 from statistics import fmean
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from flip_flop.arrays import PerTemplate
@@ -31,6 +30,7 @@ from flip_flop.metrics import (
     batch_offsets,
     calibrated,
     f1_per_template,
+    have_probabilities,
     predicted,
     uniform_prior,
 )
@@ -502,7 +502,7 @@ def _calibration(run: Audit) -> tuple[str, tuple[float, ...]] | None:
     if run.calibrated is not None:
         method = run.calibrated.metrics["method"]
         return "batch" if method == "stored" else method, tuple(run.calibrated.metrics["label_prior"])
-    if not np.isfinite(run.scores).all():
+    if not have_probabilities(run.scores):
         return None
     is_same = predicted(calibrated(run.scores, batch_offsets(run.scores))) == run.predictions
     if is_same.all():
