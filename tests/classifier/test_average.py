@@ -117,6 +117,31 @@ def test_a_server_answers_with_the_mean(run):
             assert [*answer["probabilities"].values()] == pytest.approx(mean, abs=2e-6)
 
 
+class Refusing(Scorer):
+    """A model that answers no row of a room, and gives all others the first label."""
+
+    record = ModelRecord(name="refusing")
+
+    def scores(self, instances, options=None, **_):
+        values = np.log(np.tile([0.7, 0.2, 0.1], (len(instances), len(instances[0].prompts), 1)))
+        values[["room" in instance.prompts[0] for instance in instances]] = -np.inf
+        return Scored(Scores.of(instances, values.astype(np.float32), np.ones(values.shape, np.int64)))
+
+
+@pytest.mark.parametrize("average", [None, "order"])
+def test_a_server_gives_no_label_for_a_row_that_the_model_refuses(task, tmp_path, average):
+    path = audit(Refusing(), task, quiet=True).write(tmp_path / "audit")
+    engine = Engine(load_classifier(path, Refusing(), templates=["ask"], average=average))
+    question = {"type": "choice", "name": "moods"}
+    with TestClient(create_app(engine)) as client:
+        answers = [
+            client.post("/v1/decisions", json={"model": "moods", "input": row["text"], "questions": [question]}).json()
+            for row in make_rows(5)
+        ]
+    kinds = [(answer["type"], answer.get("choice")) for reply in answers for answer in reply["answers"]]
+    assert kinds == [("refusal", None)] + [("choice", "0")] * 4
+
+
 def test_templates_without_orders_are_refused(run, folder, tmp_path):
     words = "E-AXIS: task 'moods': no template has several orders of its options. Add --axis order=4."
     refused(words, load_classifier, run.path, templates=["free"], average="order")

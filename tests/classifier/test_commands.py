@@ -239,6 +239,17 @@ def test_wrong_merge_is_refused_and_writes_nothing(adapted, decided, tmp_path, m
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
+def test_merge_is_not_compared_on_a_part_of_the_rows(adapted, tmp_path, flip_flop, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_csv(tmp_path / "rows.csv", [{"text": "short"}, {"text": "long " * 400}, {"text": "brief"}])
+    done = flip_flop("export", adapted, "--merge", "--rows", "rows.csv", "--out", "out")
+    assert done.code == 2
+    assert done.err.startswith("E-TOO-LONG: ")
+    assert "input-2" in done.err
+    assert [path.name for path in tmp_path.iterdir()] == ["rows.csv"]
+
+
 def test_merge_into_a_quantized_base_is_refused(adapted, tmp_path):
     content = load_run(adapted).decision.classifier.to_json()
     content["model"] |= {"dtype": "4bit, float32", "quantization": {"load_in_4bit": True}}
