@@ -83,14 +83,14 @@ def _merge_and_compare(classifier: Classifier, folder: Path, path: Path, rows: P
         split = _rows_of_audit(base, path)
     else:
         split = base.render(Rows(str(rows), "row", tuple(islice(stream_rows(rows), NUM_ROWS)), {}))
-    scoring = replace(base.scoring, too_long="refuse")
-    before = base.scored(split.instances, scoring).scores
+    before = base.scored(split.instances).scores
     _merge(base.scorer, folder / MODEL)
     after = CausalLMScorer(load_model(folder / MODEL, dtype=classifier.model.dtype or "auto"))
     merged = replace(classifier, adapter=None, model=replace(after.record, name=f"{RELATIVE}{MODEL}"))
     merged.write(folder)
     other = LoadedClassifier(merged, lambda: after)
-    return _compare(before, other.scored(split.instances, scoring).scores)
+    other.scoring = base.scoring
+    return _compare(before, other.scored(split.instances).scores)
 
 
 def _rows_of_audit(base: LoadedClassifier, path: Path) -> RenderedSplit:

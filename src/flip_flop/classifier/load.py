@@ -122,16 +122,16 @@ class LoadedClassifier:
     def _predict(self, split: RenderedSplit) -> list[Prediction]:
         """Return the predictions of rows that fit the context (``E-TOO-LONG``)."""
         scoring = replace(self.scoring, too_long="refuse")
-        scored = self.scored(split.instances, scoring)
+        scored = self.scored(split.instances)
         return prediction_rows(scored, split, scoring, [*self.groups], abstain_below=self.abstain_below)
 
-    def scored(self, instances: Sequence[RenderedInstance], scoring: ScoringOptions) -> Scored:
-        """Score instances under the templates, with offsets and averages."""
+    def scored(self, instances: Sequence[RenderedInstance]) -> Scored:
+        """Score instances under the templates, with offsets and averages (``E-TOO-LONG``)."""
         names = self.task.templates.names
         if self.classifier.stop_lead:
-            found = self._until_certain(instances, scoring, self.classifier.stop_lead)
+            found = self._until_certain(instances, self.classifier.stop_lead)
         else:
-            found = self.raw(instances, scoring, names)
+            found = self.raw(instances, names)
         stored = self.classifier.offsets
         values = found.scores.values
         if stored:
@@ -140,7 +140,7 @@ class LoadedClassifier:
             values = mean_over(values, self.groups.values())
         return replace(found, scores=replace(found.scores, values=values, token_counts=None))
 
-    def _until_certain(self, instances: Sequence[RenderedInstance], scoring: ScoringOptions, lead: float) -> Scored:
+    def _until_certain(self, instances: Sequence[RenderedInstance], lead: float) -> Scored:
         """Score one template after the other, without the instances whose mean has this lead."""
         names = self.task.templates.names
         values = np.full((len(instances), len(names), len(instances[0].choices[0])), -np.inf)
@@ -152,13 +152,14 @@ class LoadedClassifier:
             if not len(left):
                 break
             asked = [instances[row].under(place) for row in left.tolist()]
-            values[left, place] = self.raw(asked, scoring, [name]).scores.values[:, 0]
+            values[left, place] = self.raw(asked, [name]).scores.values[:, 0]
             passes[left] += 1
         return Scored(Scores.of(instances, values, np.zeros(values.shape, np.int64)), passes=passes)
 
-    def raw(self, instances: Sequence[RenderedInstance], scoring: ScoringOptions, names: Sequence[str] = ()) -> Scored:
-        """Score instances under any templates. Only the first call checks scores."""
+    def raw(self, instances: Sequence[RenderedInstance], names: Sequence[str] = ()) -> Scored:
+        """Score instances under any templates (``E-TOO-LONG``). Only the first call checks scores."""
         scorer = self.scorer
+        scoring = replace(self.scoring, too_long="refuse")
         found = scorer.checked_scores(instances, scoring, names=names)
         if isinstance(scorer, CausalLMScorer):
             scorer.check = False

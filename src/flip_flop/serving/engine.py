@@ -49,7 +49,6 @@ class Engine:
         self.name = task.name
         self.labels = [*map(str, classifier.classifier.task.labels)]
         self.classifier = classifier
-        self.scoring = replace(classifier.scoring, too_long="refuse")
         self.chat = Chat(chat_template_kwargs=task.chat_template_kwargs)
         self.field = only_field("\n".join(template.jinja for template in task.templates))
         classifier.scorer  # noqa: B018 - loads the model
@@ -102,9 +101,9 @@ class Engine:
         abstain_below = 0.0
         if batch[0].is_own:
             abstain_below = self.classifier.abstain_below
-            scored = self.classifier.scored(instances, self.scoring)
+            scored = self.classifier.scored(instances)
         else:
-            scored = self.classifier.raw(instances, self.scoring)
+            scored = self.classifier.raw(instances)
         scores = scored.scores
         probs = label_probs(scores.values)
         confidence = probs.max(axis=(1, 2)) if probs.shape[1] == 1 else vote_share(scores)
@@ -112,11 +111,11 @@ class Engine:
         tokens = [0] * len(batch)  # unknown
         if scored.prompt_tokens is not None:
             tokens = scored.prompt_tokens.sum(axis=1).tolist()
+        is_given = (scores.votes >= 0) & (confidence >= abstain_below)
         answers: Answers = []
-        for place, (labels, vote) in enumerate(zip((asked.labels for asked in batch), scores.votes, strict=True)):
-            is_given = vote >= 0 and confidence[place] >= abstain_below
-            chosen = labels[vote] if is_given else None
-            answers.append(Answer(labels, means[place], chosen, tokens[place]))
+        for place, asked in enumerate(batch):
+            chosen = asked.labels[scores.votes[place]] if is_given[place] else None
+            answers.append(Answer(asked.labels, means[place], chosen, tokens[place]))
         return answers
 
 
