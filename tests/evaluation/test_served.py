@@ -306,16 +306,32 @@ class PartlyImpossible(Constant):
         return scored
 
 
-def test_an_answer_without_probability_has_no_posix_and_cannot_be_calibrated(loaded, task, tmp_path):
+def test_an_answer_without_probability_has_no_posix_and_can_be_calibrated(loaded, task, tmp_path):
     run = audit(PartlyImpossible(loaded.record), task, quiet=True)
     assert run.value("posix") is None
     assert run.value("accuracy") is not None
     run.write(tmp_path / "run")
     assert load_run(tmp_path / "run").decision == run.decision
+    after = audit(PartlyImpossible(loaded.record), task, quiet=True, calibrate="batch").calibrated
+    assert np.argwhere(after.scores == -np.inf).tolist() == [[0, 0, 0]]
+    means = [1 / 3 - 1 / 15, 1 / 3 + 1 / 30, 1 / 3 + 1 / 30]  # over five rows
+    assert np.ptp(after.metrics["offsets"]["plain"] + np.log(means)) == pytest.approx(0.0, abs=1e-6)
+
+
+class Certain(Constant):
+    """A scorer that generates the first label."""
+
+    def scores(self, instances, options=None, **_):
+        scored = super().scores(instances)
+        scored.scores.values[..., 0] = 0.0
+        scored.scores.values[..., 1:] = -np.inf
+        return scored
+
+
+def test_generated_answers_of_a_scorer_cannot_be_calibrated(loaded, task):
     for call in (audit, predict):
-        refused(
-            "E-ENDPOINT: .*probabilities of all labels", call, PartlyImpossible(loaded.record), task, calibrate="batch"
-        )
+        refused("E-ENDPOINT: .*probabilities of all labels", call, Certain(loaded.record), task, calibrate="batch")
+    assert audit(Certain(loaded.record), make_task(make_rows(50)), quiet=True).calibrated is None
 
 
 class PartlySilent(Constant):

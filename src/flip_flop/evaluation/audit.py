@@ -27,7 +27,6 @@ from flip_flop.metrics import (
     check_calibration,
     count_flips,
     find_offsets,
-    have_probabilities,
     offsets_that_change,
     option_places,
     summarise,
@@ -220,7 +219,7 @@ def score_calibrated(
         )
     if calibrate == "none" or scored.scores.answered:
         return scored
-    if calibrate != "auto" and not have_probabilities(scores):
+    if calibrate != "auto" and scored.scores.is_generated:
         raise no_probabilities
     if calibrate == "auto":
         calibrate = "batch"

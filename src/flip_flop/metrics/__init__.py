@@ -30,7 +30,6 @@ from flip_flop.metrics.calibration import (
     check_calibration,
     check_prior,
     find_offsets,
-    have_probabilities,
     offsets_that_change,
     option_places,
     prior_of_labels,

@@ -185,12 +185,12 @@ def prior_offsets(scores: LabelScores, prior: Sequence[float]) -> Offsets:
         [[0], [1], [1], [1]]
     """
     shares = np.array(check_prior(prior, scores.shape[2]))
-    by_template = zip(_log_probs(scores).swapaxes(0, 1), predicted(scores).T, strict=True)
-    return np.stack([_cut(log_probs[answers >= 0], shares) for log_probs, answers in by_template])
+    return np.stack([_cut(log_probs, shares) for log_probs in _log_probs(scores).swapaxes(0, 1)])
 
 
 def _cut(log_probs: InstanceScores, shares: PerLabel) -> PerLabel:
     """Return the offsets of a template: match increasingly sharp probabilities to the shares, until answers match."""
+    log_probs = log_probs[log_probs.max(axis=1) > -np.inf]  # the answers that were read
     exact = len(log_probs) * shares
     counts = np.floor(exact)
     rest = round(exact.sum() - counts.sum())
@@ -266,16 +266,11 @@ def find_offsets(
     return prior_offsets(scores, prior)
 
 
-def have_probabilities(scores: LabelScores) -> bool:
-    """Whether each answer that was read has a probability of every label. Generated answers have not."""
-    return bool(np.isfinite(scores[predicted(scores) >= 0]).all())
-
-
 def offsets_that_change(
     scores: LabelScores,
 ) -> Offsets | None:
-    """Compute uniform batch offsets; return None if no prediction changes, for few instances and generated answers."""
-    if len(scores) < MIN_INSTANCES or not have_probabilities(scores):
+    """Compute uniform batch offsets; return None for few instances, and if no prediction changes (as if generated)."""
+    if len(scores) < MIN_INSTANCES:
         return None
     offsets = batch_offsets(scores)
     if (predicted(calibrated(scores, offsets)) != predicted(scores)).any():

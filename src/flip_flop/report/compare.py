@@ -30,7 +30,6 @@ from flip_flop.metrics import (
     batch_offsets,
     calibrated,
     f1_per_template,
-    have_probabilities,
     predicted,
     uniform_prior,
 )
@@ -502,7 +501,7 @@ def _calibration(run: Audit) -> tuple[str, tuple[float, ...]] | None:
     if run.calibrated is not None:
         method = run.calibrated.metrics["method"]
         return "batch" if method == "stored" else method, tuple(run.calibrated.metrics["label_prior"])
-    if not have_probabilities(run.scores):
+    if run.data.is_generated:
         return None
     is_same = predicted(calibrated(run.scores, batch_offsets(run.scores))) == run.predictions
     if is_same.all():
