@@ -109,21 +109,16 @@ class LoadedClassifier:
 
     def predict(self, split: RenderedSplit) -> list[Prediction]:
         """Score rendered rows together, and return their predictions."""
-        if self.scoring.too_long == "refuse":
-            return self._predict(split)
         try:
-            return with_notes(self._predict(split), split, ())
+            scored = self.scored(split.instances)
         except TooLongError as error:
+            if self.scoring.too_long == "refuse":
+                raise
             long = ids_of(error.found)
             fitting = [instance for instance in split.instances if instance.id not in long]
             answered = self.predict(replace(split, instances=fitting)) if fitting else []
             return with_notes(answered, split, error.found)
-
-    def _predict(self, split: RenderedSplit) -> list[Prediction]:
-        """Return the predictions of rows that fit the context (``E-TOO-LONG``)."""
-        scoring = replace(self.scoring, too_long="refuse")
-        scored = self.scored(split.instances)
-        return prediction_rows(scored, split, scoring, [*self.groups], abstain_below=self.abstain_below)
+        return prediction_rows(scored, split, self.scoring, [*self.groups], abstain_below=self.abstain_below)
 
     def scored(self, instances: Sequence[RenderedInstance]) -> Scored:
         """Score instances under the templates, with offsets and averages (``E-TOO-LONG``)."""
