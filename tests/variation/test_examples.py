@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from flip_flop.prompts import MARKS, Template
+from flip_flop.prompts import INSTRUCTIONS, Template
 from flip_flop.tasks import Task
 from tests.refused import refused
 
@@ -133,12 +133,11 @@ def test_a_marked_row_is_not_its_own_demonstration():
     marked = Template("marked", "Text: {{ text }}{# instructions #}\nGood or bad?", "bad ||| good")
     task = task_of(templates=[marked]).with_axes({"examples": {"number": 3, "sets": 1, "orders": 1}})
     template = task.templates[1]
-    ((comment, mark), _) = MARKS.items()
-    divided = replace(template, jinja=template.jinja.replace(comment, mark))
+    divided = replace(template, jinja=template.jinja.replace(*INSTRUCTIONS))
     for each in TRAIN:
         prompt, _ = divided.render({"text": each["text"]}, "gold")
         assert prompt.count(f"Text: {each['text']}\n") == 0
-        assert prompt.endswith(f"Text: {each['text']}{mark}\nGood or bad?")
+        assert prompt.endswith(f"Text: {each['text']}{INSTRUCTIONS[1]}\nGood or bad?")
 
 
 def test_a_template_that_draws_at_random_has_no_demonstrations():

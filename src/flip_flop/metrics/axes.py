@@ -95,8 +95,8 @@ def forms_of(
     mean = averaged(data)
     if mean is not None:
         forms["average"] = mean
-    if mean is not None and calibrated is not None:
-        forms["calibrated average"] = replace(mean, values=mean.values + batch_offsets(mean.values, label_prior))
+        if calibrated is not None:
+            forms["calibrated average"] = replace(mean, values=mean.values + batch_offsets(mean.values, label_prior))
     return forms
 
 

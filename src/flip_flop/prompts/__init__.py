@@ -1,7 +1,16 @@
 """Templates and rendered instances."""
 
 from flip_flop.prompts.lint import Encode, Finding, LintRow, lines_of, lint_templates
-from flip_flop.prompts.sandbox import MARKS, MAX_OUTPUT, RESERVED_FIELD, SEPARATOR, Fields, names_of, reference
+from flip_flop.prompts.sandbox import (
+    INSTRUCTIONS,
+    MAX_OUTPUT,
+    OPTIONS,
+    RESERVED_FIELD,
+    SEPARATOR,
+    Fields,
+    names_of,
+    reference,
+)
 from flip_flop.prompts.template import (
     CHAT_KEYS,
     MIN_VALUE_LIMIT,

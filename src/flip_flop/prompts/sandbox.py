@@ -53,8 +53,9 @@ NO_NAMES = (
     "super",
     "true",
 )
-# Comments that divide the prompt of a decision model, and the noncharacters that then replace them.
-MARKS = {"{# instructions #}": "\ufdd2", "{# options #}": "\ufdd3"}
+# The comments that divide a prompt of a decision model, each with the noncharacter that then replaces it.
+INSTRUCTIONS = ("{# instructions #}", "\ufdd2")
+OPTIONS = ("{# options #}", "\ufdd3")
 _STATE = "\0state"  # the name of a render's state, which no template can write
 _BOUNDARY = f"\ufdd0{SEPARATOR}\ufdd1"  # a marked separator; noncharacters, which no text of a row may have
 _NUMBERS = (numbers.Number, np.bool_)

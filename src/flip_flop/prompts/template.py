@@ -350,8 +350,7 @@ class RenderedInstance:
         assert self.templates is not None
         template = replace(self.templates[place], jinja=jinja)
         limit = self.templates.value_limit
-        text, _ = template.render(self.fields, None, instance_id=self.id, seed=self.seed, value_limit=limit)
-        return text
+        return template.render(self.fields, None, instance_id=self.id, seed=self.seed, value_limit=limit)[0]
 
     @property
     def texts(self) -> str:

@@ -10,13 +10,12 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import AliasChoices, Field
 
 from flip_flop.files import Json
-from flip_flop.prompts import MARKS, RenderedInstance, names_of
+from flip_flop.prompts import INSTRUCTIONS, OPTIONS, RenderedInstance, names_of
 from flip_flop.served.apis import APIS, Answer, Count, Question, Reply, Server
 
-INSTRUCTIONS, OPTIONS = MARKS.values()
 ROUNDING = 0.005  # of probabilities: some servers send two decimals
 SMALLEST = 1e-6  # for a probability that is rounded to 0
 
@@ -35,8 +34,7 @@ class Decided(Reply):
 
     type: str = ""
     name: str | None = None
-    noul: Prob | None = None
-    probability: Prob | None = None
+    noul: Prob | None = Field(default=None, validation_alias=AliasChoices("noul", "probability"))
     probabilities: dict[str, Prob] | list[Listed] = Field(default={})
 
     def scores(self, options: Sequence[str]) -> list[float]:
@@ -51,9 +49,8 @@ class Decided(Reply):
         found = self.probabilities
         if isinstance(found, list):
             found = {listed.value: listed.probability for listed in found}
-        yes = self.probability if self.noul is None else self.noul
-        if yes is not None:
-            found = {"no": 1 - yes, "yes": yes}
+        if self.noul is not None:
+            found = {"no": 1 - self.noul, "yes": self.noul}
             options = [*map(str.casefold, options)]
         probs = [max(found[option], SMALLEST) for option in options]
         if abs(sum(probs) - 1) > ROUNDING * (10 + len(probs)):
@@ -103,19 +100,22 @@ def _divided(instance: RenderedInstance, number: int) -> tuple[str | Json, Json]
     text = instance.prompts[number]
     choices = instance.choices[number]
     row: Json = {}
-    order: list[str] = []
+    order = list[str]()
     if instance.templates is not None:
         template = instance.templates[number]
         order = template.levels.get("order", "").split()
-        row = _row(instance, number, template.jinja)
-        source = template.jinja
-        for comment, mark in MARKS.items():
-            source = source.replace(comment, mark)
+        read = names_of(template.jinja)
+        row = {name: value for name, value in instance.fields.items() if name in read}  # others may repeat the label
+        for printed in re.findall(r"{{[^{}]*\| typos\([^()]*\)[^{}]*}}", template.jinja):
+            shown = instance.render(number, printed)
+            row |= {name: shown for name in names_of(printed) if isinstance(row.get(name), str)}
+        source = template.jinja.replace(*INSTRUCTIONS).replace(*OPTIONS)
         if source != template.jinja:
             text = instance.render(number, source)
-    state, _, rest = text.rpartition(INSTRUCTIONS)
-    instructions, _, listed = rest.partition(OPTIONS)
-    if any(re.search(rf"(?<!\w){re.escape(choice)} ?[]).:=(>*-]+ *\S", listed) for choice in choices):
+    state, _, rest = text.rpartition(INSTRUCTIONS[1])
+    instructions, _, listed = rest.partition(OPTIONS[1])
+    answers = "|".join(map(re.escape, choices))
+    if re.search(rf"(?<!\w)({answers}) ?[]).:=(>*-]+ *\S", listed):
         instructions += listed
     question: Json = {"type": "choice", "instructions": instructions.strip(), "criteria": dict.fromkeys(choices)}
     by_number = {str(place): choice for place, choice in enumerate(choices, 1)}
@@ -124,17 +124,6 @@ def _divided(instance: RenderedInstance, number: int) -> tuple[str | Json, Json]
     elif sorted(map(str.casefold, choices)) == ["no", "yes"]:
         question = {"type": "noul", "instructions": instructions.strip()}
     return state.strip() or row, question
-
-
-def _row(instance: RenderedInstance, number: int, jinja: str) -> Json:
-    """Return the fields that a template reads, and their texts with typos. Other fields may repeat the label."""
-    read = names_of(jinja)
-    row = {name: value for name, value in instance.fields.items() if name in read}
-    for code in re.findall(r"{{[^{}]*\| typos\([^()]*\)", jinja):
-        printed = f"{code} | whole }}}}"
-        text = instance.render(number, printed)
-        row |= {name: text for name in names_of(printed) if isinstance(row.get(name), str)}
-    return row
 
 
 def _decision(name: str, question: Json) -> Json:
@@ -153,17 +142,17 @@ def ask_decisions(server: Server, question: Question) -> Answer:
     answers = reply.answers
     if isinstance(answers, list):
         found = [answer.name or "" for answer in answers]
-        if found == [""] * len(names):
+        if not all(found):
             found = names
-        if "" in found:
-            raise ValueError(f"{len(found)} answers to {len(names)} questions, not all with names")
+        if len(found) != len(answers):
+            raise ValueError("answers without names, and not one for each question")
         answers = dict(zip(found, answers, strict=True))
     size = len(question.choices) // len(names)
+    choices = iter(question.choices)
     missing = Decided(type="refusal")
     scores = list[float]()
-    for number, name in enumerate(names):
-        options = question.choices[number * size : (number + 1) * size]
-        scores += answers.get(name, missing).scores(options)
+    for name in names:
+        scores += answers.get(name, missing).scores([*itertools.islice(choices, size)])
     return {"scores": scores, "read": reply.usage.input_tokens, "written": reply.usage.output_tokens}
 
 

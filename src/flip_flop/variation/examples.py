@@ -12,7 +12,7 @@ from pydantic import Field
 
 from flip_flop.errors import InputError, unsupported
 from flip_flop.files import generator
-from flip_flop.prompts import MARKS, LintRow, Template, names_of
+from flip_flop.prompts import INSTRUCTIONS, OPTIONS, LintRow, Template, names_of
 from flip_flop.prompts.sandbox import draws_at_random
 from flip_flop.reading import has_spaces
 from flip_flop.strict_yaml import StrictModel
@@ -28,7 +28,7 @@ _WITH_EXAMPLES = """\
 {{% for at in {order} %}}{{{{ examples[at] | join | whole }}}}
 
 {{% endfor %}}{{{{ own_prompt | trim | whole }}}}{target}"""
-_MARKS = json.dumps("".join(MARKS.values()))  # a prompt of a decision model has these characters
+_MARKS = json.dumps(INSTRUCTIONS[1] + OPTIONS[1])  # a prompt of a decision model has these characters
 _ORDER = "{{% for at in {} %}}"
 VOTE = "vote"  # the column of `flip-flop predict`
 
