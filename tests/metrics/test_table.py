@@ -17,6 +17,7 @@ from flip_flop.metrics import (
     Metric,
     Scores,
     add_metric,
+    answers_by_position,
     bootstrap_interval,
     f1_per_template,
     mean_statistic,
@@ -133,6 +134,16 @@ def test_interval_of_a_flip_rate_is_that_of_a_share_of_the_pairs_that_were_read(
         assert METRICS["order_flips"].interval(data) == (pytest.approx(0.025 ** (1 / 20), abs=0.01), 1.0)
     change = METRICS["order_flips"].change_interval(answers_with(predictions), answers_with(predictions))
     assert change[0] < 0 < change[1]
+
+
+@pytest.mark.parametrize(("num_labels", "changed", "is_by_position"), [(2, 260, True), (4, 260, False), (4, 360, True)])
+def test_position_decides_if_more_answers_change_than_at_random(num_labels, changed, is_by_position):
+    predictions = np.zeros((400, 8), dtype=int)
+    predictions[:changed, 1::2] = 1
+    data = answers_with(predictions[:, :4], num_labels)
+    data = replace(data, design=Design(levels=CROSSED))
+    assert METRICS["order_flips"].value(data) == changed / 400
+    assert answers_by_position(data) is is_by_position
 
 
 def test_templates_that_differ_on_a_third_axis_are_no_pair():

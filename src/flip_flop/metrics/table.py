@@ -276,15 +276,17 @@ METRICS = PluginTable("flip_flop.metrics", _built_in())
 def answers_by_position(data: Scores, calibrated: Scores | None = None) -> bool:
     """Return whether the answers depend on the position of the options rather than on their content.
 
-    The order changes clearly more than half of the answers, also if it changes none of those that could not be read,
-    and calibration does not reduce that to clearly less than half. False for templates without several orders.
+    The order changes clearly more answers than if each were drawn at random, :math:`1 - 1/L`, also if it changes none
+    of those that could not be read, and calibration does not reduce that to clearly fewer. False for templates without
+    several orders.
     """
+    at_random = 1 - 1 / data.num_labels
     flips = METRICS["order_flips"]
     interval = flips.interval(data)
     after = flips.interval(calibrated) if calibrated else None
     _, num_read, num_pairs = data.flips_along("order").sum(axis=0)
-    is_stable_after = after is not None and after[1] < 0.5
-    return interval is not None and bool(interval[0] * num_read > num_pairs / 2) and not is_stable_after
+    is_stable_after = after is not None and after[1] < at_random
+    return interval is not None and bool(interval[0] * num_read > num_pairs * at_random) and not is_stable_after
 
 
 def add_metric(reference: str) -> None:
