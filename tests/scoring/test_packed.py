@@ -9,7 +9,6 @@ from hypothesis import given, settings
 
 from flip_flop.scoring import packed
 from flip_flop.scoring.packed import NAME, REFUSED, Layout, answer_states, attend, packed_attention
-from flip_flop.scoring.trie import build_trie
 from tests.exact import EXACT, in_float64
 from tests.scoring.oracle import instances
 from tests.scoring.tries import (
@@ -138,7 +137,7 @@ EXAMPLE = [
 
 
 def test_trie_of_example():
-    trie = build_trie(EXAMPLE)
+    trie = merged([EXAMPLE])
     # (1, 2, 3) is also the input of the answer (3, 9), and (1, 2, 6) of (6, 1).
     assert words(trie) == [(1,), (1, 2), (1, 2, 3), (1, 2, 3, 5), (1, 2, 3, 5, 7), (1, 2, 6), (1, 4), (1, 4, 4)]
     assert trie.depth.tolist() == [0, 1, 2, 3, 4, 2, 1, 2]
@@ -151,7 +150,7 @@ def test_trie_of_example():
 def test_templates_of_a_trie_have_the_same_number_of_labels():
     first, second = EXAMPLE
     with pytest.raises(ValueError, match="inhomogeneous"):
-        build_trie([[*first, second[0]], second[:2]])
+        merged([[[*first, second[0]], second[:2]]])
 
 
 @given(batches() | batches_with_a_common_beginning())

@@ -3,7 +3,7 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from flip_flop.scoring.trie import build_trie, merge
+from flip_flop.scoring.trie import EncodedAnswer, build_trie
 
 # Few tokens, so that sequences share beginnings of every length.
 TOKEN = st.integers(1, 3)
@@ -47,7 +47,7 @@ def batches_with_a_common_beginning(draw, most=3):
 
 
 def merged(batch):
-    return merge([build_trie(answers) for answers in batch])
+    return build_trie([[[EncodedAnswer(*pair) for pair in template] for template in answers] for answers in batch])
 
 
 def prefixes(sequence):

@@ -20,7 +20,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from operator import attrgetter
 from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import patch
@@ -35,28 +34,11 @@ from flip_flop.reading import begins_reasoning, has_spaces
 from flip_flop.scoring.causal_lm import as_input_error, one_at_a_time, unwrap
 from flip_flop.scoring.options import ChatTemplate
 from flip_flop.scoring.too_long import TooLong, refuse_or_skip
-from flip_flop.scoring.trie import TokenTrie, build_trie
+from flip_flop.scoring.trie import EncodedAnswer, TokenTrie, build_trie
 
 CHUNK = 64  # instances per call of the tokenizer
 # Names of the greatest number of tokens in configurations: the usual one, MPT's, Whisper's.
 CONTEXT_LENGTHS = ("max_position_embeddings", "max_seq_len", "max_target_positions")
-
-
-@dataclass(frozen=True, slots=True)
-class EncodedAnswer:
-    """The token ids of one answer and of its context, at least one each.
-
-    ``merged``: the first token spans prompt and answer. The place of a label that an instance lacks has no tokens.
-    """
-
-    context: tuple[int, ...]
-    tokens: tuple[int, ...]
-    merged: bool = False
-
-    @property
-    def inputs(self) -> tuple[int, ...]:
-        """The input of the model. The last token of the answer is only a target."""
-        return self.context + self.tokens[:-1]
 
 
 @dataclass(frozen=True)
@@ -76,11 +58,10 @@ class EncodedInstance:
     votes: tuple[int, ...] = ()
     drawn: tuple[int, ...] = ()
 
-    @functools.cached_property
+    @property
     def trie(self) -> TokenTrie:
-        """The token trie, built once."""
-        pair_of = attrgetter("context", "tokens")
-        return build_trie([list(map(pair_of, template)) for template in self.answers])
+        """The token trie."""
+        return build_trie([self.answers])
 
     def under(self, templates: Sequence[int]) -> "EncodedInstance":
         """Return the instance under some templates."""

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, TypeVar
 
 import numpy as np
@@ -27,7 +27,7 @@ from flip_flop.scoring import distributed
 from flip_flop.scoring.causal_lm import as_input_error, unwrap
 from flip_flop.scoring.encode import EncodedInstance
 from flip_flop.scoring.options import DEFAULT_SCORING, Backend
-from flip_flop.scoring.trie import TokenTrie, add_sequences, as_bytes, merge, shared_length
+from flip_flop.scoring.trie import TokenTrie, add_sequences, as_bytes, build_trie, inputs_of, shared_length
 
 T = TypeVar("T")
 State = TypeVar("State")
@@ -145,7 +145,7 @@ def answer_states(
 
 def merged_trie(instances: Iterable[EncodedInstance]) -> TokenTrie:
     """Return the trie of a forward pass over these instances."""
-    return merge([instance.trie for instance in instances])
+    return build_trie([instance.answers for instance in instances])
 
 
 def _packed_logits(model: nn.Module, trie: TokenTrie) -> tuple[Float[Tensor, "rows vocab"], Int[Tensor, " tokens"]]:
@@ -374,7 +374,8 @@ def pack(model: nn.Module, instances: Iterable[EncodedInstance], max_tokens: int
     def add(group: Group, instance: EncodedInstance) -> Group:
         num_tokens, num_rows, sequences = group
         sequences = [*sequences]
-        num_tokens += add_sequences(sequences, instance.trie.sequences())
+        inputs = inputs_of(list(chain.from_iterable(instance.answers)))
+        num_tokens += add_sequences(sequences, set(inputs))
         return num_tokens, num_rows + len(np.unique(instance.trie.token_node)), sequences
 
     def fits(group: Group) -> bool:
@@ -403,7 +404,7 @@ def packing_order(instances: Sequence[EncodedInstance], backend: Backend) -> lis
 
 def packed_tokens(model: nn.Module, instances: Sequence[EncodedInstance], batch_tokens: int) -> int:
     """Return the number of tokens in the packed passes over these instances."""
-    ordered = (replace(instances[number]) for number in packing_order(instances, "packed"))
+    ordered = (instances[number] for number in packing_order(instances, "packed"))
     return sum(len(merged_trie(members)) for members in pack(model, ordered, batch_tokens))
 
 

@@ -2,9 +2,8 @@
 
 import contextlib
 import hashlib
-import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from torch import Tensor
 from flip_flop.console import echo
 from flip_flop.errors import InputError
 from flip_flop.files import Json, discard, discard_after_command, read_answers, sha256_json, write_answer
-from flip_flop.scoring.encode import EncodedInstance
+from flip_flop.scoring.trie import TokenTrie
 
 SECONDS = 0.25  # between two copies from the device, which finishes its work first
 DOUBTED = ("E-NONFINITE", "E-SELF-CHECK")  # errors after which the scores are computed again
@@ -34,10 +33,9 @@ class Parts:
         self._new: dict[str, Tensor] = {}
         self._copied = time.monotonic()
 
-    def key(self, instances: Sequence[EncodedInstance], *settings: Any) -> str:
+    def key(self, trie: TokenTrie, *settings: Any) -> str:
         """Return the digest of all that a forward pass reads. The name of the file is the digest of model and run."""
-        arrays = itertools.chain.from_iterable(vars(instance.trie).values() for instance in instances)
-        digests = [hashlib.sha256(array).hexdigest() for array in arrays]
+        digests = [hashlib.sha256(array).hexdigest() for array in vars(trie).values()]
         return sha256_json([self.file and self.file.name, settings, digests])
 
     def add(self, key: str, scores: Tensor) -> None:

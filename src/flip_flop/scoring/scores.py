@@ -7,7 +7,6 @@ import contextlib
 import functools
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -259,11 +258,9 @@ def score_instances(
         track(label, len(instances), "instances", quiet=quiet) as advance,
     ):
         while order:
-            # Only the tries of this pass are in memory.
-            left = (instances[row] for row in order)
-            fresh = (replace(instance) if "trie" not in vars(instance) else instance for instance in left)
-            members = next(pack(model, fresh, batch_tokens))
-            key = parts.key(members, batch_tokens)
+            members = next(pack(model, (instances[row] for row in order), batch_tokens))
+            trie = merged_trie(members)
+            key = parts.key(trie, batch_tokens)
             if key not in parts.stored:
                 try:
                     states = answer_states(model, members, backend=backend, batch_tokens=batch_tokens)
@@ -271,16 +268,15 @@ def score_instances(
                 except torch.OutOfMemoryError:
                     if len(members) == 1:
                         raise
-                    tokens = len(merged_trie(members))
-                    batch_tokens = tokens // 2
-                    log.warning("W-MEMORY: %d tokens do not fit; forwards now have %d", tokens, batch_tokens)
+                    batch_tokens = len(trie) // 2
+                    log.warning("W-MEMORY: %d tokens do not fit; forwards now have %d", len(trie), batch_tokens)
                     continue
                 if visit is not None:
                     visit(members, states, answers)
                 parts.add(key, answers)
             rows = order[: len(members)]
             order = order[len(members) :]
-            num_tokens[rows] = torch.from_numpy(np.concatenate([member.trie.token_counts for member in members]))
+            num_tokens[rows] = torch.from_numpy(trie.token_counts)
             passes.append((key, rows))
             if len(passes) == WINDOW:
                 collect()

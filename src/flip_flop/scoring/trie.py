@@ -5,7 +5,6 @@ share their first words, and instances share instructions and demonstrations. Th
 depends only on earlier tokens, so that each distinct beginning is computed once. It is one *node* of the trie.
 """
 
-import itertools
 from bisect import bisect
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,8 +16,22 @@ from numpy import ndarray
 STORED = np.int32  # the tries of a training set stay in memory
 TOKEN = np.dtype(">u4")
 
-# Prompt and answer of one label under one template, in tokens.
-Pair = tuple[Sequence[int], Sequence[int]]
+
+@dataclass(frozen=True, slots=True)
+class EncodedAnswer:
+    """The token ids of one answer and of its context, at least one each.
+
+    ``merged``: the first token spans prompt and answer. The place of a label that an instance lacks has no tokens.
+    """
+
+    context: tuple[int, ...]
+    tokens: tuple[int, ...]
+    merged: bool = False
+
+    @property
+    def inputs(self) -> tuple[int, ...]:
+        """The input of the model. The last token of the answer is only a target."""
+        return self.context + self.tokens[:-1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,62 +68,43 @@ class TokenTrie:
         """The last node of each sequence that is not the beginning of another."""
         return np.flatnonzero(self.leave == np.arange(1, len(self) + 1))
 
-    def sequences(self) -> list[bytes]:
-        """Return the tokens of the sequences that end in the leaves, sorted."""
-        paths = ([*self.ancestors(leaf), leaf] for leaf in self.leaves)
-        return [as_bytes(self.ids[path]) for path in paths]
 
-
-def build_trie(answers: Sequence[Sequence[Pair]]) -> TokenTrie:
-    """Build the trie of one instance.
+def build_trie(instances: Sequence[Sequence[Sequence[EncodedAnswer]]]) -> TokenTrie:
+    """Build the trie of instances: one node per distinct beginning.
 
     Args:
-        answers: ``[templates][labels]`` pairs of prompt and answer. A prompt has at least one token, an answer has
-            none if the instance lacks its label. The last token of an answer is only a target, without a node.
+        instances: ``[instances][templates][labels]``. The last token of an answer is only a target, without a node.
 
     Raises:
         ValueError: Templates have different numbers of labels.
     """
-    pairs: list[Pair] = []
+    answers: list[EncodedAnswer] = []
     counts: list[list[int]] = []
-    for template in answers:
-        pairs += template
-        counts.append([len(answer) for _, answer in template])
-    prompts = {id(prompt): prompt for prompt, _ in pairs}  # labels share theirs
-    packed = {key: as_bytes(prompt) for key, prompt in prompts.items()}
-    reads = [packed[id(prompt)] + as_bytes(answer[:-1]) for prompt, answer in pairs]
-    paths, nodes = _merged(reads)
+    for instance in instances:
+        for labels in instance:
+            answers += labels
+            counts.append([len(answer.tokens) for answer in labels])
+    inputs = inputs_of(answers)
+    paths, nodes = _merged(inputs)
     token_node: list[int] = []
     token_target: list[int] = []
-    for (prompt, answer), read in zip(pairs, reads, strict=True):
-        first = len(prompt) - 1
-        token_node += paths[read][first : first + len(answer)]
-        token_target += answer
+    for answer, sequence in zip(answers, inputs, strict=True):
+        first = len(answer.context) - 1
+        token_node += paths[sequence][first : first + len(answer.tokens)]
+        token_target += answer.tokens
     return TokenTrie(
         **nodes,
         token_node=np.array(token_node, dtype=STORED),
         token_target=np.array(token_target, dtype=np.int64),
-        token_counts=np.array([counts], dtype=np.int64),
+        token_counts=np.array(counts, dtype=np.int64).reshape(len(instances), -1, len(counts[0])),
     )
 
 
-def merge(tries: Sequence[TokenTrie]) -> TokenTrie:
-    """Merge the tries of instances with the same numbers of templates and labels: one node per distinct beginning."""
-    if len(tries) == 1:
-        return tries[0]
-    reads = [trie.sequences() for trie in tries]
-    paths, nodes = _merged(itertools.chain.from_iterable(reads))
-    token_node: list[int] = []
-    for trie, own in zip(tries, reads, strict=True):
-        numbers = np.searchsorted(trie.leaves, trie.token_node).tolist()  # the first sequence through each node
-        depths = trie.depth[trie.token_node].tolist()
-        token_node += [paths[own[number]][depth] for number, depth in zip(numbers, depths, strict=True)]
-    return TokenTrie(
-        **nodes,
-        token_node=np.array(token_node, dtype=STORED),
-        token_target=np.concatenate([trie.token_target for trie in tries]),
-        token_counts=np.concatenate([trie.token_counts for trie in tries]),
-    )
+def inputs_of(answers: Sequence[EncodedAnswer]) -> list[bytes]:
+    """Return the inputs of answers in bytes."""
+    contexts = {id(answer.context): answer.context for answer in answers}  # labels share theirs
+    packed = {key: as_bytes(context) for key, context in contexts.items()}
+    return [packed[id(answer.context)] + as_bytes(answer.tokens[:-1]) for answer in answers]
 
 
 def add_sequences(known: list[bytes], sequences: Iterable[bytes]) -> int:
@@ -125,7 +119,7 @@ def add_sequences(known: list[bytes], sequences: Iterable[bytes]) -> int:
     return num_nodes
 
 
-def as_bytes(tokens: Sequence[int] | ndarray) -> bytes:
+def as_bytes(tokens: Sequence[int]) -> bytes:
     """Return tokens as bytes in the same order, which are sorted and compared faster."""
     return np.array(tokens, TOKEN).tobytes()
 
@@ -137,7 +131,7 @@ def shared_length(one: bytes, other: bytes) -> int:
     return (8 * size - differing.bit_length()) // (8 * TOKEN.itemsize)
 
 
-def _merged(reads: Iterable[bytes]) -> tuple[dict[bytes, list[int]], dict[str, ndarray]]:
+def _merged(sequences: Iterable[bytes]) -> tuple[dict[bytes, list[int]], dict[str, ndarray]]:
     """Return the nodes of each sequence, and the arrays ``ids``, ``depth`` and ``leave`` of their trie."""
     ids: list[bytes] = []
     depth: list[int] = []
@@ -146,20 +140,19 @@ def _merged(reads: Iterable[bytes]) -> tuple[dict[bytes, list[int]], dict[str, n
     before = b""
     path: list[int] = []
     # In sorted order, the longest shared beginning with any earlier sequence is that with the preceding sequence.
-    for read in sorted(set(reads)):
-        common = shared_length(before, read)
+    # The empty one at the end leaves all nodes.
+    for sequence in [*sorted(set(sequences)), b""]:
+        common = shared_length(before, sequence)
         start = len(depth)
         for node in path[common:]:
             leave[node] = start
-        new = range(start, start + len(read) // TOKEN.itemsize - common)
-        ids.append(read[common * TOKEN.itemsize :])
+        new = range(start, start + len(sequence) // TOKEN.itemsize - common)
+        ids.append(sequence[common * TOKEN.itemsize :])
         depth += range(common, common + len(new))
         leave += [0] * len(new)
-        before = read
+        before = sequence
         path = [*path[:common], *new]
-        paths[read] = path
-    for node in path:
-        leave[node] = len(depth)
+        paths[sequence] = path
     arrays = {
         "ids": np.frombuffer(b"".join(ids), TOKEN).astype(STORED),
         "depth": np.array(depth, dtype=STORED),
