@@ -3,6 +3,7 @@
 An answer that cannot be read gives each label the same probability.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable
 
 import numpy as np
@@ -14,7 +15,7 @@ from flip_flop.metrics.bootstrap import SumStatistic, mean_statistic
 from flip_flop.metrics.data import Scores
 
 HOTTEST = 100.0
-STEPS = 30  # of a bisection
+STEPS = 2**30  # from 1 to the hottest
 
 Loss = Callable[[LabelScores, InstanceLabels], CellValues]
 
@@ -93,17 +94,8 @@ def temperature(data: Scores) -> float | None:
     probs = answer_probs(data)
     odds = probs / probs.max(axis=2, keepdims=True)
 
-    def confidence(value: float) -> float:
-        return float((1 / (odds ** (1 / value)).sum(axis=2)).mean())
+    def minus_confidence(step: int) -> float:
+        sharpness = HOTTEST ** (-step / STEPS)
+        return float(-(1 / (odds**sharpness).sum(axis=2)).mean())
 
-    low = 1.0
-    high = HOTTEST
-    if confidence(low) <= agreement:
-        return low
-    for _ in range(STEPS):
-        middle = (low * high) ** 0.5
-        if confidence(middle) > agreement:
-            low = middle
-        else:
-            high = middle
-    return high
+    return HOTTEST ** (bisect_left(range(STEPS), -agreement, key=minus_confidence) / STEPS)
