@@ -8,6 +8,7 @@ from flip_flop.prompts.sandbox import (
     RESERVED_FIELD,
     SEPARATOR,
     Fields,
+    fields_of,
     names_of,
     reference,
 )

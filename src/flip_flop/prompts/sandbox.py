@@ -17,7 +17,7 @@ from typing import Any
 
 import jinja2
 import numpy as np
-from jinja2 import nodes, pass_context
+from jinja2 import meta, nodes, pass_context
 from jinja2.exceptions import SecurityError, TemplateSyntaxError, UndefinedError
 from jinja2.filters import do_truncate
 from jinja2.runtime import Context, StrictUndefined, Undefined
@@ -380,6 +380,11 @@ def names_of(source: str, *, printed: bool = False) -> frozenset[str]:
         node.test = None  # type: ignore[attr-defined]
     mentioned = tree.find_all((nodes.Name, nodes.Const))
     return frozenset(str(getattr(node, "value" if isinstance(node, nodes.Const) else "name")) for node in mentioned)
+
+
+def fields_of(source: str) -> set[str]:
+    """Return the fields that the code of a template reads by name."""
+    return meta.find_undeclared_variables(_ENVIRONMENT.parse(source)) - {RESERVED_FIELD}
 
 
 def without_constants(source: str) -> str:

@@ -5,8 +5,6 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
-import jinja2
-import jinja2.meta
 from pydantic import JsonValue
 from pydantic_core import from_json
 
@@ -14,7 +12,7 @@ from flip_flop.classifier.load import LoadedClassifier
 from flip_flop.errors import InputError
 from flip_flop.files import Json
 from flip_flop.metrics import label_probs, vote_share
-from flip_flop.prompts import RESERVED_FIELD, Chat, RenderedInstance
+from flip_flop.prompts import Chat, RenderedInstance, fields_of
 from flip_flop.serving.wire import DIGITS, NO_TEXT, Answer, Question, as_text
 from flip_flop.tasks import Rows
 from flip_flop.tasks.readers import NumberedRow
@@ -156,7 +154,7 @@ def only_field(source: str) -> str | None:
         >>> only_field("{{ text }} Good?"), only_field("{{ title }}: {{ text }}")
         ('text', None)
     """
-    names = jinja2.meta.find_undeclared_variables(jinja2.Environment().parse(source)) - {RESERVED_FIELD}
+    names = fields_of(source)
     return names.pop() if len(names) == 1 else None
 
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import jinja2
 from huggingface_hub import EvalResult, ModelCardData
-from jinja2 import meta
 
 from flip_flop.console import DEMO_NOTE, count, markdown_cell, percent, point_interval, points, visible
 from flip_flop.hub import gguf_name, is_local_name
 from flip_flop.method import METHODS
 from flip_flop.metrics import METRICS
+from flip_flop.prompts import fields_of
 from flip_flop.record import ModelRecord, RunRecord, TaskRecord
 
 CARD = "README.md"
@@ -103,8 +103,8 @@ def _example_row(task: TaskRecord) -> dict[str, str] | None:
     """Return a row with the fields of the first template, or None if the texts of templates are unknown."""
     if not all(template.jinja for template in task.templates):
         return None
-    parsed = jinja2.Environment().parse(task.templates[0].jinja.split("|||")[0])
-    return dict.fromkeys(sorted(meta.find_undeclared_variables(parsed) - {"answer_choices"}), "...")
+    prompt = task.templates[0].jinja.split("|||")[0]
+    return dict.fromkeys(sorted(fields_of(prompt)), "...")
 
 
 def _results(task: TaskRecord, changes: Mapping[str, Any]) -> list[EvalResult]:

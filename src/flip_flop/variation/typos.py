@@ -3,17 +3,12 @@
 import re
 from dataclasses import replace
 
-import jinja2
-from jinja2 import meta
-from jinja2.defaults import DEFAULT_NAMESPACE
-
-from flip_flop.prompts import RESERVED_FIELD, Template, names_of
+from flip_flop.prompts import Template, fields_of, names_of
 from flip_flop.variation.formats import TemplateParts
 
 # A printed variable, perhaps with items, methods and filters.
 _PRINTED = re.compile(r"(\{\{[-+]?\s*)((\w+)(?:\[[^]]*\]|(?:\.|\s*\|\s*)\w+(?:\([^)]*\))?)*)(\s*[-+]?\}\})", re.DOTALL)
 _ROW = {"row", "fields"}  # the names of the whole row
-_OWN = {RESERVED_FIELD, "choice", "zip", *DEFAULT_NAMESPACE}
 
 
 def add_typos(template: Template, share: float, seed: int) -> Template | None:
@@ -28,7 +23,7 @@ def add_typos(template: Template, share: float, seed: int) -> Template | None:
         Good or bad?
     """
     parts = TemplateParts(template)
-    fields = meta.find_undeclared_variables(jinja2.Environment().parse(template.jinja)) - _OWN
+    fields = fields_of(template.jinja)
     in_answers = names_of(template.answer_choices or "") - _ROW
     options = range(0)
     if parts.options:
