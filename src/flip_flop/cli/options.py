@@ -13,7 +13,7 @@ import click
 
 from flip_flop.console import echo, is_first_process
 from flip_flop.errors import InputError
-from flip_flop.files import check_output
+from flip_flop.files import check_output, lock_output
 from flip_flop.hub import DEMO, check_model_name, check_shard, endpoint_of, is_cached, is_endpoint, is_local_name
 from flip_flop.lazy import from_wing
 from flip_flop.method.settings import Protocol
@@ -80,6 +80,13 @@ def out_file(
 
 
 out_folder = functools.partial(out_file, is_folder=True)
+
+
+def hold_new_file(out: Path, *, overwrite: bool) -> None:
+    """Hold the lock of a new file until the command ends (``E-OUT-BUSY``, ``E-OUT-USED``)."""
+    click.get_current_context().with_resource(lock_output(out))
+    if out.exists() and not overwrite:
+        raise InputError("E-OUT-USED", f"{out} exists already.", "Give another --out, or add --overwrite.")
 
 
 def _click_option(item: Field[Any], *, is_required: bool) -> Callable[[Command], Command]:

@@ -10,12 +10,12 @@ from pathlib import Path
 import click
 import jinja2
 
-from flip_flop.cli.options import option, options, out_file
+from flip_flop.cli.options import hold_new_file, option, options, out_file
 from flip_flop.console import align_columns, count, echo
 from flip_flop.drafting.draft import NUM_TEMPLATES, Draft, draft_task, split_labels
 from flip_flop.drafting.library import TaskKind
 from flip_flop.errors import InputError
-from flip_flop.files import lock_output, write_text
+from flip_flop.files import write_text
 from flip_flop.prompts import lines_of
 from flip_flop.tasks import DELIMITERS, SEPARATED, FileSource, load_file, lost_header
 
@@ -57,7 +57,7 @@ def data_command(init: InitOptions, data: Path) -> None:
 
     `flip-flop init method NAME` and `flip-flop init metric NAME` write a plug-in.
     """
-    _hold(init.out, init.overwrite)
+    hold_new_file(init.out, overwrite=init.overwrite)
     if init.delimiter is None:
         rows = load_file(
             data, [each for each in DELIMITERS if each != SEPARATED.get(data.suffix.lower())], [init.encoding]
@@ -92,10 +92,3 @@ def _show(draft: Draft, out: Path) -> None:
 def _ask(question: str, proposed: str, choices: Sequence[str]) -> str:
     kind = click.Choice(list(choices)) if choices else None
     return str(click.prompt(question, default=proposed or None, type=kind, err=True))
-
-
-def _hold(out: Path, overwrite: bool) -> None:
-    """Hold the lock of a new task file until the command ends (``E-OUT-BUSY``, ``E-OUT-USED``)."""
-    click.get_current_context().with_resource(lock_output(out))
-    if out.exists() and not overwrite:
-        raise InputError("E-OUT-USED", f"{out} exists already.", "Give another --out, or add --overwrite.")

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import click
 
-from flip_flop.cli.options import DataOptions, ModelOptions, TemplateOptions, option, options, out_file
+from flip_flop.cli.options import DataOptions, ModelOptions, TemplateOptions, hold_new_file, option, options, out_file
 from flip_flop.cli.templates import sample_rows
 from flip_flop.console import align_columns, count, echo
 from flip_flop.errors import InputError
-from flip_flop.files import lock_output, write_text
+from flip_flop.files import write_text
 from flip_flop.strict_yaml import read_yaml
 from flip_flop.tasks import choose_templates, read_task_file
 from flip_flop.variation.vary import VariedTemplate, varied_task_text, vary_templates
@@ -47,9 +47,7 @@ def vary_command(vary: VaryOptions, data: DataOptions, task: Path) -> None:
     """
     if task.suffix not in (".yaml", ".yml"):
         raise InputError("E-TASK-FILE", f"{task} is not a task file.", "Give a .yaml file: the new file has its data.")
-    click.get_current_context().with_resource(lock_output(vary.out))
-    if vary.out.exists() and not vary.overwrite:
-        raise InputError("E-OUT-USED", f"{vary.out} exists already.", "Give another --out, or add --overwrite.")
+    hold_new_file(vary.out, overwrite=vary.overwrite)
     opened = choose_templates(read_task_file(task, data.hub_mirror), vary.templates or "all")
     axes = (read_yaml(task).get("axes") or {}) | vary.axes
     if not axes and not vary.paraphraser:
