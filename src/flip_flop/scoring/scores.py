@@ -405,18 +405,17 @@ class CausalLMScorer(Scorer):
         quiet: bool = True,
     ) -> Scored:
         """:func:`~flip_flop.score`, or open answers by :func:`~flip_flop.open_answers.generation.generate`."""
-        compute: Callable[..., Scored] = score
+        how: dict[str, Any] = {"names": names, "label": label, "quiet": quiet, "shared": self.shared}
         if instances[0].is_open:
-            compute = from_wing("generate")
-        elif options.by == "generation":
+            generated: Scored = from_wing("generate")(self.loaded, instances, options, **how)
+            return generated
+        if options.by == "generation":
             raise InputError(
                 "E-ENDPOINT",
                 f"{self.record.name} is loaded here, and has probabilities.",
                 "Remove it: it is for a served model without log-probabilities.",
             )
-        how: dict[str, Any] = {} if instances[0].is_open else {"check": self.check}
-        how |= {"names": names, "label": label, "quiet": quiet, "shared": self.shared}
-        return compute(self.loaded, instances, options, **how)
+        return score(self.loaded, instances, options, check=self.check, **how)
 
     def as_read(self, instance: RenderedInstance, options: ScoringOptions) -> RenderedInstance:
         """Return the instance in the tokenizer's chat template, if it is used."""
