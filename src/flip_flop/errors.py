@@ -119,9 +119,15 @@ def look_up(name: str, known: Mapping[str, Value], code: str, what: str) -> Valu
             ...
         flip_flop.errors.InputError: E-TASK-UNKNOWN: there is no split 'tst'. Did you mean 'test'?
     """
-    if name not in known:
-        raise InputError(code, f"{what} {name!r}.", nearest(name, known))
+    require_known([name], known, code, what)
     return known[name]
+
+
+def require_known(names: Iterable[str], known: Collection[str], code: str, what: str) -> None:
+    """Refuse unknown names, as :func:`look_up` does."""
+    for name in names:
+        if name not in known:
+            raise InputError(code, f"{what} {name!r}.", nearest(name, known))
 
 
 def first_repeated(values: Iterable[Value]) -> Value | None:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from flip_flop.console import num_processes
-from flip_flop.errors import InputError, look_up, require_package
+from flip_flop.errors import InputError, require_known, require_package
 
 DEMO = "demo"  # the embedded model
 SERVED = "openai:"  # begins the name of a model that is served
@@ -92,7 +92,7 @@ def check_model_name(name: str, revision: str | None = None, *, dtype: str = "au
     Raises:
         InputError: ``E-MODEL-FILE``; ``E-MODEL-DEVICE`` for an unknown data type or device.
     """
-    look_up(dtype, dict.fromkeys(("auto", *DTYPES)), "E-MODEL-DEVICE", "Unknown dtype")
+    require_known([dtype], ("auto", *DTYPES), "E-MODEL-DEVICE", "Unknown dtype")
     if device.partition(":")[0] not in DEVICES:
         raise InputError("E-MODEL-DEVICE", f"Unknown device {device!r}.", "Use cpu, or cuda for a GPU.")
     if is_endpoint(name):

@@ -22,6 +22,7 @@ from flip_flop.console import echo, is_first_process
 from flip_flop.errors import InputError
 from flip_flop.metrics import AveragedAxis
 from flip_flop.scoring import ScoringOptions, listed_beside
+from flip_flop.tasks import split_names
 
 if TYPE_CHECKING:
     from flip_flop.scoring.scorer import Scorer
@@ -157,7 +158,7 @@ def _apply(path: Path, run: PredictOptions, model: ModelOptions, task: TaskOptio
     """Predict what an audit or a training run decided."""
     from flip_flop.classifier.read import model_arguments, read_classifier
 
-    classifier = read_classifier(path, task.templates.split(",") if task.templates else (), run.average, run.certify)
+    classifier = read_classifier(path, split_names(task.templates or ""), run.average, run.certify)
     if run.abstain_below is not None:
         classifier = replace(classifier, abstain_below=run.abstain_below)
     measured = replace(model, **model_arguments(classifier, model.model))

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
-from flip_flop.errors import InputError, look_up
+from flip_flop.errors import InputError, require_known
 from flip_flop.evaluation.handover import answering, classifier_of
 from flip_flop.evaluation.run_directory import load_run
 from flip_flop.files import Json
@@ -50,8 +50,7 @@ def read_classifier(
     run = load_run(folder)
     found = run.decision.classifier
     names = run.template_names if ALL in templates else templates
-    for name in names:
-        look_up(name, dict.fromkeys(run.template_names), "E-TASK-UNKNOWN", "there is no template")
+    require_known(names, run.template_names, "E-TASK-UNKNOWN", "there is no template")
     if certify is not None:
         average = "order"
     if average is not None and not names:

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from flip_flop.console import text_width
-from flip_flop.errors import InputError, first_repeated, log, look_up
+from flip_flop.errors import InputError, first_repeated, log, require_known
 from flip_flop.reading import has_spaces
 from flip_flop.tasks import MISSING, Rows, cell_text, label_text, only_item
 
@@ -67,8 +67,8 @@ def find_columns(
     names = rows.columns()
     has_none = label == "none" and label not in names
     label = None if has_none else label
-    for name in [*texts, *([] if label is None else [label])]:
-        look_up(name, dict.fromkeys(names), "E-INIT", f"{rows.source} has no column")
+    given = [*texts, *([] if label is None else [label])]
+    require_known(given, names, "E-INIT", f"{rows.source} has no column")
     if label in texts:
         raise InputError("E-INIT", f"{label!r} cannot be both a text and the label.", "Give one of the two.")
     options = _options(names)

@@ -36,7 +36,7 @@ from flip_flop.drafting.library import (
     prompt_phrasings,
     read_prompt,
 )
-from flip_flop.errors import InputError, log, look_up
+from flip_flop.errors import InputError, log, require_known
 from flip_flop.prompts import Finding, LintRow, Template, TemplateSet, lint_templates
 from flip_flop.reading import NUMBER, AnswerFormat
 from flip_flop.tasks import (
@@ -150,8 +150,7 @@ def draft_task(
     is_compared = len(texts) > 2
     if prompt:
         text, printed = read_prompt(prompt, rows.columns())
-        for name in texts:
-            look_up(name, dict.fromkeys(printed), "E-INIT", f"{prompt} does not print")
+        require_known(texts, printed, "E-INIT", f"{prompt} does not print")
         if not texts:
             answers = answer_columns(printed)
             is_compared = is_judge and len(answers) == 2

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 import jinja2
 import yaml
 
-from flip_flop.errors import InputError, look_up
+from flip_flop.errors import InputError, require_known
 from flip_flop.prompts import SEPARATOR, Template, names_of, reference
 from flip_flop.tasks.readers import read_text
 
@@ -166,8 +166,8 @@ def read_prompt(path: Path, columns: Sequence[str]) -> tuple[str, tuple[str, ...
     """
     text = read_text(path).strip()
     if not re.search(r"\{[{%#]", text):
-        for name in re.findall(_FIELD, text):
-            look_up(name.strip(), dict.fromkeys(columns), "E-INIT", f"{path}: there is no column")
+        named = map(str.strip, re.findall(_FIELD, text))
+        require_known(named, columns, "E-INIT", f"{path}: there is no column")
         text = re.sub(_FIELD, lambda found: f"{{{{ {reference(found[1].strip(), columns)} }}}}", text)
     names = names_of(Template(path.stem, text, None).jinja)
     printed = tuple(name for name in columns if name in names)

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from flip_flop.arrays import InstanceLabels, InstanceScores, LabelScores, Offsets, PerLabel
-from flip_flop.errors import InputError, log, look_up
+from flip_flop.errors import InputError, log, require_known
 from flip_flop.metrics.agreement import label_shares, majority_vote, predicted, share_drift
 from flip_flop.metrics.data import Design
 
@@ -67,7 +67,7 @@ def check_calibration(
         InputError: ``E-CONFIG`` for an unknown method, ``E-LABEL-PRIOR`` if the prior is invalid, missing or without
             effect.
     """
-    look_up(str(method), dict.fromkeys(get_args(CalibrationChoice)), "E-CONFIG", "calibrate: there is no method")
+    require_known([str(method)], get_args(CalibrationChoice), "E-CONFIG", "calibrate: there is no method")
     if method in ("none", "position") and prior is not None:
         raise InputError(
             "E-LABEL-PRIOR",

@@ -32,7 +32,7 @@ from flip_flop.paper.plan import Plan, Setup, Unit, make_plan
 from flip_flop.paper.slurm import export_commands, sbatch_options, submit
 from flip_flop.paper.study import Study, load_study, narrow
 from flip_flop.paper.texts import render
-from flip_flop.tasks import VALUE_LIMITS, TaskRequest
+from flip_flop.tasks import VALUE_LIMITS, TaskRequest, split_names
 
 # Other processes run this installation, and not the first one on the path.
 PROGRAM = [sys.executable, "-m", "flip_flop", "study"]
@@ -40,13 +40,9 @@ STATES = ("done", "failed", "open")
 NAMES = "NAME,NAME,..."
 
 
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
-
-
 def _numbers(text: str) -> tuple[int, ...]:
     try:
-        return tuple(map(int, _names(text)))
+        return tuple(map(int, split_names(text)))
     except ValueError:
         raise click.BadParameter(f"{text!r} is not N,N,....") from None
 
@@ -59,9 +55,9 @@ class GridOptions(DataOptions):
     revision: str | None = option(None, help="The model's commit, branch or tag on the hub.")
     dtype: str = option("auto", help="float32, bfloat16 or float16; auto: bfloat16 on a GPU.")
     device: Literal["auto", "cpu", "cuda"] = option("auto", help="CUDA_VISIBLE_DEVICES selects the GPUs.")
-    tasks: tuple[str, ...] | None = option(None, type=_names, metavar=NAMES, help="Of the study's, these only.")
-    methods: tuple[str, ...] | None = option(
-        None, type=_names, metavar=NAMES, help="base, swarm, cce, f2c, the study's variants, package.module:name."
+    tasks: list[str] | None = option(None, type=split_names, metavar=NAMES, help="Of the study's, these only.")
+    methods: list[str] | None = option(
+        None, type=split_names, metavar=NAMES, help="base, swarm, cce, f2c, the study's variants, package.module:name."
     )
     seeds: tuple[int, ...] | None = option(None, type=_numbers, metavar="N,N,...", help="The trainings' seeds.")
     limit: int | None = option(None, min=1, help="A uniform sample of this size per split.")

@@ -29,7 +29,7 @@ from flip_flop.scoring import ScoringOptions
 from flip_flop.scoring.distributed import all_gather
 from flip_flop.scoring.models import LoadedModel, load_model
 from flip_flop.scoring.scores import CausalLMScorer
-from flip_flop.tasks import Task
+from flip_flop.tasks import Task, split_names
 from flip_flop.training.config import F2CConfig, make_config
 from flip_flop.training.data import load_training_data
 from flip_flop.training.run import train
@@ -206,11 +206,8 @@ def worker_devices(device: str, jobs: int | None = None, processes: int = 1) -> 
     """
     available = 0 if device == "cpu" else torch.cuda.device_count()
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if named is None:
-        names = list(map(str, range(available)))
-    else:
-        names = [name.strip() for name in named.split(",")]
-    gpus = [name for name in names if name][:available]
+    names = list(map(str, range(available))) if named is None else split_names(named)
+    gpus = names[:available]
     if 0 < len(gpus) < processes:
         raise InputError(
             "E-DISTRIBUTED",

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, StrictBool, StrictInt, model_validator
 
-from flip_flop.errors import InputError, look_up, nearest
+from flip_flop.errors import InputError, nearest, require_known
 from flip_flop.files import Json
 from flip_flop.method import BASE, METHODS, PAPER_METHODS, TrainingProtocol, find_method
 from flip_flop.scoring.options import Shard
@@ -38,15 +38,10 @@ SCORING = ("chat_template", "backend", "batch_tokens", "too_long", "prompt_date"
 HELD_OUT = "held_out"
 
 
-def require_known(names: Iterable[str], known: Iterable[str], where: str) -> None:
-    """Refuse unknown names (``E-STUDY``)."""
-    for name in names:
-        look_up(name, dict.fromkeys(known), "E-STUDY", f"{where}: there is no")
-
-
 def known_methods(names: Sequence[str], variants: Iterable[str], where: str) -> None:
     """Refuse other names than those of the method table, the base, variants, and ``package.module:name``."""
-    require_known([name for name in names if ":" not in name], (BASE.name, *METHODS, *variants), where)
+    named = [name for name in names if ":" not in name]
+    require_known(named, (BASE.name, *METHODS, *variants), "E-STUDY", f"{where}: there is no")
     for name in names:
         if ":" in name:
             find_method(name)
@@ -191,7 +186,8 @@ class Study(_Block):
         object.__setattr__(self, "methods", methods)
         trained = [name for name in (*METHODS, *self.variants, *methods) if name != BASE.name]
         # A module:name may be the method of a variant, or one that `narrow` left out.
-        require_known([name for name in self.settings.methods if ":" not in name], trained, "settings, methods")
+        named = [name for name in self.settings.methods if ":" not in name]
+        require_known(named, trained, "E-STUDY", "settings, methods: there is no")
         return self
 
     def task_reference(self, task: str) -> str:
@@ -266,11 +262,10 @@ def load_study(name: str) -> Study:
         (study.settings.tasks, "settings, tasks"),
         *((variant.tasks, f"variants, {variant_name}, tasks") for variant_name, variant in study.variants.items()),
     ):
-        require_known(names, study.tasks, f"{name}: {key}")
-    used = [*study.methods, *(study.variants[method].method for method in study.methods if method in study.variants)]
-    require_known(
-        study.settings.methods, [method for method in used if method != BASE.name], f"{name}: settings, methods"
-    )
+        require_known(names, study.tasks, "E-STUDY", f"{name}: {key}: there is no")
+    used = {*study.methods, *(study.variants[method].method for method in study.methods if method in study.variants)}
+    methods = study.settings.methods
+    require_known(methods, used - {BASE.name}, "E-STUDY", f"{name}: settings, methods: there is no")
     return study.model_copy(update={"folder": str(path.parent.resolve())})
 
 
@@ -297,7 +292,7 @@ def narrow(
         stems = [Path(task).stem for task in study.tasks]
         references = {stem: task for stem, task in zip(stems, study.tasks, strict=True) if stems.count(stem) == 1}
         references |= {task: task for task in study.tasks}
-        require_known(tasks, references, f"--tasks, study {study.name}")
+        require_known(tasks, references, "E-STUDY", f"--tasks, study {study.name}: there is no")
         content["tasks"] = [references[task] for task in tasks]
         if study.cross is not None:
             content["cross"] = [task for task in study.cross if task in content["tasks"]]

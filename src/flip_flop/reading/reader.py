@@ -6,7 +6,7 @@ from typing import Any
 
 import regex
 
-from flip_flop.errors import InputError, look_up, require_package
+from flip_flop.errors import InputError, require_known, require_package
 from flip_flop.reading import limits
 from flip_flop.reading.labels import label_begun, label_inside, labels_stated
 from flip_flop.reading.latex import expression_key, latex_key
@@ -69,7 +69,7 @@ class AnswerFormat:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stop", tuple(self.stop))
-        look_up(self.kind, dict.fromkeys(KINDS), "E-TASK-KEY", "the kind of answer is")
+        require_known([self.kind], KINDS, "E-TASK-KEY", "the kind of answer is")
         if self.kind == "latex":
             require_package("math_verify", "latex", "E-TASK-KEY", "the kind of answer latex")
         check_extract(self.extract, self.kind)

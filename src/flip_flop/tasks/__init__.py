@@ -15,6 +15,7 @@ from flip_flop.tasks.loading import (
     read_task_file,
     render_rows,
     require_templates_for_training,
+    split_names,
     template_name,
 )
 from flip_flop.tasks.readers import (

@@ -15,7 +15,16 @@ import numpy as np
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from flip_flop.console import count, warn_once
-from flip_flop.errors import InputError, first_repeated, log, look_up, nearest, nearest_file, require_whole, unsupported
+from flip_flop.errors import (
+    InputError,
+    first_repeated,
+    log,
+    nearest,
+    nearest_file,
+    require_known,
+    require_whole,
+    unsupported,
+)
 from flip_flop.lazy import from_wing
 from flip_flop.metrics import prior_of_labels
 from flip_flop.prompts import (
@@ -251,9 +260,7 @@ def _source(entry: Any, split: str, folder: Path, hub_mirror: Path | None, task:
         hub = validate(HubEntry, entry, where, code="E-TASK-KEY")
         return HubSource(hub.repo, hub.config, hub.split or split, hub.revision, hub_mirror)
     file = validate(FileEntry, entry, where, code="E-TASK-KEY")
-    by = file.by
-    if isinstance(by, str):
-        by = [name.strip() for name in by.split(",") if name.strip()]
+    by = split_names(file.by) if isinstance(file.by, str) else file.by
     source = FileSource(folder / file.path, file.encoding, file.delimiter, file.part, tuple(by))
     if file.part is None:
         return source
@@ -299,7 +306,7 @@ def load_task(  # noqa: PLR0913  a public function
         ('happy', 'overall', 'thumbs')
     """
     for key, value in (("protocol", protocol), ("splits", splits or protocol)):
-        look_up(value, VALUE_LIMITS, "E-TASK-KEY", f"{key} is")
+        require_known([value], VALUE_LIMITS, "E-TASK-KEY", f"{key} is")
     name = os.fspath(name_or_path)
     limit = VALUE_LIMITS[protocol] if prompt_value_limit is None else prompt_value_limit
     request = TaskRequest(
@@ -328,8 +335,8 @@ def load_task(  # noqa: PLR0913  a public function
         task = replace(task, templates=replace(task.templates, value_limit=limit))
     all_axes |= axes or {}
     if all_axes:
-        names = {part.strip() for part in (templates or "").split(",")}
-        if names <= set(task.templates.names):
+        names = split_names(templates or "")
+        if names and set(names) <= set(task.templates.names):
             task = from_wing("vary_task")(task, all_axes, templates)
             templates = None
         else:
@@ -349,8 +356,12 @@ def choose_templates(task: Task, templates: str | None) -> Task:
                 "E-TASK-UNKNOWN", f"task {task.name!r} has no held_out_templates.", "Name some in the task file."
             )
         return task.with_templates(task.held_out_templates)
-    named = task.with_templates([part.strip() for part in templates.split(",") if part.strip()])
-    return replace(named, held_out_templates=())
+    return replace(task.with_templates(split_names(templates)), held_out_templates=())
+
+
+def split_names(text: str) -> list[str]:
+    """Return the names in ``NAME,NAME,...``."""
+    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def embedded_task(name: str = "demo") -> Task:

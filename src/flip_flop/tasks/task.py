@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int64
 
-from flip_flop.errors import InputError, first_repeated, log, look_up, nearest, require_whole
+from flip_flop.errors import InputError, first_repeated, log, nearest, require_known, require_whole
 from flip_flop.files import sha256_json
 from flip_flop.lazy import from_wing
 from flip_flop.metrics import AXES, TAGS, gold_of, resolve_average
@@ -112,10 +112,8 @@ class Task:
         if len(self.templates) == 0:
             raise InputError("E-TASK-KEY", f"{task} has no templates.", "Add at least one.")
         for template in self.templates:
-            for axis in template.levels:
-                look_up(
-                    axis, dict.fromkeys((*AXES, *TAGS)), "E-TASK-KEY", f"template {template.name!r}: there is no axis"
-                )
+            what = f"template {template.name!r}: there is no axis"
+            require_known(template.levels, (*AXES, *TAGS), "E-TASK-KEY", what)
         self._check_answer(task)
         if self.label_field is not None and self.labels is None and self.answer is None:
             raise InputError(
@@ -129,7 +127,7 @@ class Task:
         texts = [unicodedata.normalize("NFC", str(label)) for label in self.labels or ()]
         if self.labels is not None and len(texts) < 2:
             raise InputError("E-TASK-KEY", f"{task} has {len(texts)} label.", "List at least two labels.")
-        look_up(self.f1, dict.fromkeys(("auto", "binary", "macro")), "E-TASK-KEY", f"{task}: f1 is")
+        require_known([self.f1], ("auto", "binary", "macro"), "E-TASK-KEY", f"{task}: f1 is")
         resolve_average(self.f1, len(texts) or 2)
         if (twice := first_repeated(texts)) is not None:
             raise InputError("E-LABEL-DUP", f"{task} lists the label {twice!r} twice.", "Remove one of them.")

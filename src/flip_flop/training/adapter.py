@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
-from flip_flop.errors import InputError, log, look_up
+from flip_flop.errors import InputError, log, require_known
 from flip_flop.scoring.adapters import ADAPTER_KINDS
 from flip_flop.scoring.causal_lm import HALF, as_input_error, unwrap
 from flip_flop.scoring.distributed import sharding_of
@@ -266,8 +266,7 @@ def load_trained(
                 "Give the model's name, or load it so.",
             )
         return as_loaded(model, tokenizer)
-    for name in settings:
-        look_up(name, dict.fromkeys(INIT_SETTINGS), "E-CONFIG", "model_init_kwargs does not pass on")
+    require_known(settings, INIT_SETTINGS, "E-CONFIG", "model_init_kwargs does not pass on")
     if args.bf16:
         settings.setdefault("dtype", "bfloat16")
     if args.use_cpu:

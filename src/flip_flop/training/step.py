@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int, Int64
 from torch import Tensor, nn
 
-from flip_flop.errors import InputError, log, look_up, reason_of
+from flip_flop.errors import InputError, log, reason_of, require_known
 from flip_flop.files import derive_seed, generator
 from flip_flop.method import Method
 from flip_flop.method.algorithm import Consensus, TemplateSplit
@@ -30,7 +30,6 @@ LOGGED = {
     *("step", "epoch", "loss", "grad_norm", "learning_rate", "case_1", "case_2", "case_3", "flip_weight", "no_gold"),
     *("pseudo_label_accuracy", "own_label_mass", "own_label_mass_min", "vote_drift"),
 }
-REDUCTIONS = dict.fromkeys(get_args(Reduction))
 LOGGED_PREFIXES = ("vote_share_", "votes_so_far_", "eval_", "train_")
 
 
@@ -73,7 +72,7 @@ class TrainingInstance:
     def nll(self, label: int | None, reduction: Reduction = "mean") -> Float[Tensor, " templates"]:
         """Negative log-likelihood of a label's answer; reuses earlier results."""
         label = self._valid(label)
-        look_up(reduction, REDUCTIONS, "E-CONFIG", "the method asks for the reduction")
+        require_known([reduction], get_args(Reduction), "E-CONFIG", "the method asks for the reduction")
         if label in self._token_log_softmax:
             answer, log_probs = self._token_log_softmax[label]
             target = to_device(answer.token_target, log_probs.device)

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import Field
 
 from flip_flop.console import is_blank, track
-from flip_flop.errors import InputError, log, look_up
+from flip_flop.errors import InputError, log, require_known
 from flip_flop.files import read_object, sha256_json, write_json
 from flip_flop.paper.data.promptsource import (
     SourceTemplate,
@@ -127,7 +127,7 @@ def catalog_names() -> tuple[str, ...]:
 
 def catalog_entry(name: str) -> CatalogEntry:
     """Read the data file of a dataset (``E-TASK-UNKNOWN``)."""
-    look_up(name, dict.fromkeys(catalog_names()), "E-TASK-UNKNOWN", "the catalog has no task")
+    require_known([name], catalog_names(), "E-TASK-UNKNOWN", "the catalog has no task")
     return CatalogEntry(name=name, **read_yaml(_FOLDER / "datasets" / f"{name}.yaml"))
 
 

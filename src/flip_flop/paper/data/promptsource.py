@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from flip_flop.errors import InputError, first_repeated, log, look_up
+from flip_flop.errors import InputError, first_repeated, log, require_known
 from flip_flop.files import new_folder, sha256_file, user_cache, write_json
 from flip_flop.prompts import Template, TemplateSet, check_rendering
 from flip_flop.strict_yaml import StrictLoader, StrictModel, read_yaml, validate
@@ -168,12 +168,7 @@ def read_promptsource(folder: Path, name: str) -> list[SourceTemplate]:
     """
     path = folder / name / FILE_NAME
     manifest = folder / MANIFEST_NAME
-    look_up(
-        name,
-        dict.fromkeys(promptsource_names(folder)),
-        "E-TASK-UNKNOWN",
-        "PromptSource has no templates for",
-    )
+    require_known([name], promptsource_names(folder), "E-TASK-UNKNOWN", "PromptSource has no templates for")
     # The text is enough, and an invalid manifest has no digest.
     if manifest.is_file() and f'"{name}": "{sha256_file(path)}"' not in manifest.read_text(errors="replace"):
         raise InputError("E-TPL-FETCH", f"{path} has changed since it was downloaded.", f"Run `{FETCH_COMMAND}` again.")
