@@ -16,6 +16,7 @@ import textwrap
 import time
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -322,27 +323,27 @@ def track(label: str, total: int, unit: str, *, quiet: bool = False) -> Iterator
 
             yield advance
     else:
-        yield _LogProgress(label, total, unit).add
+        yield _LogProgress(label, total, unit, time.monotonic()).add
 
 
+@dataclass
 class _LogProgress:
-    def __init__(self, label: str, total: int, unit: str):
-        self.label = label
-        self.total = total
-        self.unit = unit
-        self.finished = 0
-        self.begun = time.monotonic()
-        self.first = self.due = self.begun + SECONDS_TO_FIRST_LINE
+    label: str
+    total: int
+    unit: str
+    begun: float
+    finished: int = 0
+    due: float = SECONDS_TO_FIRST_LINE  # seconds to the next line
 
     def add(self, done: int, note: str = "") -> None:
         self.finished += done
         line = f"{self.label}: {self.finished} of {self.total} {self.unit}"
-        now = time.monotonic()
+        seconds = time.monotonic() - self.begun
         line += f", {note}" * bool(note)
-        if self.finished < self.total and now >= self.due:
-            self.due = now + SECONDS_BETWEEN_LINES
-            echo(f"{line}, {duration((now - self.begun) * (self.total / self.finished - 1))} left", err=True)
-        elif self.finished == self.total and self.due > self.first:  # short tasks have no lines
+        if self.finished < self.total and seconds >= self.due:
+            self.due = seconds + SECONDS_BETWEEN_LINES
+            echo(f"{line}, {duration(seconds * (self.total / self.finished - 1))} left", err=True)
+        elif self.finished == self.total and self.due > SECONDS_TO_FIRST_LINE:  # short tasks have no lines
             echo(line, err=True)
 
 

@@ -4,6 +4,7 @@ import functools
 import importlib
 from collections import UserDict
 from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib.metadata import entry_points
 
 from flip_flop.errors import InputError, Value, log, reason_of
@@ -30,6 +31,7 @@ def import_object(what: str, reference: str, kind: type[Value]) -> Value:
     return value
 
 
+@dataclass(eq=False, repr=False)
 class PluginTable(UserDict[str, Value]):
     """A dictionary of our values by name, and those of installed packages.
 
@@ -37,9 +39,8 @@ class PluginTable(UserDict[str, Value]):
     point that fails is skipped with a warning.
     """
 
-    def __init__(self, group: str, built_in: Mapping[str, Value]):
-        self.group = group
-        self.built_in = built_in
+    group: str
+    built_in: Mapping[str, Value]
 
     @functools.cached_property
     def data(self) -> dict[str, Value]:  # type: ignore[override]

@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int, Int64
+from jaxtyping import Int
 
 from flip_flop.arrays import CellFlags, CellValues, FlipCounts, InstanceLabels, LabelScores, Predictions
 from flip_flop.errors import InputError
@@ -17,7 +17,7 @@ AXES = ("wording", "order", "format", "examples", "example_order", "typos")  # o
 TAGS = ("language", "source")  # of a wording
 
 
-def gold_of(rows: Iterable[Any]) -> Int64[np.ndarray, " instances"]:
+def gold_of(rows: Iterable[Any]) -> InstanceLabels:
     """Return the label indices of rows, -1 for a row without a label."""
     return np.array([-1 if row.label is None else row.label for row in rows], dtype=np.int64)
 

@@ -1,10 +1,11 @@
 """Open answers: written by a local model, grouped by their keys, and as answer choices for training."""
 
 import contextlib
+import functools
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, cast
 from unittest.mock import patch
 
@@ -102,19 +103,18 @@ def generate(
     return replace(grouped, prompt_tokens=lengths, too_long=tuple(too_long))
 
 
+@dataclass(eq=False)
 class GumbelNoise(LogitsProcessor):
     """Adds Gumbel noise to the logits of the rows with a generator, so that their best token is a random one.
 
     The library samples a batch with one generator, so its samples depend on the size of the batch.
     """
 
-    def __init__(self, random: Sequence[np.random.Generator | None], temperature: float = TEMPERATURE) -> None:
-        self.random = random
-        self.temperature = temperature
+    random: Sequence[np.random.Generator | None]
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         """The logits ``[batch, vocab]`` over the temperature, with the noise."""
-        noisy = scores.float() / self.temperature
+        noisy = scores.float() / TEMPERATURE
         for row, random in zip(noisy, self.random, strict=True):
             if random is not None:
                 exponential = random.standard_exponential(len(row))  # a float32 is 0 once in 8 million
@@ -122,13 +122,17 @@ class GumbelNoise(LogitsProcessor):
         return noisy
 
 
+@dataclass(eq=False)
 class AnswerDecoder:
     """Decodes answers. The special tokens of their reasoning are text, which is read; later ones are removed."""
 
-    def __init__(self, tokenizer: Any, form: AnswerFormat) -> None:
-        self.tokenizer = tokenizer
-        self.form = form
-        self.special = set(special_tokens(tokenizer))
+    tokenizer: Any
+    form: AnswerFormat
+
+    @functools.cached_property
+    def special(self) -> set[int]:
+        """The special tokens."""
+        return set(special_tokens(self.tokenizer))
 
     def text(self, tokens: Sequence[int], prompt: Sequence[int]) -> str:
         """Return the text of an answer to a prompt, which may have begun the reasoning."""
@@ -147,13 +151,13 @@ class AnswerDecoder:
         return str(self.tokenizer.decode(prompt[-MARK_TOKENS:]))
 
 
+@dataclass(eq=False)
 class _Stops(StoppingCriteria):
     """Ends answers at their stop texts. The library's criterion would also end the reasoning before an answer."""
 
-    def __init__(self, decoder: AnswerDecoder, prompts: Sequence[Sequence[int]], width: int) -> None:
-        self.decoder = decoder
-        self.prompts = prompts
-        self.width = width
+    decoder: AnswerDecoder
+    prompts: Sequence[Sequence[int]]
+    width: int
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **kwargs: Any) -> torch.Tensor:
         return torch.tensor(list(map(self._is_ended, input_ids.tolist(), self.prompts)), device=input_ids.device)

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int64
 
+from flip_flop.arrays import InstanceLabels
 from flip_flop.errors import InputError, first_repeated, log, nearest, require_known, require_whole
 from flip_flop.files import sha256_json
 from flip_flop.lazy import from_wing
@@ -384,7 +384,7 @@ class RenderedSplit:
     instances: Sequence[RenderedInstance] = field(repr=False)
 
     @property
-    def gold(self) -> Int64[np.ndarray, " instances"]:
+    def gold(self) -> InstanceLabels:
         """The label indices, -1 for an unlabelled instance."""
         return gold_of(self.instances)
 

@@ -6,10 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-from jaxtyping import Int64
 from torch.utils.data import Dataset, Sampler
 
+from flip_flop.arrays import InstanceLabels
 from flip_flop.console import count
 from flip_flop.errors import InputError, log, require_whole, unsupported
 from flip_flop.files import generator, sha256_json
@@ -223,7 +222,7 @@ class InstanceDataset(Dataset[EncodedInstance]):
         return len(self.instances)
 
     @property
-    def gold(self) -> Int64[np.ndarray, " instances"]:
+    def gold(self) -> InstanceLabels:
         """Label indices, -1 for rows without a label."""
         return gold_of(self.instances)
 
@@ -312,6 +311,7 @@ def instances_per_step(config: F2CConfig) -> int:
     return config.per_device_train_batch_size * config.gradient_accumulation_steps * world_size()
 
 
+@dataclass(eq=False)
 class KeyedSampler(Sampler[int | None]):
     """A random order of the instances as a function of seed and epoch, so that a resumed run continues in it.
 
@@ -320,12 +320,11 @@ class KeyedSampler(Sampler[int | None]):
     depend on the number of processes. ``drop_last`` omits the last instances if they do not fill all batches.
     """
 
-    def __init__(self, dataset: Sized, seed: int, batch_size: int = 1, *, drop_last: bool = False):
-        self.dataset = dataset
-        self.seed = seed
-        self.batch_size = batch_size
-        self.drop_last = drop_last
-        self.epoch = 0
+    dataset: Sized
+    seed: int
+    batch_size: int = 1
+    drop_last: bool = False
+    epoch: int = 0
 
     def set_epoch(self, epoch: int) -> None:
         """Called by the trainer before each epoch."""

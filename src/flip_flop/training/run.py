@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -365,11 +365,13 @@ def _json_line(entry: Json) -> str:
     return json.dumps(finite) + "\n"  # JSON has no NaN
 
 
+@dataclass(eq=False)
 class ShowProgress(TrainerCallback):
     """Shows a bar on a terminal, otherwise a line each minute; and a line per evaluation."""
 
-    def __init__(self, label: str, trainer: F2CTrainer):
-        self.label, self.trainer, self._shown = label, trainer, contextlib.ExitStack()
+    label: str
+    trainer: F2CTrainer
+    _shown: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
     def on_train_begin(self, args, state: TrainerState, control, **kwargs) -> None:
         """Open the bar for the remaining steps."""
@@ -392,18 +394,18 @@ class ShowProgress(TrainerCallback):
         self._shown.close()
 
 
+@dataclass(eq=False)
 class StopOnSignal(TrainerCallback):
     """Finishes the step on SIGINT, SIGTERM or SIGHUP, writes a checkpoint and stops. A second SIGINT ends at once.
 
     Python runs a handler between two operations of torch, or after a backward pass.
     """
 
-    def __init__(self, guard: StopOnCollapse):
-        self.guard = guard
-        self.received: int | None = None
-        self._first = 0.0  # when the first signal arrived
-        self._previous: dict[int, Any] = {}
-        self._saves_at_epoch_end = False
+    guard: StopOnCollapse
+    received: int | None = None
+    _first: float = 0.0  # when the first signal arrived
+    _previous: dict[int, Any] = field(default_factory=dict)
+    _saves_at_epoch_end: bool = False
 
     def on_train_begin(self, args, state, control, **kwargs) -> None:
         """Install the handlers, which only the main thread can."""

@@ -7,9 +7,10 @@ from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
+from flip_flop.arrays import InstanceLabels, LabelScores, Predictions
 from flip_flop.console import percent
 from flip_flop.errors import InputError, log
 from flip_flop.files import Json
@@ -53,9 +54,7 @@ def evaluation_metrics(table: Scores, gold: np.ndarray, names: Sequence[str], f1
     return metrics | {f"own_label_mass/{name}": float(value) for name, value in zip(names, mass, strict=True)}
 
 
-def vote_agreement(
-    predictions: Int[np.ndarray, "instances templates"], votes: Int[np.ndarray, " instances"], num_labels: int
-) -> float:
+def vote_agreement(predictions: Predictions, votes: InstanceLabels, num_labels: int) -> float:
     r"""Compute Cohen's kappa of predictions and votes: their agreement beyond chance.
 
     .. math:: \kappa = \frac{p_o - p_e}{1 - p_e}, \qquad p_e = \sum_c a_c b_c
@@ -119,7 +118,7 @@ class CheckpointCriterion:
             return "macro_f1"
         return "vote_agreement"
 
-    def constant_value(self, gold: Int[np.ndarray, " instances"], num_labels: int) -> float:
+    def constant_value(self, gold: InstanceLabels, num_labels: int) -> float:
         """The value of the best constant predictions by :attr:`measure`, not to be reached by rounding."""
         if self.measure == "vote_agreement":
             return 1e-9
@@ -128,9 +127,9 @@ class CheckpointCriterion:
 
     def judge(
         self,
-        scores: Float[np.ndarray, "instances templates labels"],
+        scores: LabelScores,
         base: VoteTable,
-        gold: Int[np.ndarray, " instances"],
+        gold: InstanceLabels,
         f1: Average = "auto",
     ) -> dict[str, float]:
         """Compare a checkpoint with the base model, whose calibrated scores are ``base``, on the validation split.
@@ -145,7 +144,7 @@ class CheckpointCriterion:
         num_labels = scores.shape[-1]
         votes = majority_vote(base.scores)
 
-        def values(scores: Float[np.ndarray, "instances templates labels"]) -> dict[str, float]:
+        def values(scores: LabelScores) -> dict[str, float]:
             data = Scores(scores, gold, design=Design(f1))
             predictions = data.predictions
             found = {name: METRICS[name].value(data) or 0.0 for name in ("mean_f1", "macro_f1")}
@@ -297,7 +296,7 @@ def reason_to_withhold(
     state: TrainerState,
     guard: StopOnCollapse,
     criterion: CheckpointCriterion,
-    gold: Int[np.ndarray, " instances"] | None,
+    gold: InstanceLabels | None,
     num_labels: int,
 ) -> str | None:
     """Return the reason against saving the selected checkpoint; ``None`` if it may be saved."""

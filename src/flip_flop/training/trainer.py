@@ -49,7 +49,14 @@ from flip_flop.scoring.scorer import Scored
 from flip_flop.scoring.scores import check_backend, choose_backend
 from flip_flop.scoring.too_long import TooLong, count_instances
 from flip_flop.tasks import RenderedRows, Task, template_name
-from flip_flop.training.adapter import check_optimizer, has_dropout, load_trained, prepare_model, sharded_state
+from flip_flop.training.adapter import (
+    check_optimizer,
+    has_dropout,
+    load_trained,
+    prepare_model,
+    sharded_state,
+    weights_digest,
+)
 from flip_flop.training.card import CARD, model_card
 from flip_flop.training.checkpoints import Checkpoints, recorded_settings
 from flip_flop.training.config import SELECTED, F2CConfig, setting_errors
@@ -193,6 +200,7 @@ class F2CTrainer(Trainer):
                 "--shard fsdp trains with the packed back end only, which this model or the length of its rows lacks.",
                 "Use one device or another model.",
             )
+        starts_at_zero = peft_config is None and not isinstance(self.loaded.model, PeftModel)  # the default LoRA
         places = option_places(args.vote_calibration, self.task_record.templates, len(self.task_record.labels))
         self.model_scores = ModelScores(
             self.adapted,
@@ -202,8 +210,7 @@ class F2CTrainer(Trainer):
             validation=[] if self.eval_instances is None else self.eval_instances.instances,
             content_free=self.content_free.instances,
             places=places,
-            # The default LoRA starts at zero.
-            starts_as_base=peft_config is None and not isinstance(self.loaded.model, PeftModel),
+            base_weights=weights_digest(self.adapted) if starts_at_zero else "base",
         )
         self._row_tokens = training_row_tokens(self.adapted, args.batch_tokens)
         self.model_accepts_loss_kwargs = True  # compute_loss divides by the number of instances itself

@@ -1,7 +1,7 @@
 """Scores of the model in training, with and without its adapter, and pseudo-labels: the votes of the base model."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 from peft import PeftModel
 from torch import Tensor
 
+from flip_flop.arrays import LabelScores, Offsets, PerLabel
 from flip_flop.errors import InputError, first_repeated, log
 from flip_flop.files import Json, generator, read_arrays, sha256_json, write_arrays
 from flip_flop.method import find_method
@@ -48,7 +49,7 @@ class VoteTable:
     """Scores that vote, by instance id. The scores include the ``offsets`` of a calibration, maybe by instance."""
 
     ids: tuple[str, ...]
-    scores: Float[np.ndarray, "instances templates labels"]
+    scores: LabelScores
     offsets: Float[np.ndarray, "*instances templates labels"] | None = None
 
     @cached_property
@@ -60,7 +61,7 @@ class VoteTable:
         return torch.from_numpy(self.scores[[self._rows[instance.id] for instance in instances]])
 
     @cached_property
-    def shares(self) -> Float[np.ndarray, " labels"]:
+    def shares(self) -> PerLabel:
         """Label frequencies of the majority votes."""
         return label_shares(majority_vote(self.scores)[:, None], self.scores.shape[-1])
 
@@ -84,13 +85,13 @@ class VoteTable:
             return self
         return self.with_offsets(batch_offsets(self.scores))
 
-    def with_offsets(self, offsets: Float[np.ndarray, "templates labels"] | None) -> "VoteTable":
+    def with_offsets(self, offsets: Offsets | None) -> "VoteTable":
         """Calibrate raw scores with these offsets, if any."""
         if offsets is None:
             return self
         return VoteTable(self.ids, calibrated(self.scores, offsets), offsets)
 
-    def drift(self, shares: Float[np.ndarray, " labels"]) -> float:
+    def drift(self, shares: PerLabel) -> float:
         """Compute the total variation distance of label frequencies from those of these votes.
 
         For calibrated votes it is the distance from the nearest point on the segment between the raw and the
@@ -129,10 +130,11 @@ class VoteTable:
         return table if is_same else None
 
 
+@dataclass(eq=False)
 class ModelScores:
     """Scores instances with a model in training. All processes take part.
 
-    Args:
+    Attributes:
         adapted: The model.
         args: The settings of the training.
         backend: The back end of all scores.
@@ -140,30 +142,19 @@ class ModelScores:
         validation: The validation split, which the same weights score once.
         content_free: Inputs without content, for contextual calibration.
         places: The positions of the options, for calibration by position.
-        starts_as_base: Whether the adapter still has no effect, so that the scores are those of the base model.
+        base_weights: The digest of the adapter's weights as long as it has no effect, or another text.
+        of_validation: The scores of the validation split by the digest of the adapter's weights.
     """
 
-    def __init__(
-        self,
-        adapted: PeftModel,
-        args: F2CConfig,
-        backend: Backend,
-        voters: Sequence[EncodedInstance],
-        validation: Sequence[EncodedInstance],
-        content_free: Sequence[EncodedInstance],
-        places: OptionPlaces | None,
-        *,
-        starts_as_base: bool,
-    ):
-        self.adapted = adapted
-        self.args = args
-        self.backend = backend
-        self.voters = voters
-        self.validation = validation
-        self.content_free = content_free
-        self.places = places
-        self._of_validation: dict[str, Scores] = {}  # by the digest of the adapter's weights
-        self._base = weights_digest(adapted) if starts_as_base else "base"
+    adapted: PeftModel
+    args: F2CConfig
+    backend: Backend
+    voters: Sequence[EncodedInstance]
+    validation: Sequence[EncodedInstance]
+    content_free: Sequence[EncodedInstance]
+    places: OptionPlaces | None
+    base_weights: str
+    of_validation: dict[str, Scores] = field(default_factory=dict)
 
     def score(self, instances: Sequence[EncodedInstance], label: str, visit: Visit | None = None) -> Scores:
         """Score instances. ``label`` names the progress bar; ``visit`` as in :func:`score_instances`."""
@@ -188,9 +179,9 @@ class ModelScores:
     def score_validation(self, visit: Visit | None = None) -> Scores:
         """Return the scores of the validation split. Only a ``visit`` needs another pass with the same weights."""
         weights = distributed.all_gather(weights_digest(self.adapted))[0]
-        if visit is not None or weights not in self._of_validation:
-            self._of_validation[weights] = self.score(self.validation, "validation", visit)
-        return self._of_validation[weights]
+        if visit is not None or weights not in self.of_validation:
+            self.of_validation[weights] = self.score(self.validation, "validation", visit)
+        return self.of_validation[weights]
 
     @cached_property
     def first_votes(self) -> VoteTable:
@@ -212,9 +203,9 @@ class ModelScores:
     @cached_property
     def validation_votes(self) -> VoteTable:
         """The base model's votes on the validation split, calibrated like the training votes."""
-        if self._base not in self._of_validation:
-            self._of_validation[self._base] = self.score_base(self.validation, "base votes")
-        base = self._of_validation[self._base]
+        if self.base_weights not in self.of_validation:
+            self.of_validation[self.base_weights] = self.score_base(self.validation, "base votes")
+        base = self.of_validation[self.base_weights]
         votes = VoteTable(base.ids, base.values)
         is_raw = self.args.vote_calibration == "none" or not self.voters
         if is_raw:
