@@ -67,7 +67,7 @@ def read_classifier(
 def task_of(classifier: Classifier) -> Task:
     """Return the task of a classifier without data (``E-CLASSIFIER`` for templates with other texts)."""
     record = classifier.task
-    templates = list[Template]()
+    templates = []
     for item in record.templates:
         template = Template(item.name, item.jinja, item.answer_choices, item.levels or {})
         if template.digest() != item.digest:

@@ -95,7 +95,7 @@ def write_counted(
         values = ["label", "text"]
         unread = "without a readable answer"
     votes = Counter[Any]()
-    taken = list[int]()
+    taken = []
     reasons = dict.fromkeys(("without a strict majority of the templates", "abstained", "too long", unread), 0)
 
     def counted() -> Iterator[Pair]:

@@ -227,7 +227,7 @@ class TemplateOptions:
     @property
     def axes(self) -> dict[str, Any]:
         """The values by axis: numbers, texts, or more in JSON."""
-        values: dict[str, Any] = {}
+        values = {}
         for text in self.axis:
             name, _, value = text.partition("=")
             values[name] = value

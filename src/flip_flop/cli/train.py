@@ -165,7 +165,7 @@ def _parse_flags(arguments: Sequence[str]) -> dict[str, str]:
         >>> _parse_flags(["--learning-rate", "1e-4", "--bf16", "--seed=3"])
         {'--learning-rate': '1e-4', '--bf16': 'true', '--seed': '3'}
     """
-    settings: dict[str, str] = {}
+    settings = {}
     name = None
     for argument in arguments:
         if argument.startswith("--"):

@@ -182,7 +182,7 @@ def _options(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _label_column(rows: Rows, names: Sequence[str], labels: Sequence[str], ask: Ask) -> str | None:
-    values_of: dict[str, set[str]] = {}
+    values_of = {}
     for name in names:
         cells = list(map(only_item, _cells(rows, name, labels)))
         if name.lower() not in NAMES["label"] and not all(isinstance(cell, str | int | float) for cell in cells):

@@ -146,7 +146,7 @@ def draft_task(
             "--prompt has the text and the question.",
             "Leave --text, --question, and --kind unless it is judge, out.",
         )
-    entries: list[Phrasings] = []
+    entries = []
     is_compared = len(texts) > 2
     if prompt:
         text, printed = read_prompt(prompt, rows.columns())

@@ -47,7 +47,7 @@ class Phrasings:
         if len(words) != len(roles):
             return None
         plain = [word.strip().lower() for word in words]
-        order: list[int] = []
+        order = []
         is_known_elsewhere = False
         for role, role_words in enumerate(roles):
             labels = [label for label, word in enumerate(plain) if word in role_words]

@@ -63,7 +63,7 @@ def _audit(rows: Sequence[Json], source: str, name: str, labels: Sequence[str] |
     names = labels or sorted(with_probs or {*gold} - {""})
     has_few = 1 < len(names) <= max(MAX_LABELS, len(gold) / 3)
     is_open = not labels and (is_judged.any() or not has_few)
-    answered: dict[str, np.ndarray] = {}
+    answered = {}
     instances: Sequence[RenderedInstance] = ()
     if is_open:
         names = list(map(str, range(len(variants) + 1)))

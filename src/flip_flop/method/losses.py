@@ -134,7 +134,7 @@ def f2c_terms(instance: Instance, config: Any) -> Terms:
     Over both, each space has its divergence terms, and the consensus cross-entropy is counted once.
     """
     label = int(instance.consensus.label)
-    spaces: dict[str, Tensor] = {}
+    spaces = {}
     if config.divergence_space != "labels":
         answers = instance.answer_log_probs(label)
         spaces["vocab"] = answer_distributions(answers, config.answer_aggregation)
@@ -148,7 +148,7 @@ def f2c_terms(instance: Instance, config: Any) -> Terms:
 
 def weigh_spaces(losses: Mapping[str, dict[str, Tensor]], config: Any) -> Terms:
     """Weigh the divergence terms of each space, ``vocab`` or ``labels``, and tell them apart if there are two."""
-    terms: dict[str, Tensor] = {}
+    terms = {}
     for space, of_space in losses.items():
         weight = config.vocab_weight if space == "vocab" else config.labels_weight
         suffix = f"_{space}" if len(losses) > 1 else ""

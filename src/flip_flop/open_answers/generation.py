@@ -64,9 +64,9 @@ def generate(
     assert asked is not None
     assert asked.format is not None
     form = asked.format
-    too_long = list[TooLong]()
-    read = list[RenderedInstance]()
-    prompts = list[list[int]]()
+    too_long = []
+    read = []
+    prompts = []
     (num_samples, seed), random_keys = sampling, list[RandomKey | None]()
     encoder.warn_of_special_tokens(instances)
     for instance in map(encoder.as_read, instances):
@@ -305,7 +305,7 @@ def group_answers(
     no label.
     """
     rows = []
-    labels: list[int] = []
+    labels = []
     columns: dict[str, list[float]] = {"key": [], "exact": [], "token_f1": [], "length": []}
     num_cut = 0
     remaining = iter(answers)

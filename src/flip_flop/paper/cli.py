@@ -384,8 +384,8 @@ def check_command(data: DataOptions, tasks: Sequence[str], protocol: str | None)
     """
     entries = [catalog_entry(name) for name in tasks or catalog_names()]
     protocols = [name for name in ROW_PROTOCOLS if protocol in (None, name)]
-    comparisons_of: dict[str, list[Comparison]] = {}
-    missing: dict[str, InputError] = {}
+    comparisons_of = {}
+    missing = {}
     for entry in entries:
         try:
             comparisons_of[entry.name] = [compare(_open(data, entry.name, name)) for name in protocols]

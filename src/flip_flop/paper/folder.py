@@ -71,7 +71,7 @@ class StudyFolder:
 
         A cell has failed if a file of its run has changed, or if its last attempt failed and it is not done since.
         """
-        states: dict[Cell, str] = {}
+        states = {}
         for unit in plan.units:
             path = self.log(unit).with_suffix(".failed")
             lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []

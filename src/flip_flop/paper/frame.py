@@ -76,8 +76,8 @@ def make_frame(folder: StudyFolder, plan: Plan) -> pd.DataFrame:
     methods = _methods_audited(plan)
     trainings = {cell.key: cell for cell in plan.trainings}
     cells: dict[Any, list[Json]] = {}
-    runs: dict[Any, Audit] = {}
-    bases: dict[Any, Audit] = {}
+    runs = {}
+    bases = {}
     for position, cell in enumerate(plan.audits):
         method = methods[cell.method]
         audit: Json = {

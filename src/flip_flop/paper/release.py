@@ -90,7 +90,7 @@ def f2c_loss(
 def f2c_terms(instance: Instance, config: Any) -> Terms:
     """The method ``f2c_release``. A distribution over the labels is an answer of one position."""
     label = int(instance.consensus.label)
-    spaces: dict[str, Answers] = {}
+    spaces = {}
     if config.divergence_space != "labels":
         spaces["vocab"] = instance.answer_log_probs(label)
     if config.divergence_space != "vocab":

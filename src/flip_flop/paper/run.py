@@ -102,7 +102,7 @@ def _exit_on_signal() -> Iterator[None]:
 def _run_cells(plan: Plan, folder: StudyFolder, unit: Unit) -> int:
     """Run the cells one after the other. An error of training, or of an audit by all processes, ends the unit."""
     echo(f"---- {now()}, process {os.getpid()}")
-    failures: list[str] = []
+    failures = []
     for cell in unit.cells:
         is_shared = _by_all_processes(plan, cell)
         is_done = folder.is_done(cell)

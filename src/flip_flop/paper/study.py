@@ -206,7 +206,7 @@ class Study(_Block):
         """
         variant = self.variants.get(method, MethodVariant(method=method))
         by_method = self.settings.methods
-        bundle: Json = {}
+        bundle = {}
         if method != BASE.name:
             bundle = {"protocol": self.protocol}
         if self.protocol == "release":

@@ -450,7 +450,7 @@ def _not_printable(item: Any, fields: Fields, read: frozenset[str], location: st
 def _parts(value: Any) -> Iterator[Any]:
     """Yield the value and its parts, each once: a template can nest a list in itself many times."""
     stack = [value]
-    seen = set[int]()
+    seen = set()
     while stack:
         item = stack.pop()
         if id(item) in seen:

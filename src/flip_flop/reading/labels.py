@@ -143,7 +143,7 @@ def labels_stated(text: str, choices: Sequence[str]) -> tuple[list[int], bool]:
         ([], False)
     """
     line = " ".join(unicodedata.normalize("NFC", text).split())
-    labels = list[int]()
+    labels = []
     final = None
     for match in list(STATED.finditer(line))[-MAX_STATEMENTS:]:
         label, _ = label_begun(line[match.end() : match.end() + MAX_STATED], choices)

@@ -142,7 +142,7 @@ def named_tags(text: str) -> Iterator[str]:
 def boxed(text: str) -> list[str]:
     r"""Return the contents of each ``\boxed`` of a text, without those in others."""
     contents = [match[1] for match in BOXED_WORD.finditer(text)]
-    starts = list[int]()
+    starts = []
     for brace in BRACE.finditer(text):
         if brace[0].endswith("{") and len(brace[0]) != 2:
             starts.append(brace.end() if len(brace[0]) > 2 else -1)

@@ -187,9 +187,9 @@ class PromptEncoder:
             InputError: ``E-MODEL-FILE`` for a token outside of the model's vocabulary, ``E-LABEL`` for two
                 equal answers, or as :meth:`encode_texts`.
         """
-        encoded: list[EncodedInstance] = []
-        too_long: list[TooLong] = []
-        fitting: list[RenderedInstance] = []
+        encoded = []
+        too_long = []
+        fitting = []
         with track(label, len(instances), "instances", quiet=quiet) as advance:
             if any(instance.is_open for instance in instances):
                 raise unsupported("Scoring answer choices")

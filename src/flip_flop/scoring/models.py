@@ -158,8 +158,8 @@ def weight_files(source: str, config: PreTrainedConfig, **hub: Any) -> Collectio
 
 def refuse_unscaled(name: str, folder: Path, files: Collection[str]) -> None:
     """Refuse quantized weights of a folder without their scale, which would be read as numbers (``E-MODEL-FILE``)."""
-    codes = set[str]()
-    scaled = set[str]()
+    codes = set()
+    scaled = set()
     for file in files if folder.is_dir() else ():
         with safe_open(folder / file, "pt") as tensors:
             for key in tensors.keys():  # noqa: SIM118 - no mapping

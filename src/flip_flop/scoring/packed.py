@@ -185,7 +185,7 @@ def _padded_logits(
     for end, column in places:
         columns.setdefault(end, set()).add(column)
     most_rows = max_rows(model)
-    pieces: list[Tensor] = []
+    pieces = []
     row_of: dict[tuple[int, int], int] = {}
 
     def add(batch: Batch, end: int) -> Batch:
@@ -393,7 +393,7 @@ def packing_order(instances: Sequence[EncodedInstance], backend: Backend) -> lis
     numbers = range(len(instances))
     if backend == "padded":
         return sorted(numbers, key=lambda number: -instances[number].longest)
-    orders: list[tuple[int, list[int]]] = []
+    orders = []
     for template in zip(*(instance.answers for instance in instances), strict=True):
         prompts = [as_bytes(answers[0].context) for answers in template]
         order = sorted(numbers, key=prompts.__getitem__)

@@ -156,7 +156,7 @@ def _first_token_probs(
     model: nn.Module, instances: Sequence[EncodedInstance], backend: Backend
 ) -> Float[Tensor, "templates vocab"]:
     """Return the probabilities of the answer's first token under each template, the mean of a few drawn instances."""
-    probs: list[Tensor] = []
+    probs = []
     with evaluation_mode(model):
         for row in generator(0, "preferred-tokens").permutation(len(instances))[:NUM_ROWS].tolist():
             alone = answer_states(model, [instances[row]], backend=backend, batch_tokens=len(instances[row].trie))

@@ -79,14 +79,14 @@ def build_trie(instances: Sequence[Sequence[Sequence[EncodedAnswer]]]) -> TokenT
         ValueError: Templates have different numbers of labels.
     """
     answers: list[EncodedAnswer] = []
-    counts: list[list[int]] = []
+    counts = []
     for instance in instances:
         for labels in instance:
             answers += labels
             counts.append([len(answer.tokens) for answer in labels])
     inputs = inputs_of(answers)
     paths, nodes = _merged(inputs)
-    token_node: list[int] = []
+    token_node = []
     token_target: list[int] = []
     for answer, sequence in zip(answers, inputs, strict=True):
         first = len(answer.context) - 1
@@ -133,10 +133,10 @@ def shared_length(one: bytes, other: bytes) -> int:
 
 def _merged(sequences: Iterable[bytes]) -> tuple[dict[bytes, list[int]], dict[str, ndarray]]:
     """Return the nodes of each sequence, and the arrays ``ids``, ``depth`` and ``leave`` of their trie."""
-    ids: list[bytes] = []
+    ids = []
     depth: list[int] = []
     leave: list[int] = []
-    paths: dict[bytes, list[int]] = {}
+    paths = {}
     before = b""
     path: list[int] = []
     # In sorted order, the longest shared beginning with any earlier sequence is that with the preceding sequence.

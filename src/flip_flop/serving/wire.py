@@ -167,7 +167,7 @@ class Decision(Strict):
         if self.type == "predicate":
             return typed | {"probability": answer.probs[1]}
         labels = [level.label for level in self.levels] or answer.labels
-        rows: list[Json] = []
+        rows = []
         for number, (label, prob) in enumerate(zip(labels, answer.probs, strict=True)):
             row = {"value": label} if self.type == "choice" else {"value": number, "label": label}
             rows.append(row | {"probability": prob})

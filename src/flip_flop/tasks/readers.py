@@ -292,7 +292,7 @@ def _under_names(
     header = next((cells for _, cells in rows if any(map(cell_text, cells))), ())
     names = {place: str(cell) for place, cell in enumerate(header) if cell_text(cell)}
     check_columns([*names.values()], where)
-    seen = set[str]()
+    seen = set()
     for number, cells in rows:
         values = [None if cell in CELL_ERRORS else cell for cell in cells]
         fields = {name: values[place] if place < len(values) else "" for place, name in names.items()}

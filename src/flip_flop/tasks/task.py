@@ -315,7 +315,7 @@ class Task:
             return [None] * len(rows)
         # Cells of a CSV file are texts, so labels are compared as texts, in one Unicode form.
         index_of = {unicodedata.normalize("NFC", str(label)): index for index, label in enumerate(self.labels)}
-        gold: list[int | None] = []
+        gold = []
         reader = Reader("label", self.extract, tuple(index_of))
         for row in rows.rows:
             value = row.fields.get(self.label_field)
@@ -408,7 +408,7 @@ class RenderedSplit:
         """
         task = self.task
         row = self.rows.rows[0]
-        instances: list[RenderedInstance] = []
+        instances = []
         why = ""
         for text in CONTENT_FREE:
             fields = {name: text if isinstance(value, str) else value for name, value in row.fields.items()}

@@ -316,7 +316,7 @@ def make_config(
         InputError: ``E-CONFIG`` for an unknown field, with the nearest one, and for a bad value.
     """
     names = [item.name for item in fields(F2CConfig) if item.init]
-    keys: dict[str, str] = {}
+    keys = {}
     for key in map(str, settings):
         name = setting_of(key)
         if name not in names:

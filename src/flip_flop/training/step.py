@@ -179,8 +179,8 @@ def by_rows(
     """
     gradients = [None if parameter.grad is None else parameter.grad.clone() for parameter in parameters]
     while True:
-        results: list[Result] = []
-        row: list[EncodedInstance] = []
+        results = []
+        row = []
         try:
             for row in rows_of(max_tokens):
                 results.append(run(row))

@@ -651,7 +651,7 @@ class F2CTrainer(Trainer):
 
     def _validation_loss(self) -> float:
         """Score the validation split, and return the method's mean loss. Only methods that use labels read them."""
-        losses: list[float] = []
+        losses = []
         frozen = self.model_scores.validation_votes if self.is_frozen else None
 
         def note_losses(encoded: Sequence[EncodedInstance], states: AnswerStates, scores: Tensor) -> None:
@@ -770,7 +770,7 @@ class F2CTrainer(Trainer):
         """Return which checkpoint was selected, and its value and the base's by the criterion."""
         best = self.state.best_model_checkpoint
         selected_by = self.args.metric_for_best_model
-        evaluation: Mapping[str, Any] = {}
+        evaluation = {}
         if selected_by in SELECTED:
             evaluation = selected_evaluation(self.state)
             selected_by = self.criterion.by if self.args.load_best_model_at_end else "last"

@@ -235,17 +235,17 @@ class _Variation:
 
     def make(self, bases: Iterable[Template]) -> list[Template]:
         """Return the templates with all their variants: those of crossed axes, then the stars of others."""
-        found = list[Template]()
+        found = []
         for template in bases:
             levels = {axis.name: axis.levels(template)[0] for axis in itertools.chain(*self.groups)}
             found.append(replace(template, levels={**template.levels, **levels}))
-        stars = list[tuple[Axis, ...]]()
+        stars = []
         for group in self.groups:
             if group[0].name in ("order", *self.entry.cross):
                 found = [variant for template in found for variant in self.expand(template, group)]
             else:
                 stars.append(group)
-        around = list[Template]()
+        around = []
         for group in stars:
             for centre in self.centres(found, group[0]):
                 around += self.expand(centre, group)[1:]

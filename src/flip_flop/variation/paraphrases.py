@@ -42,8 +42,8 @@ def add_paraphrases(
         number: Paraphrases per template.
         by: The name of the model, for the record.
     """
-    asked = list[RenderedInstance]()
-    bases = list[Template]()
+    asked = []
+    bases = []
     for template in task.training_templates:
         names = (f"{template.name} paraphrase {index}" for index in count(1))
         free = (name for name in names if name not in task.templates.names)
@@ -54,7 +54,7 @@ def add_paraphrases(
     first: dict[str, str] = {}
     for template in task.templates:
         first.setdefault(_plain(template.jinja), template.name)
-    found = list[VariedTemplate]()
+    found = []
     written = scorer.scores(asked, label="paraphrases", quiet=False).instances
     for base, instance in zip(bases, written, strict=True):
         made = {"from": base.name, "instruction": INSTRUCTION_VERSION, "by": by}

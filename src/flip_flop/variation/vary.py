@@ -40,7 +40,7 @@ def kept_templates(found: Sequence[VariedTemplate]) -> list[Template]:
 def vary_templates(task: Task, rows: Sequence[LintRow], axes: Mapping[str, Any]) -> tuple[Task, list[VariedTemplate]]:
     """Return the task with the variants along the axes that lint accepts, and a list of all variants."""
     varied = task.with_axes(axes)
-    found = list[VariedTemplate]()
+    found = []
     for template in varied.templates:
         if template.name not in task.templates.names:
             change = template.levels.get("format", UNCHANGED)
@@ -74,7 +74,7 @@ def varied_task_text(source: Path, out: Path, task: Task, found: Sequence[Varied
             document["data"][split] = entry | {"path": (there / entry["path"]).as_posix()}
     document["name"] = task.name
     document.pop("axes", None)  # the templates are their variants
-    entries: dict[str, dict[str, Any]] = {}
+    entries = {}
     if isinstance(document["templates"], list):
         entries = {entry["name"]: entry for entry in document["templates"]}
     elif task.labels is not None:  # write the labels that the task found

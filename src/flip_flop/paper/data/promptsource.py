@@ -214,8 +214,8 @@ def filter_templates(
     rendered for the next row. Without ``num_labels``, any number of at least two is accepted. ``advance`` is called
     with 1 after each row.
     """
-    reasons: dict[str, str] = {}
-    left: list[Template] = []
+    reasons = {}
+    left = []
     for candidate in candidates:
         if not candidate.original_task:
             reasons[candidate.name] = "it does not ask for the dataset's own task"
@@ -307,7 +307,7 @@ def _hub_rows(name: str, mirror: Path | None) -> dict[str, Rows]:
     repository, _, config = name.partition("/")
     errors = []
     for place in dict.fromkeys([(repository, config or None), (name, None)]):
-        splits: dict[str, Rows] = {}
+        splits = {}
         for split in ("train", "validation", "test"):
             try:
                 splits[split] = HubSource(place[0], place[1], split, mirror=mirror).of_any_owner().load()

@@ -102,8 +102,8 @@ def find_duplicates(
     rendered: list[tuple[str, ...]] = []
     first: dict[tuple[int, str], int] = {}
     within_train = set[int]()
-    unanswerable = set[int]()
-    repeated = set[int]()
+    unanswerable = set()
+    repeated = set()
     for rows in (train, test):
         prompts_kept: set[str] = set()
         for index, row in enumerate(rows.rows, start=len(rendered)):
