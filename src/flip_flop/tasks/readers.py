@@ -52,14 +52,11 @@ def read_rows(path: Path, encoding: str = "utf-8", delimiter: str | None = None)
         rows = _read_parquet(path)
     elif kind == ".xlsx":
         rows = _read_excel(path)
+    elif kind == ".json":
+        rows = _read_json(read_text(path, encoding), path)
     else:
-        text = read_text(path, encoding)
-        if kind == ".jsonl":
-            rows = [*_read_jsonl(text.split("\n"), path)]
-        elif kind == ".json":
-            rows = _read_json(text, path)
-        else:
-            rows = [NumberedRow(*row) for row in read_csv_rows(text, delimiter, str(path), kind)]
+        lines = io.StringIO(read_text(path, encoding), newline="")
+        rows = [*_read_lines(lines, kind, delimiter, path)]
     if not rows:
         raise InputError("E-DATA-ROWS", f"{path} has no rows.", "Add rows.")
     return rows, unit
@@ -72,11 +69,13 @@ def stream_rows(path: Path) -> Iterator[NumberedRow]:
         yield from read_rows(path)[0]
         return
     with _text_errors(path, "utf-8"), path.open(encoding="utf-8-sig", newline="") as file:
-        if kind == ".jsonl":
-            yield from _read_jsonl(file, path)
-        else:
-            for number, fields in _csv_rows(file, None, str(path), kind):
-                yield NumberedRow(number, fields)
+        yield from _read_lines(file, kind, None, path)
+
+
+def _read_lines(lines: Iterable[str], kind: str, delimiter: str | None, path: Path) -> Iterator[NumberedRow]:
+    if kind == ".jsonl":
+        return _read_jsonl(lines, path)
+    return read_csv_rows(lines, delimiter, str(path), kind)
 
 
 def _kind_of(path: Path) -> str:
@@ -204,10 +203,8 @@ def check_columns(columns: Sequence[str], where: str) -> None:
         raise InputError("E-DATA-COLUMN", f"{where}: two columns are named {name!r}.", "Rename one of them.")
 
 
-def read_csv_rows(
-    text: str, delimiter: str | None, where: str, kind: str = ".csv"
-) -> list[tuple[int, dict[str, str | None]]]:
-    r"""The rows under a header line, each with the line at which it begins; blank lines are skipped.
+def read_csv_rows(lines: Iterable[str], delimiter: str | None, where: str, kind: str = ".csv") -> Iterator[NumberedRow]:
+    r"""Yield the rows under a header line, each with the line at which it begins; blank lines are skipped.
 
     A cell is a text: types are not guessed. An error of a spreadsheet is None. The default delimiter is that of the
     file's suffix; Excel's first line ``sep=;`` gives another. ``where`` names the file in an error.
@@ -215,13 +212,6 @@ def read_csv_rows(
     Raises:
         InputError: ``E-DATA-ENCODING``, ``E-DATA-PARSE`` or ``E-DATA-COLUMN``.
     """
-    return [*_csv_rows(io.StringIO(text, newline=""), delimiter, where, kind)]
-
-
-def _csv_rows(
-    lines: Iterable[str], delimiter: str | None, where: str, kind: str
-) -> Iterator[tuple[int, dict[str, str | None]]]:
-    """Yield the rows of :func:`read_csv_rows`."""
     return _under_names(_csv_cells(lines, delimiter, where, kind), where, "line", str)
 
 
@@ -284,7 +274,7 @@ def _check_delimiter(columns: Sequence[str], delimiter: str | None, where: str) 
 
 def _under_names(
     rows: Iterator[tuple[int, Sequence[Any]]], where: str, unit: str, letter: Callable[[int], str]
-) -> Iterator[tuple[int, dict[str, Any]]]:
+) -> Iterator[NumberedRow]:
     """Yield the rows under the first row that is not blank, which names their cells (``E-DATA-COLUMN``).
 
     A column without a name must be blank. The first one may hold row numbers, which pandas writes there.
@@ -306,7 +296,7 @@ def _under_names(
                     )
                 seen.add(text)
                 fields = {"": cell, **fields}
-        yield number, fields
+        yield NumberedRow(number, fields)
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -423,7 +413,7 @@ def _read_excel(path: Path) -> list[NumberedRow]:
         raise InputError(
             "E-DATA-PARSE", f"{path}: {type(error).__name__}: {_first_line(error)}.", "Save it again as .xlsx."
         ) from None
-    return [NumberedRow(number, fields) for number, fields in rows if any(map(cell_text, fields.values()))]
+    return [row for row in rows if any(map(cell_text, row.fields.values()))]
 
 
 def _check_sheet(sheet: Any, path: Path) -> None:
