@@ -125,7 +125,8 @@ def compared(stored: Audit, metric: str | None) -> str:
     """Return the metric that compares the runs."""
     from flip_flop.report.compare import quality
 
-    return metric or ("observed_agreement" if stored.value(quality(stored)) is None else quality(stored))
+    default = quality(stored)
+    return metric or ("observed_agreement" if stored.value(default) is None else default)
 
 
 def check_stored(stored: Audit, run: Audit, metric: str | None) -> None:

@@ -28,7 +28,6 @@ from flip_flop.drafting.columns import (
 )
 from flip_flop.drafting.library import (
     KINDS,
-    Phrasings,
     choose_phrasings,
     guess_kind,
     know_sentiment,

@@ -32,7 +32,7 @@ from flip_flop.scoring.encode import special_tokens
 from flip_flop.scoring.models import LoadedModel
 from flip_flop.scoring.options import ScoringOptions
 from flip_flop.scoring.scorer import Scored
-from flip_flop.scoring.too_long import TooLong, refuse_or_skip
+from flip_flop.scoring.too_long import refuse_or_skip
 
 RandomKey = tuple[int, str, str, int]  # of the random numbers of an answer: the arguments of generator()
 MARK_TOKENS = 16  # more than a mark of reasoning has

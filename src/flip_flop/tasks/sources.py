@@ -411,16 +411,14 @@ def holdout_size(num_instances: int) -> int:
     return min(max(round(num_instances * 0.1), 1), MAX_VALIDATION)
 
 
-def holdout(
-    instances: Sequence[RenderedInstance], *, seed: int, stratify: bool = True
-) -> tuple[list[RenderedInstance], list[RenderedInstance]]:
-    """Hold out a tenth of the training instances for validation, at least one and at most :data:`MAX_VALIDATION`.
+def holdout(instances: Sequence[RenderedInstance], *, seed: int, stratify: bool = True) -> list[RenderedInstance]:
+    """Draw a tenth of the training instances for validation, at least one and at most :data:`MAX_VALIDATION`.
 
     ``stratify`` keeps the shares of the labels, and draws from the labelled instances if there are enough of them.
-    False does not read labels. Both splits keep the order given.
+    False does not read labels. The instances keep their order.
 
     Raises:
-        InputError: ``E-DATA-ROWS``: one of the two would be empty.
+        InputError: ``E-DATA-ROWS``: no instance would be left for training, or none for validation.
     """
     wanted = holdout_size(len(instances))
     if len(instances) <= wanted:
@@ -432,8 +430,7 @@ def holdout(
     labelled = {instance.id: instance.label if stratify else None for instance in instances}
     known = {name: label for name, label in labelled.items() if label is not None}
     held_out = draw_stratified(known if len(known) >= wanted else labelled, wanted, seed)
-    train = [instance for instance in instances if instance.id not in held_out]
-    return train, [instance for instance in instances if instance.id in held_out]
+    return [instance for instance in instances if instance.id in held_out]
 
 
 def sample_ids(ids: Iterable[str], limit: int, seed: int) -> set[str]:

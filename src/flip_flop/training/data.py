@@ -115,7 +115,7 @@ def load_training_data(
     else:
         every, dropped = deduplicate(instances)
         free = [row for row in every if few is None or row.label is None]
-        _, validation = holdout(free, seed=seed, stratify=by_labels)
+        validation = holdout(free, seed=seed, stratify=by_labels)
         held_out = {row.id for row in validation}
         train = [row for row in every if row.id not in held_out]
         log.info("no validation split: %d of the training instances are held out for it", len(validation))
