@@ -98,12 +98,8 @@ def _rows_of_audit(base: LoadedClassifier, path: Path) -> RenderedSplit:
     if not (path / METRICS_FILE).is_file() or base.task.answer:
         raise InputError("E-MERGE", f"{path} has no rows to compare answers.", "Give --rows FILE.")
     run = load_run(path)
-    instances = []
     columns = [run.template_names.index(name) for name in base.task.templates.names]
-    for instance in islice(run.instances, NUM_ROWS):
-        prompts = [instance.prompts[column] for column in columns]
-        choices = [instance.choices[column] for column in columns]
-        instances.append(replace(instance, prompts=tuple(prompts), choices=tuple(choices)))
+    instances = [instance.under(columns) for instance in islice(run.instances, NUM_ROWS)]
     base.scoring = replace(base.scoring, chat_template="off")
     return RenderedSplit(base.task, "audit", Rows(str(path), "row", (), {}), instances)
 

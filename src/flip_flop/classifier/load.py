@@ -146,7 +146,7 @@ class LoadedClassifier:
                 left = left[leads(label_probs(values[left]))[:, place - 1] < lead]
             if not len(left):
                 break
-            asked = [instances[row].under(place) for row in left.tolist()]
+            asked = [instances[row].under([place]) for row in left.tolist()]
             values[left, place] = self.raw(asked, [name]).scores.values[:, 0]
             passes[left] += 1
         return Scored(Scores.of(instances, values, np.zeros(values.shape, np.int64)), passes=passes)

@@ -339,11 +339,12 @@ class RenderedInstance:
         """The generated answer under each template, or ()."""
         return self.open.texts if self.open else ()
 
-    def under(self, place: int) -> "RenderedInstance":
-        """The instance under one of its templates."""
-        only = slice(place, place + 1)
-        templates = self.templates and replace(self.templates, templates=self.templates.templates[only])
-        return replace(self, prompts=self.prompts[only], choices=self.choices[only], templates=templates)
+    def under(self, places: Sequence[int]) -> "RenderedInstance":
+        """The instance under some of its templates."""
+        prompts = tuple(self.prompts[place] for place in places)
+        choices = tuple(self.choices[place] for place in places)
+        templates = self.templates and self.templates.select(self.templates.names[place] for place in places)
+        return replace(self, prompts=prompts, choices=choices, templates=templates)
 
     def render(self, place: int, jinja: str) -> str:
         """Render another text, with the random choices of one of its templates."""

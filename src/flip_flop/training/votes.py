@@ -329,11 +329,9 @@ def initial_vote_stats(
             "the bias.",
             100 * max(shares),
         )
-    if votes.offsets is None:
-        calibration = None
-    else:
+    calibration = None
+    if votes.offsets is not None:
         calibration = vote_changes(votes.uncalibrated.scores, votes.scores)
-    if calibration is not None:
         log.info(
             "%s calibration changes %.0f %% of these votes; label drift %.2f",
             config.vote_calibration,
