@@ -28,6 +28,7 @@ WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 # Errors of file systems without locks, which some clusters have.
 NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP)
 Json = dict[str, Any]  # an object of a JSON file
+StrPath = str | os.PathLike[str]
 MAX_JSON = 2**24  # bytes of a JSON file or a server's reply; metrics of 100 templates and 100 labels need 0.2 MB
 MAX_ARRAYS = 2**28  # bytes of all arrays in a file; a large file may hold up to 100 times its size
 # The kinds of nodes in a file system, and those that are written in place.

@@ -12,6 +12,7 @@ from flip_flop.classifier.read import model_arguments, read_classifier, scoring_
 from flip_flop.errors import InputError
 from flip_flop.evaluation.handover import answering
 from flip_flop.evaluation.predict import Prediction, prediction_rows, with_notes
+from flip_flop.files import StrPath
 from flip_flop.hub import is_endpoint
 from flip_flop.metrics import AveragedAxis, Scores, calibrated, label_probs, leads, mean_over
 from flip_flop.prompts import Fields, RenderedInstance
@@ -162,7 +163,7 @@ class LoadedClassifier:
 
 
 def load_classifier(
-    path: str | os.PathLike[str],
+    path: StrPath,
     model: ModelGiven | Scorer | None = None,
     *,
     templates: Sequence[str] = (),

@@ -1,6 +1,5 @@
 """Read a classifier, its task and its options, without a model."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import get_args
 from flip_flop.errors import InputError, require_known
 from flip_flop.evaluation.handover import answering, classifier_of
 from flip_flop.evaluation.run_directory import load_run
-from flip_flop.files import Json
+from flip_flop.files import Json, StrPath
 from flip_flop.hub import SERVED, is_endpoint
 from flip_flop.metrics import AveragedAxis
 from flip_flop.prompts import Template, TemplateSet
@@ -23,7 +22,7 @@ ALL = "all"
 
 
 def read_classifier(
-    path: str | os.PathLike[str],
+    path: StrPath,
     templates: Sequence[str] = (),
     average: AveragedAxis | None = None,
     certify: float | None = None,

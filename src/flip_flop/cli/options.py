@@ -13,7 +13,7 @@ import click
 
 from flip_flop.console import echo, is_first_process
 from flip_flop.errors import InputError
-from flip_flop.files import check_output, lock_output
+from flip_flop.files import Json, check_output, lock_output
 from flip_flop.hub import DEMO, check_model_name, check_shard, endpoint_of, is_cached, is_endpoint, is_local_name
 from flip_flop.lazy import from_wing
 from flip_flop.method.settings import Protocol
@@ -225,7 +225,7 @@ class TemplateOptions:
     )
 
     @property
-    def axes(self) -> dict[str, Any]:
+    def axes(self) -> Json:
         """The values by axis: numbers, texts, or more in JSON."""
         values = {}
         for text in self.axis:

@@ -7,12 +7,13 @@ import string
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import jinja2
 import yaml
 
 from flip_flop.errors import InputError, require_known
+from flip_flop.files import Json
 from flip_flop.prompts import SEPARATOR, Template, names_of, reference
 from flip_flop.tasks.readers import read_text
 
@@ -35,7 +36,7 @@ class Phrasings:
     """
 
     kind: str
-    phrasings: tuple[dict[str, Any], ...]
+    phrasings: tuple[Json, ...]
     needs: str = ""
     roles: dict[str, list[str]] = field(default_factory=dict)
     language: str = "English"

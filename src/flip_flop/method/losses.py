@@ -146,7 +146,7 @@ def f2c_terms(instance: Instance, config: Any) -> Terms:
     return weigh_spaces(losses, config)
 
 
-def weigh_spaces(losses: Mapping[str, dict[str, Tensor]], config: Any) -> Terms:
+def weigh_spaces(losses: Mapping[str, Terms], config: Any) -> Terms:
     """Weigh the divergence terms of each space, ``vocab`` or ``labels``, and tell them apart if there are two."""
     terms = {}
     for space, of_space in losses.items():

@@ -4,7 +4,7 @@ import contextlib
 import functools
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 from unittest.mock import patch
@@ -26,6 +26,7 @@ from flip_flop.files import Json, generator, read_answers, sha256_json, utf8, wr
 from flip_flop.metrics import Scores
 from flip_flop.prompts import OpenAnswers, RenderedInstance
 from flip_flop.reading import AnswerFormat, begins_reasoning, token_f1
+from flip_flop.record import Facts
 from flip_flop.scoring import distributed
 from flip_flop.scoring.causal_lm import TESTED, evaluation_mode, one_at_a_time, unwrap
 from flip_flop.scoring.encode import special_tokens
@@ -35,6 +36,7 @@ from flip_flop.scoring.scorer import Scored
 from flip_flop.scoring.too_long import refuse_or_skip
 
 RandomKey = tuple[int, str, str, int]  # of the random numbers of an answer: the arguments of generator()
+Written = tuple[str, str | None]  # the text of an answer, and its end token or None
 MARK_TOKENS = 16  # more than a mark of reasoning has
 TEMPERATURE = 0.7  # of sampled answers, as in self-consistency (Wang et al., ICLR 2023)
 
@@ -84,11 +86,11 @@ def generate(
     is_whole = distributed.sharding_of(loaded.model) is None  # otherwise all processes compute a batch together
     part = distributed.shard(batches) if shared and is_whole else batches
 
-    def write_part() -> dict[int, tuple[str, str | None]]:
+    def write_part() -> dict[int, Written]:
         with track(label, sum(map(len, part)), "answers", quiet=quiet) as advance:
             return write_all(loaded, prompts, part, form, random_keys, advance)
 
-    answers: dict[int, tuple[str, str | None]] = {}
+    answers: dict[int, Written] = {}
     for written in distributed.all_results(write_part) if shared else [write_part()]:
         answers |= written  # of the last process, if all have written all: they may round differently
     settings = {
@@ -188,7 +190,7 @@ def write_all(
     form: AnswerFormat,
     random_keys: Sequence[RandomKey | None],
     advance: Callable[..., object],
-) -> dict[int, tuple[str, str | None]]:
+) -> dict[int, Written]:
     """Return the answers and their end tokens by the places of their prompts. None: it is cut at ``max_tokens``."""
     model = unwrap(loaded.model)
     tokenizer = loaded.tokenizer
@@ -294,9 +296,7 @@ def _write_alone(
     return ids
 
 
-def group_answers(
-    read: Sequence[RenderedInstance], answers: Iterable[tuple[str, str | None]], settings: Mapping[str, Any]
-) -> Scored:
+def group_answers(read: Sequence[RenderedInstance], answers: Iterable[Written], settings: Facts) -> Scored:
     """Return generated texts as predictions: an instance's different keys are its labels.
 
     ``answers`` are the texts of all prompts in order, each with the text of its end token, or None if it ends at

@@ -51,11 +51,12 @@ MIN_SPAN = 4.0  # points of an axis, so that a curve that does not move looks li
 _STYLE = mpl.rc_params_from_file(Path(__file__).with_name("paper.mplstyle"), use_default_template=True)
 # None removes the entry: the same numbers give the same bytes.
 _DATED = {"pdf": ["CreationDate", "Creator", "Producer"], "svg": ["Date", "Creator"], "png": ["Software"]}
-_HATCHED: dict[str, Any] = {"facecolor": FAINT, "edgecolor": GREY, "hatch": "////", "linewidth": 0}
-_DASHED: dict[str, Any] = {"color": GREY, "linestyle": (0, (4, 2)), "linewidth": 1.0}
+Style = dict[str, Any]  # arguments of matplotlib
+_HATCHED: Style = {"facecolor": FAINT, "edgecolor": GREY, "hatch": "////", "linewidth": 0}
+_DASHED: Style = {"color": GREY, "linestyle": (0, (4, 2)), "linewidth": 1.0}
 _HEATMAP = "Heat map of the change in {} by task trained on (rows) and evaluated on (columns), {} of {} pairs."
-_THIN: dict[str, Any] = {"color": GREY, "linewidth": 0.6}
-_ABOVE: dict[str, Any] = {"loc": "outside upper center", "frameon": False}
+_THIN: Style = {"color": GREY, "linewidth": 0.6}
+_ABOVE: Style = {"loc": "outside upper center", "frameon": False}
 
 
 @dataclass(frozen=True)
@@ -145,7 +146,7 @@ def draw_boxes(f1: pd.DataFrame) -> Plot:
             axes.set_xticks(range(len(tasks)), names)
             _slant(axes.get_xticklabels() if max(map(len, names)) > 10 else [], 20)
             axes.set(xlim=(-0.5, len(tasks) - 0.5), ylim=limits, ylabel=words)
-            of_box: dict[str, Any] = {"edgecolor": GREY, "linewidth": 0.6}
+            of_box: Style = {"edgecolor": GREY, "linewidth": 0.6}
             handles = [Patch(facecolor=colours[method], label=titles[method], **of_box) for method in methods]
             figure.legend(handles=handles, ncols=min(len(methods), 4), **_ABOVE)
         axes.grid(axis="x" if is_base else "y")
@@ -298,7 +299,7 @@ def _panel(axes: Axes, cells: pd.DataFrame, colours: Mapping[str, str], metric: 
 
 
 def _handles(titles: Mapping[str, str], colours: Mapping[str, str], *, has_seen: bool) -> list[Any]:
-    dot: dict[str, Any] = {"marker": "o", "markersize": 4}
+    dot: Style = {"marker": "o", "markersize": 4}
     handles: list[Any] = []
     for method, colour in colours.items():
         handles.append(Line2D([], [], color=colour, label=titles[method], **dot))

@@ -2,11 +2,10 @@
 
 import contextlib
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flip_flop.console import echo
 from flip_flop.errors import InputError, first_repeated, look_up
@@ -14,6 +13,7 @@ from flip_flop.files import Json, sha256_file, sha256_json
 from flip_flop.hub import commit_on_hub, gguf_name, is_local_name
 from flip_flop.method import BASE, find_method, row_protocol_of
 from flip_flop.paper.study import SCORING, GridCell, Study, expand
+from flip_flop.record import Facts
 from flip_flop.tasks import Task, load_task, require_templates_for_training
 from flip_flop.training.settings import EXECUTION_ONLY
 
@@ -76,7 +76,7 @@ class Cell:
     held_out: bool
     templates: tuple[str, ...]
     training: str | None
-    settings: Mapping[str, Any] = field(hash=False)
+    settings: Facts = field(hash=False)
 
     @property
     def name(self) -> str:
@@ -114,7 +114,7 @@ class Plan:
 
     study: Study
     setup: Setup
-    model_identity: Mapping[str, Any]
+    model_identity: Facts
     cells: tuple[Cell, ...]
 
     @property
@@ -260,7 +260,7 @@ def _plain(name: str) -> str:
     return re.sub(r"[^\w-]", "_", name)[:48]  # the name of a folder has at most 255 bytes
 
 
-def training_config(settings: Mapping[str, Any], source: str = "the study's settings") -> "F2CConfig":
+def training_config(settings: Facts, source: str = "the study's settings") -> "F2CConfig":
     """Resolve settings as on a CPU, so that a login node without a GPU accepts bf16."""
     from flip_flop.training.config import make_config
 
@@ -307,7 +307,7 @@ def cell_key(plan: Plan, cell: Cell, task: Task) -> str:
     return sha256_json(inputs)
 
 
-def _deciding(settings: Mapping[str, Any]) -> Json:
+def _deciding(settings: Facts) -> Json:
     """Select the method's own settings, the main inherited ones, and given ones that differ from their defaults.
 
     A new field of the library does not change digests.

@@ -106,7 +106,7 @@ def cce_terms(instance: Instance, config: Any) -> Terms:
     return _divided(losses.cce_terms(instance, config), instance)
 
 
-def _divided(terms: dict[str, Tensor], instance: Instance) -> dict[str, Tensor]:
+def _divided(terms: Terms, instance: Instance) -> Terms:
     # Each label's answer is a micro-batch of the release, and those of other labels have zero loss.
     num_labels = instance.token_counts.shape[1]
     return {name: term / num_labels for name, term in terms.items()}

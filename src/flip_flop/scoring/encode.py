@@ -31,6 +31,7 @@ from flip_flop.console import count, today, track, warn_once
 from flip_flop.errors import InputError, log, unsupported
 from flip_flop.prompts import MAX_OUTPUT, Chat, RenderedInstance
 from flip_flop.reading import begins_reasoning, has_spaces
+from flip_flop.record import Facts
 from flip_flop.scoring.causal_lm import as_input_error, one_at_a_time, unwrap
 from flip_flop.scoring.options import ChatTemplate
 from flip_flop.scoring.too_long import TooLong, refuse_or_skip
@@ -120,7 +121,7 @@ class PromptEncoder:
     chat_template: ChatTemplate = "auto"
     max_length: int | None = None
     vocab_size: int | None = None
-    trained_chat: Mapping[str, Any] | None = None
+    trained_chat: Facts | None = None
     date: str = field(default_factory=today)
 
     def __post_init__(self):
@@ -426,7 +427,7 @@ def refuse_without_template(tokenizer: PreTrainedTokenizerBase | None, chat: Cha
         raise InputError("E-CHAT-TEMPLATE", f"The task has {key}, which needs a chat template, but {why}.", hint)
 
 
-def check_chat(tokenizer: PreTrainedTokenizerBase, chat: Chat, trained: Mapping[str, Any] | None) -> None:
+def check_chat(tokenizer: PreTrainedTokenizerBase, chat: Chat, trained: Facts | None) -> None:
     """Warn if a thinking model's default applies, or if the chat settings of the adapter's training differ."""
     if "enable_thinking" in str(tokenizer.chat_template) and "enable_thinking" not in chat.chat_template_kwargs:
         warn_once(

@@ -6,7 +6,7 @@ import logging
 import os
 import re
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, get_args, runtime_checkable
@@ -33,6 +33,7 @@ from flip_flop.console import versions
 from flip_flop.errors import InputError, log, require_package
 from flip_flop.files import (
     Json,
+    StrPath,
     lock_output,
     new_folder,
     read_object,
@@ -43,7 +44,7 @@ from flip_flop.files import (
     write_json,
 )
 from flip_flop.hub import DEMO, GGUFName, check_model_name, check_shard, gguf_name, is_local_name, why_unreachable
-from flip_flop.record import ADAPTER_CONFIG, AdapterRecord, ModelRecord, check_adapter_folder
+from flip_flop.record import ADAPTER_CONFIG, AdapterRecord, Facts, ModelRecord, check_adapter_folder
 from flip_flop.scoring.adapters import identify_adapter, load_adapter
 from flip_flop.scoring.causal_lm import as_input_error, check_model, one_at_a_time, unwrap
 from flip_flop.scoring.distributed import join_processes, sharding_arguments, sharding_of
@@ -268,9 +269,9 @@ def silent_library() -> Iterator[None]:
 @silent_library()
 @as_input_error("E-MODEL-FILE", "A file of the model is invalid", kind=Exception)
 def load_model(
-    name: str | os.PathLike[str],
+    name: StrPath,
     *,
-    adapter: str | os.PathLike[str] | None = None,
+    adapter: StrPath | None = None,
     revision: str | None = None,
     dtype: str | torch.dtype = "auto",
     device: str | torch.device = "auto",
@@ -362,7 +363,7 @@ class TrainerLike(Protocol):
     processing_class: Any
 
 
-ModelGiven = LoadedModel | nn.Module | tuple[nn.Module, PreTrainedTokenizerBase] | TrainerLike | str | os.PathLike[str]
+ModelGiven = LoadedModel | nn.Module | tuple[nn.Module, PreTrainedTokenizerBase] | TrainerLike | StrPath
 
 
 def as_loaded(model: ModelGiven, tokenizer: PreTrainedTokenizerBase | None = None) -> LoadedModel:
@@ -424,7 +425,7 @@ def compute_in_its_dtype(model: nn.Module) -> None:
             module.support_avx512bf16_for_cpu = False  # type: ignore[assignment]
 
 
-def describe_weights(model: PreTrainedModel, dtype: str, stored: Mapping[str, Any] | None = None) -> Json:
+def describe_weights(model: PreTrainedModel, dtype: str, stored: Facts | None = None) -> Json:
     """Return ``num_parameters``, ``dtype`` and ``quantization`` of a base model, without its adapter.
 
     ``stored`` is the quantization of the model's files. It is recorded if loading has dequantized them.

@@ -1,7 +1,7 @@
 """The base class of all sources of scores, and of custom ones."""
 
 import abc
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from jaxtyping import Int
 from flip_flop.errors import InputError
 from flip_flop.metrics import Scores, gold_of
 from flip_flop.prompts import RenderedInstance
-from flip_flop.record import AdapterRecord, ModelRecord
+from flip_flop.record import AdapterRecord, Facts, ModelRecord
 from flip_flop.scoring.options import DEFAULT_SCORING, ScoringOptions
 from flip_flop.scoring.too_long import TooLong, ids_of
 
@@ -39,10 +39,10 @@ class Scored:
     scores: Scores
     instances: Sequence[RenderedInstance] = ()
     too_long: tuple[TooLong, ...] = ()
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Facts = field(default_factory=dict)
     prompt_tokens: Int[np.ndarray, "instances templates"] | None = None
     preferred_tokens: tuple[tuple[str, ...], ...] = ()
-    calibration: Mapping[str, Any] | None = None
+    calibration: Facts | None = None
     passes: Int[np.ndarray, " instances"] | None = None
 
 

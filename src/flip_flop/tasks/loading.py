@@ -25,11 +25,13 @@ from flip_flop.errors import (
     require_whole,
     unsupported,
 )
+from flip_flop.files import Json, StrPath
 from flip_flop.lazy import from_wing
 from flip_flop.metrics import prior_of_labels
 from flip_flop.prompts import (
     MIN_VALUE_LIMIT,
     SEPARATOR,
+    Fields,
     LintRow,
     RenderedInstance,
     Template,
@@ -63,9 +65,9 @@ EMBEDDED: dict[str, Mapping[str, Any]] = {
     },
 }
 CLEAR_TEMPLATES = ("sentiment", "true_or_false", "complaint", "feeling", "recommended")
-RenderedRows = Iterable[RenderedInstance | Mapping[str, Any]]
+RenderedRows = Iterable[RenderedInstance | Fields]
 # A task, its name or its file; a split; or rendered rows, such as a datasets.Dataset.
-Data = Task | RenderedSplit | str | os.PathLike[str] | RenderedRows
+Data = Task | RenderedSplit | StrPath | RenderedRows
 
 
 # ---- task files ----
@@ -100,7 +102,7 @@ def _join_choices(choices: Any) -> str:
     return f" {SEPARATOR} ".join(items)
 
 
-def _check_json(values: dict[str, Any]) -> dict[str, Any]:
+def _check_json(values: Json) -> Json:
     try:
         json.dumps(values)
     except TypeError as error:
@@ -158,7 +160,7 @@ class TaskFile(StrictModel):
 
     name: str | None = None
     description: str = ""
-    data: dict[str, Any] = Field(min_length=1, examples=["{test: reviews.csv}"])
+    data: Json = Field(min_length=1, examples=["{test: reviews.csv}"])
     label_field: str | None = None
     labels: Annotated[list[Label] | None, BeforeValidator(_check_labels)] = None
     label_names: list[str] = Field(default=[], examples=["[negative, positive]"])
@@ -171,11 +173,11 @@ class TaskFile(StrictModel):
         examples=['a list such as [{name: plain, jinja: "{{ text }}", answer_choices: "No ||| Yes"}]']
     )
     held_out_templates: list[str] = Field(default=[], examples=["[plain, formal]"])
-    axes: dict[str, Any] = Field(default={}, examples=["{order: 4}"])
+    axes: Json = Field(default={}, examples=["{order: 4}"])
     prompt_value_limit: int | None = Field(default=None, ge=MIN_VALUE_LIMIT)
     system: str | None = None
     assistant_prefix: str | None = None
-    chat_template_kwargs: Annotated[dict[str, Any], AfterValidator(_check_json)] = Field(
+    chat_template_kwargs: Annotated[Json, AfterValidator(_check_json)] = Field(
         default={}, examples=["{enable_thinking: false}"]
     )
 
@@ -185,7 +187,7 @@ def read_task_file(path: Path, hub_mirror: Path | None = None) -> Task:
     return _read_file(path, hub_mirror)[0]
 
 
-def _read_file(path: Path, hub_mirror: Path | None = None) -> tuple[Task, dict[str, Any]]:
+def _read_file(path: Path, hub_mirror: Path | None = None) -> tuple[Task, Json]:
     """Read a task file and its axes.
 
     Raises:
@@ -272,11 +274,11 @@ def _source(entry: Any, split: str, folder: Path, hub_mirror: Path | None, task:
 
 
 def load_task(  # noqa: PLR0913  a public function
-    name_or_path: str | os.PathLike[str],
+    name_or_path: StrPath,
     *,
     templates: str | None = None,
-    hub_mirror: str | os.PathLike[str] | None = None,
-    story_cloze_dir: str | os.PathLike[str] | None = None,
+    hub_mirror: StrPath | None = None,
+    story_cloze_dir: StrPath | None = None,
     seed: int = 0,
     protocol: str = "paper",
     splits: str | None = None,
@@ -317,7 +319,7 @@ def load_task(  # noqa: PLR0913  a public function
         splits=splits or protocol,
         value_limit=limit,
     )
-    all_axes = dict[str, Any]()
+    all_axes = Json()
     if name in EMBEDDED:
         task = embedded_task(name)
     elif loader := find_loader(name):
@@ -368,7 +370,7 @@ def embedded_task(name: str = "demo") -> Task:
     """Return one of :data:`EMBEDDED`: 500 rows for training, 200 for validation and 300 for testing."""
     folder = Path(__file__).parent / "embedded"
     task = read_task_file(folder / "task.yaml")
-    rows: dict[str, list[dict[str, Any]]] = {split: [] for split in task.data}
+    rows: dict[str, list[Json]] = {split: [] for split in task.data}
     with gzip.open(folder / "rows.jsonl.gz", "rt", encoding="utf-8") as file:
         for row in map(json.loads, file):
             if row.pop("task") == name:
@@ -388,14 +390,14 @@ def require_templates_for_training(task: Task) -> None:
         raise InputError("E-NO-CONSENSUS", f"task {task.name!r} has {number} template to train on{held_out}.")
 
 
-def as_task(task: Task | str | os.PathLike[str]) -> Task:
+def as_task(task: Task | StrPath) -> Task:
     """Return a task, or load it by its name or file."""
     if isinstance(task, Task):
         return task
     return load_task(task)
 
 
-def prior_from(task: Task, path: str | os.PathLike[str]) -> tuple[float, ...]:
+def prior_from(task: Task, path: StrPath) -> tuple[float, ...]:
     """Compute label shares from the labelled rows of a file, with one added to the count of each label.
 
     Raises:
@@ -406,7 +408,7 @@ def prior_from(task: Task, path: str | os.PathLike[str]) -> tuple[float, ...]:
     return prior_of_labels(np.array(gold, dtype=np.int64), len(task.labels or ()))
 
 
-def labelled_file(task: Task, path: str | os.PathLike[str]) -> RenderedSplit:
+def labelled_file(task: Task, path: StrPath) -> RenderedSplit:
     """Render the labelled rows of a file as the split ``few_labels``.
 
     Raises:
@@ -527,10 +529,10 @@ def render_rows(rows: RenderedRows) -> list[RenderedInstance]:
     return instances
 
 
-def _render_row(row: RenderedInstance | Mapping[str, Any], number: int) -> RenderedInstance:
+def _render_row(row: RenderedInstance | Fields, number: int) -> RenderedInstance:
     if isinstance(row, RenderedInstance):
         return row
-    fields: Mapping[str, Any] = row if isinstance(row, Mapping) else {}
+    fields: Fields = row if isinstance(row, Mapping) else {}
     prompts: Any = fields.get("prompts")
     choices: Any = fields.get("choices")
     are_texts = _is_list_of(str, prompts) and _is_list_of(_LIST, choices) and len(prompts) == len(choices)

@@ -19,13 +19,14 @@ from xml.etree import ElementTree
 
 from flip_flop.console import count, is_blank
 from flip_flop.errors import InputError, first_repeated, nearest_file, require_package
+from flip_flop.files import Json
 
 
 class NumberedRow(NamedTuple):
     """One row, and its line or row number."""
 
     number: int
-    fields: dict[str, Any]
+    fields: Json
 
 
 _MAX_CELL = 1 << 20
@@ -299,7 +300,7 @@ def _under_names(
         yield NumberedRow(number, fields)
 
 
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_keys(pairs: list[tuple[str, Any]]) -> Json:
     if (key := first_repeated(key for key, _ in pairs)) is not None:
         raise ValueError(f"duplicate key {key!r} in one object")
     return dict(pairs)
@@ -324,7 +325,7 @@ def _parse_json(text: str) -> Any:
     return value
 
 
-def _json_object(value: Any, name: str = "it") -> dict[str, Any]:
+def _json_object(value: Any, name: str = "it") -> Json:
     if not isinstance(value, dict):
         raise ValueError(f"{name} is not an object")
     return value

@@ -15,9 +15,9 @@ import numpy as np
 
 from flip_flop.console import count, warn_once
 from flip_flop.errors import InputError, Value, nearest, require_whole
-from flip_flop.files import derive_seed, inputs_of_command, sha256_file, sha256_text
+from flip_flop.files import Json, derive_seed, inputs_of_command, sha256_file, sha256_text
 from flip_flop.hub import commit_on_hub, is_offline, why_unreachable
-from flip_flop.prompts import RenderedInstance
+from flip_flop.prompts import Fields, RenderedInstance
 from flip_flop.tasks.readers import (
     DELIMITERS,
     SEPARATED,
@@ -38,7 +38,7 @@ _ROWS = "Give a list of dicts, a datasets.Dataset, a pandas.DataFrame or a file'
 
 
 def parts_of(
-    rows: Sequence[Mapping[str, Any]],
+    rows: Sequence[Fields],
     by: Sequence[str] = (),
     label_field: str | None = None,
     labels: Collection[object] = (),
@@ -213,7 +213,7 @@ def load_file(path: Path, delimiters: Iterable[str], encodings: Iterable[str] = 
 class RowsSource:
     """Rows in memory, such as generated ones; ``more`` goes into the record. ``first`` is the first row's number."""
 
-    fields: Iterable[Mapping[str, Any]] = field(repr=False)
+    fields: Iterable[Fields] = field(repr=False)
     name: str
     more: Mapping[str, Any] = field(default_factory=dict)
     first: int = 1
@@ -238,7 +238,7 @@ def _rows_of(data: Any) -> Iterable[Any]:
     return ({**row, **cells} for row, cells in zip(data, short, strict=True))
 
 
-def _fields(row: object, source: str, number: int) -> dict[str, Any]:
+def _fields(row: object, source: str, number: int) -> Json:
     if not isinstance(row, Mapping):
         raise InputError("E-DATA-ROWS", f"{source} row {number} is of type {type(row).__name__}.", _ROWS)
     fields = {str(name): _without_numpy(value) for name, value in row.items()}

@@ -8,7 +8,6 @@ import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import EntryPoint, entry_points
-from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,10 @@ import numpy as np
 
 from flip_flop.arrays import InstanceLabels
 from flip_flop.errors import InputError, first_repeated, log, nearest, require_known, require_whole
-from flip_flop.files import sha256_json
+from flip_flop.files import Json, StrPath, sha256_json
 from flip_flop.lazy import from_wing
 from flip_flop.metrics import AXES, TAGS, gold_of, resolve_average
-from flip_flop.prompts import Chat, OpenAnswers, RenderedInstance, TemplateSet, render_instance
+from flip_flop.prompts import Chat, Fields, OpenAnswers, RenderedInstance, TemplateSet, render_instance
 from flip_flop.reading import AnswerFormat, Reader, check_extract
 from flip_flop.tasks.readers import MISSING, cell_text, label_text, label_words
 from flip_flop.tasks.sources import FileSource, Rows, Source, as_source, deduplicate, load_file, sample_ids
@@ -191,9 +190,7 @@ class Task:
         varied: Task = from_wing("vary_task")(self, axes)
         return varied
 
-    def with_rows(
-        self, rows: str | PathLike[str] | Iterable[Mapping[str, Any]] | Source, split: str = "test"
-    ) -> "Task":
+    def with_rows(self, rows: StrPath | Iterable[Fields] | Source, split: str = "test") -> "Task":
         """Replace the data by these rows: one split of ``data``."""
         return replace(self, data={split: as_source(rows)})
 
@@ -279,7 +276,7 @@ class Task:
         """The instances of :meth:`render`."""
         return self.render(split, limit=limit, seed=seed, need_labels=need_labels).instances
 
-    def render_file(self, path: str | PathLike[str], *, seed: int = 0) -> "RenderedSplit":
+    def render_file(self, path: StrPath, *, seed: int = 0) -> "RenderedSplit":
         """Render a file as the split ``input``, without reading gold labels."""
         rows = self.read_file(Path(path))
         unlabelled = []
@@ -440,11 +437,11 @@ class RenderedSplit:
         return instances
 
     @functools.cached_property
-    def record(self) -> dict[str, Any]:
+    def record(self) -> Json:
         """For a run's record: the task, its templates' texts and its data, by digest."""
         task = self.task
         num_labels = len(self.instances[0].choices[0])
-        record: dict[str, Any] = {
+        record: Json = {
             "name": task.name,
             "labels": list(task.label_values(num_labels)),
             "label_names": list(task.label_names),

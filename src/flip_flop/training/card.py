@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from flip_flop.hub import gguf_name, is_local_name
 from flip_flop.method import METHODS
 from flip_flop.metrics import METRICS
 from flip_flop.prompts import fields_of
-from flip_flop.record import ModelRecord, RunRecord, TaskRecord
+from flip_flop.record import Facts, ModelRecord, RunRecord, TaskRecord
 
 CARD = "README.md"
 PROJECT = "flip-flop-consistency"
@@ -107,7 +107,7 @@ def _example_row(task: TaskRecord) -> dict[str, str] | None:
     return dict.fromkeys(sorted(fields_of(prompt)), "...")
 
 
-def _results(task: TaskRecord, changes: Mapping[str, Any]) -> list[EvalResult]:
+def _results(task: TaskRecord, changes: Facts) -> list[EvalResult]:
     source = _source(str(task.data.get("source", task.name)))
     results = []
     for name in filter(_METRIC_TYPES.get, changes):

@@ -1,7 +1,6 @@
 """Training data: the rows of a task for training and for the selection of a checkpoint, encoded, and their order."""
 
 import math
-import os
 from collections.abc import Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,7 +10,7 @@ from torch.utils.data import Dataset, Sampler
 from flip_flop.arrays import InstanceLabels
 from flip_flop.console import count
 from flip_flop.errors import InputError, log, require_whole, unsupported
-from flip_flop.files import generator, sha256_json
+from flip_flop.files import StrPath, generator, sha256_json
 from flip_flop.method import find_method
 from flip_flop.metrics import check_prior, gold_of
 from flip_flop.prompts import RenderedInstance
@@ -65,7 +64,7 @@ def load_training_data(
     *,
     limit: int | None = None,
     eval_limit: int | None = None,
-    few_labels: str | os.PathLike[str] | None = None,
+    few_labels: StrPath | None = None,
 ) -> TrainingData:
     """Read, render and deduplicate a task's data, under the templates that are not held out.
 
@@ -145,9 +144,7 @@ def load_training_data(
     return TrainingData(train, validation, record, task, content_free)
 
 
-def as_training_data(
-    task: TrainingData | Task | str | os.PathLike[str], config: F2CConfig, **rows: Any
-) -> TrainingData:
+def as_training_data(task: TrainingData | Task | StrPath, config: F2CConfig, **rows: Any) -> TrainingData:
     """Return a task's training data, with other ``rows`` for its ``train`` and ``validation`` if they are not None."""
     if not isinstance(config, F2CConfig):
         raise InputError("E-CONFIG", f"the settings are a {type(config).__name__}.", "Give F2CConfig(...).")

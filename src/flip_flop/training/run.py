@@ -31,7 +31,7 @@ from transformers.trainer_utils import HubStrategy
 
 from flip_flop.console import is_first_process, stop_signals, today, track, visible
 from flip_flop.errors import InputError, log
-from flip_flop.files import Json, new_folder, read_object, write_json, write_text
+from flip_flop.files import Json, StrPath, new_folder, read_object, write_json, write_text
 from flip_flop.hub import absolute_place
 from flip_flop.method import find_method
 from flip_flop.metrics import MIN_INSTANCES, Scores, batch_offsets, uniform_prior
@@ -76,9 +76,9 @@ class TrainingRun:
 @one_at_a_time()
 def train(
     model: ModelGiven,
-    data: TrainingData | Task | str | os.PathLike[str],
+    data: TrainingData | Task | StrPath,
     config: F2CConfig,
-    out: str | os.PathLike[str],
+    out: StrPath,
     *,
     resume: bool = False,
     quiet: bool = False,

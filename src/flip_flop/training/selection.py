@@ -1,7 +1,7 @@
 """Evaluations: metrics, selection of the checkpoint, early stopping, collapse, and adapters worse than the base."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
@@ -25,6 +25,7 @@ from flip_flop.metrics import (
     majority_vote,
     summarise,
 )
+from flip_flop.record import Facts
 from flip_flop.training.config import F2CConfig
 from flip_flop.training.settings import SelectBy
 from flip_flop.training.votes import VoteTable
@@ -324,7 +325,7 @@ def reason_to_withhold(
     return f"W-WORSE: {comparison}"
 
 
-def reason_against_answers(change: Mapping[str, Any]) -> str | None:
+def reason_against_answers(change: Facts) -> str | None:
     """Log the change of open answers on validation rows, and return the reason against saving the adapter, if any."""
     numbers = {name: change[name] for name in METRICS if name in change and change[name]["after"] is not None}
     shown = []

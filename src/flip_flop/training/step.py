@@ -18,6 +18,7 @@ from flip_flop.files import derive_seed, generator
 from flip_flop.method import Method
 from flip_flop.method.algorithm import Consensus, TemplateSplit
 from flip_flop.method.divergences import to_device
+from flip_flop.method.losses import Terms
 from flip_flop.method.settings import Reduction
 from flip_flop.metrics import majority_vote
 from flip_flop.scoring.encode import EncodedInstance
@@ -113,7 +114,7 @@ class TrainingInstance:
         return cast(list[int], self.states.token_counts[0, :, label].tolist())
 
 
-def loss_terms(method: Method, instance: TrainingInstance, config: Any) -> dict[str, Tensor]:
+def loss_terms(method: Method, instance: TrainingInstance, config: Any) -> Terms:
     """Return the terms of a method's loss; none for an instance that it skips.
 
     Raises:
@@ -222,7 +223,7 @@ class StepStatistics:
         labels: Sequence[int | None],
         scores: Float[Tensor, "instances templates labels"],
         token_counts: Int[Tensor, "instances templates labels"],
-        losses: Sequence[dict[str, Tensor]],
+        losses: Sequence[Terms],
         *,
         uses_labels: bool = False,
     ) -> None:

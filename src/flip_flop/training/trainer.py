@@ -2,7 +2,6 @@
 
 import contextlib
 import math
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -21,12 +20,12 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from flip_flop.console import versions
 from flip_flop.errors import InputError, log, look_up, unsupported
-from flip_flop.files import Json, write_text
+from flip_flop.files import Json, StrPath, write_text
 from flip_flop.hub import why_unreachable
 from flip_flop.lazy import from_wing
 from flip_flop.method import find_method
 from flip_flop.method.algorithm import find_consensus, split_templates
-from flip_flop.method.losses import Loss
+from flip_flop.method.losses import Loss, Terms
 from flip_flop.method.others import few_label_terms
 from flip_flop.metrics import METRICS, Design, Scores, is_collapsed, option_places
 from flip_flop.prompts import RenderedInstance
@@ -148,7 +147,7 @@ class F2CTrainer(Trainer):
         quantization_config: QuantizationConfigMixin | None = None,
         peft_config: PeftConfig | None = None,
         content_free: RenderedRows = (),
-        task: TrainingData | Task | str | os.PathLike[str] | None = None,
+        task: TrainingData | Task | StrPath | None = None,
     ):
         is_default = args is None
         if args is None:
@@ -441,7 +440,7 @@ class F2CTrainer(Trainer):
             instances.append((instance, label))
         return instances
 
-    def _loss_terms(self, instance: TrainingInstance, gold: int | None = None) -> dict[str, Tensor]:
+    def _loss_terms(self, instance: TrainingInstance, gold: int | None = None) -> Terms:
         terms = loss_terms(self.method, instance, self.args)
         few = few_label_terms(instance, gold, self.args)
         if same := [name for name in terms if name in few]:
@@ -818,7 +817,7 @@ class F2CTrainer(Trainer):
             write_text(folder / CARD, model_card(record, **metadata))
 
 
-def _sums(losses: Sequence[dict[str, Tensor]], states: AnswerStates) -> Float[Tensor, " instances"]:
+def _sums(losses: Sequence[Terms], states: AnswerStates) -> Float[Tensor, " instances"]:
     zero = torch.zeros((), device=states.logits.device)  # the loss of an instance without terms
     return torch.stack([sum(terms.values(), zero) for terms in losses])
 

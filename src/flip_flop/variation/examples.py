@@ -3,16 +3,16 @@
 import itertools
 import json
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from pydantic import Field
 
 from flip_flop.errors import InputError, unsupported
 from flip_flop.files import generator
-from flip_flop.prompts import INSTRUCTIONS, OPTIONS, LintRow, Template, names_of
+from flip_flop.prompts import INSTRUCTIONS, OPTIONS, Fields, LintRow, Template, names_of
 from flip_flop.prompts.sandbox import draws_at_random
 from flip_flop.reading import has_spaces
 from flip_flop.strict_yaml import StrictModel
@@ -147,5 +147,5 @@ def _labelled_rows(task: Task, entry: ExamplesEntry) -> Iterator[LintRow]:
             yield LintRow(rows.location(row), row.fields, label)
 
 
-def _content(fields: Mapping[str, Any], names: Sequence[str]) -> tuple[str, ...]:
+def _content(fields: Fields, names: Sequence[str]) -> tuple[str, ...]:
     return tuple(unicodedata.normalize("NFC", str(fields.get(name))).strip() for name in names)

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from flip_flop.console import is_blank, track
 from flip_flop.errors import InputError, log, require_known
-from flip_flop.files import read_object, sha256_json, write_json
+from flip_flop.files import Json, read_object, sha256_json, write_json
 from flip_flop.paper.data.promptsource import (
     SourceTemplate,
     TemplateFilter,
@@ -267,7 +267,7 @@ class StoryClozeSource:
         rows.require_columns(STORY_CLOZE_FIELDS, "which the owners' file of 2016 has")
         renamed = []
         for row in rows.rows:
-            fields: dict[str, Any] = {name: row.fields[column] for column, name in STORY_CLOZE_FIELDS.items()}
+            fields: Json = {name: row.fields[column] for column, name in STORY_CLOZE_FIELDS.items()}
             for column in STORY_CLOZE_FIELDS:
                 if is_blank(row.fields[column]):
                     raise InputError(

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from flip_flop.errors import InputError, first_repeated, log, require_known
-from flip_flop.files import new_folder, sha256_file, user_cache, write_json
-from flip_flop.prompts import Template, TemplateSet, check_rendering
+from flip_flop.files import Json, new_folder, sha256_file, user_cache, write_json
+from flip_flop.prompts import Fields, Template, TemplateSet, check_rendering
 from flip_flop.strict_yaml import StrictLoader, StrictModel, read_yaml, validate
 from flip_flop.tasks import HubSource, Label, Rows, Task, TaskRequest
 
@@ -145,7 +145,7 @@ class _Entry(StrictModel):
     name: str
     jinja: str
     answer_choices: str | None = None
-    metadata: dict[str, Any]
+    metadata: Json
     id: Any = None
     reference: Any = None
     task_template: Any = None
@@ -202,7 +202,7 @@ class TemplateFilter:
 
 def filter_templates(
     candidates: Sequence[SourceTemplate],
-    rows: Iterable[Mapping[str, Any]],
+    rows: Iterable[Fields],
     *,
     label_field: str | None,
     num_labels: int | None = None,
@@ -347,7 +347,7 @@ def _labelled_test(splits: dict[str, Rows], field: str | None) -> dict[str, Rows
     return {"test": splits["validation"]} | {key: rows for key, rows in splits.items() if key == "train"}
 
 
-def _num_answers(templates: Sequence[Template], rows: Sequence[Mapping[str, Any]]) -> int | None:
+def _num_answers(templates: Sequence[Template], rows: Sequence[Fields]) -> int | None:
     """Return the most frequent number of answers in the first rows; None if no template renders."""
     sizes: Counter[int] = Counter()
     for row in rows[:200]:
