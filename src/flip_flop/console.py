@@ -199,18 +199,15 @@ def points(difference: float | None, decimals: int = 1, *, scale: int = 100) -> 
     return f"+{digits}" if difference > 0 else f"−{digits}"
 
 
-def percent_interval(interval: Interval | None, decimals: int = 1, *, scale: int = 100) -> str:
-    """Format the interval of a metric: ``72.0 to 78.5``."""
+def _ends(write: Callable[..., str], interval: Interval | None, decimals: int = 1, *, scale: int = 100) -> str:
+    """Format both ends of an interval."""
     if interval is None:
         return MISSING
-    return " to ".join(percent(end, decimals, scale=scale) for end in interval)
+    return " to ".join(write(end, decimals, scale=scale) for end in interval)
 
 
-def point_interval(interval: Interval | None, decimals: int = 1, *, scale: int = 100) -> str:
-    """Format the interval of a difference: ``+17.6 to +22.0``."""
-    if interval is None:
-        return MISSING
-    return " to ".join(points(end, decimals, scale=scale) for end in interval)
+percent_interval = functools.partial(_ends, percent)  # of a metric: 72.0 to 78.5
+point_interval = functools.partial(_ends, points)  # of a difference: +17.6 to +22.0
 
 
 def count(number: int, noun: str) -> str:
