@@ -17,7 +17,7 @@ from flip_flop.arrays import Extremes, PerInstance
 from flip_flop.console import Interval
 from flip_flop.files import generator
 
-RESAMPLES = 2000  # the default
+RESAMPLES = 2000  # at least: each end of an interval has a resample beyond it
 ROUNDING = 1e-9  # by which a value may be outside of its bounds
 BLOCK = 2**20  # weights drawn at a time
 # More instances are divided into this number of random groups, and groups are resampled, which limits the cost of a
@@ -125,7 +125,7 @@ Statistic = SumStatistic | Callable[..., float | None]
 
 
 def bootstrap_interval(
-    statistic: Statistic, *data: Any, confidence: float = 0.95, resamples: int = RESAMPLES, seed: int = 0
+    statistic: Statistic, *data: Any, confidence: float = 0.95, seed: int = 0
 ) -> Interval:
     r"""Compute a bootstrap interval of a statistic over instances: the lower and the upper end.
 
@@ -145,8 +145,6 @@ def bootstrap_interval(
         data: Arrays with instances on the first axis, or :class:`~flip_flop.metrics.Scores`. All have the same
             resamples.
         confidence: The share of the values in the interval.
-        resamples: The number of resamples. It is at least 2 / (1 - confidence) + 1, so that each end has a resample
-            beyond it.
         seed: The seed. Seed and number of instances determine the resamples.
 
     Raises:
@@ -160,7 +158,7 @@ def bootstrap_interval(
         >>> low < observed_agreement(predictions) < high
         True
     """
-    low, high, *_ = _resampled(statistic, data, confidence, resamples, seed)
+    low, high, *_ = _resampled(statistic, data, confidence, seed)
     return _ends(low, high, confidence)
 
 
@@ -169,8 +167,6 @@ def paired_bootstrap_interval(
     before: Sequence[Any],
     *after: Sequence[Any],
     confidence: float = 0.95,
-    resamples: int = RESAMPLES,
-    seed: int = 0,
 ) -> Interval:
     """Compute the bootstrap interval of a statistic's change from ``before`` to ``after``.
 
@@ -192,8 +188,8 @@ def paired_bootstrap_interval(
         True
     """
     _num_instances([data for run in (before, *after) for data in run])
-    *_, mixed, opposite = np.mean([_resampled(statistic, run, confidence, resamples, seed) for run in after], axis=0)
-    *_, mixed_before, opposite_before = _resampled(statistic, before, confidence, resamples, seed)
+    *_, mixed, opposite = np.mean([_resampled(statistic, run, confidence) for run in after], axis=0)
+    *_, mixed_before, opposite_before = _resampled(statistic, before, confidence)
     changes = np.concatenate([mixed - opposite_before, opposite - mixed_before])
     return _ends(changes, changes, confidence)
 
@@ -225,16 +221,14 @@ def column_intervals(statistic: SumStatistic, data: Any) -> list[Interval]:
 
 
 def _resampled(
-    statistic: Statistic, data: Sequence[Any], confidence: float, resamples: int = RESAMPLES, seed: int = 0
+    statistic: Statistic, data: Sequence[Any], confidence: float, seed: int = 0
 ) -> Float[np.ndarray, "4 resamples ..."]:
     """Compute the values of all resamples with the instances that :func:`_with_instance` adds."""
     num_instances = _num_instances(data)
-    if resamples < 1:
-        raise ValueError(f"resamples is {resamples}; a bootstrap takes at least 1, and 1000 to be of use.")
     if not 0 < confidence < 1:
         raise ValueError(f"confidence is {confidence}; it must be between 0 and 1, such as 0.95.")
     # The most extreme resample consists almost only of the added instance: the quantiles must not depend on it.
-    resamples = max(resamples, 2 + int(2 / (1 - confidence)))
+    resamples = max(RESAMPLES, 2 + int(2 / (1 - confidence)))
     if not isinstance(statistic, SumStatistic):
         random = generator(seed, "bootstrap", num_instances)
         values = []
