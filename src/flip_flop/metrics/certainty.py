@@ -215,6 +215,7 @@ class TemplateRanking:
         bias: The label preference, see :func:`label_preference`. None for generated answers.
         constancy: Share of the most frequent label of each template, ``top_label``.
         order: The templates, best first. Constant templates are last. Ties keep the order of the templates.
+        values: The numbers that rank the templates: F1 or agreement.
         differences: Difference from the best template with its 95 % interval; None for the best. The intervals are
             simultaneous: see :func:`~flip_flop.metrics.bootstrap.simultaneous_width`.
         faults: Why a template should not be used, or None. It is constant, or more than 10 points below the best,
@@ -228,15 +229,9 @@ class TemplateRanking:
     constancy: PerTemplate
     top_label: Int[np.ndarray, " templates"]
     order: list[int]
+    values: PerTemplate
     differences: list[tuple[float, float, float] | None]
     faults: list[Fault | None]
-
-    @property
-    def values(self) -> PerTemplate:
-        """The numbers that rank the templates: F1 or agreement."""
-        if self.by_f1 and self.f1 is not None:
-            return self.f1
-        return self.agreement
 
 
 def resampled_per_template(labelled: Scores, agrees: CellValues | None) -> tuple[SumStatistic, Any]:
@@ -299,4 +294,4 @@ def rank_templates(data: Scores, calibrated: Scores | None = None, *, confidence
         faults[template] = "label preference" if is_biased else low
     for template in np.flatnonzero(constant).tolist():
         faults[template] = "constant"
-    return TemplateRanking(agreement, f1, by_f1, bias, constancy, top_label, order, differences, faults)
+    return TemplateRanking(agreement, f1, by_f1, bias, constancy, top_label, order, values, differences, faults)
