@@ -124,9 +124,7 @@ def mean_statistic(
 Statistic = SumStatistic | Callable[..., float | None]
 
 
-def bootstrap_interval(
-    statistic: Statistic, *data: Any, confidence: float = 0.95, seed: int = 0
-) -> Interval:
+def bootstrap_interval(statistic: Statistic, *data: Any, confidence: float = 0.95, seed: int = 0) -> Interval:
     r"""Compute a bootstrap interval of a statistic over instances: the lower and the upper end.
 
     A resample weighs the instances at random: :math:`w \sim \mathrm{Dirichlet}(1, \dots, 1)`. No instance is lost, and

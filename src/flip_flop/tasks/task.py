@@ -249,8 +249,8 @@ class Task:
         if not rows.ids and self.id_field:
             rows = replace(rows, ids=rows.ids_from(self.id_field))
         ids = rows.ids or tuple(f"{split}-{number}" for number in range(1, len(rows) + 1))
-        sample = None if limit is None else sample_ids(ids, limit, seed)
-        indices = [index for index, identity in enumerate(ids) if sample is None or identity in sample]
+        sample = {*ids} if limit is None else sample_ids(ids, limit, seed)
+        indices = [index for index, identity in enumerate(ids) if identity in sample]
         num_labels = len(self.labels) if self.labels is not None else None
         instances = []
         for index in indices:

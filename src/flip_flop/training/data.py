@@ -255,19 +255,19 @@ def encode_rows(
 
 def require_same_shape(datasets: Sequence[InstanceDataset], splits: Mapping[str, Any]) -> None:
     """Refuse splits without rows, and with other numbers of templates and labels than the first (``E-DATA-ROWS``)."""
-    shapes = []
+    shapes = {}
     for (split, rows), dataset in zip(splits.items(), datasets, strict=True):
         if rows is not None and not len(dataset):
             raise InputError("E-DATA-ROWS", f"the {split} split has no rows.", "Give it rows, or None.")
-        shapes += [(split, len(row.answers), len(row.answers[0])) for row in dataset.instances[:1]]
-    for split, *shape in shapes:
-        if shape != list(shapes[0][1:]):
-            numbers = " and ".join(f"{split}: {templates} and {labels}" for split, templates, labels in shapes)
-            raise InputError(
-                "E-DATA-ROWS",
-                f"the splits differ in their templates and labels: {numbers}.",
-                "Render all splits with the same templates and labels.",
-            )
+        for row in dataset.instances[:1]:
+            shapes[split] = f"{len(row.answers)} and {len(row.answers[0])}"
+    if len(set(shapes.values())) > 1:
+        numbers = " and ".join(f"{split}: {shape}" for split, shape in shapes.items())
+        raise InputError(
+            "E-DATA-ROWS",
+            f"the splits differ in their templates and labels: {numbers}.",
+            "Render all splits with the same templates and labels.",
+        )
 
 
 def require_data(instances: Sequence[EncodedInstance], args: F2CConfig) -> None:

@@ -130,9 +130,15 @@ class SourceTemplate:
     template: Template | InputError
 
     @property
-    def is_usable(self) -> bool:
-        """Whether it asks for the dataset's task, compiles, and has answers. Rows may show more problems."""
-        return self.original_task and isinstance(self.template, Template) and bool((self.answer_choices or "").strip())
+    def fault(self) -> str:
+        """Why the dataset cannot use it, or an empty text. Rows may show more problems."""
+        if not self.original_task:
+            return "it does not ask for the dataset's own task"
+        if isinstance(self.template, InputError):
+            return _reason(self.template, self.name)
+        if not (self.answer_choices or "").strip():
+            return "it has no answer choices"
+        return ""
 
 
 class _Metadata(StrictModel):
@@ -200,6 +206,11 @@ class TemplateFilter:
     dropped: tuple[tuple[str, str], ...]
 
 
+def usable_templates(candidates: Sequence[SourceTemplate]) -> list[Template]:
+    """Return the templates without a fault."""
+    return [source.template for source in candidates if isinstance(source.template, Template) and not source.fault]
+
+
 def filter_templates(
     candidates: Sequence[SourceTemplate],
     rows: Iterable[Fields],
@@ -214,17 +225,8 @@ def filter_templates(
     rendered for the next row. Without ``num_labels``, any number of at least two is accepted. ``advance`` is called
     with 1 after each row.
     """
-    reasons = {}
-    left = []
-    for candidate in candidates:
-        if not candidate.original_task:
-            reasons[candidate.name] = "it does not ask for the dataset's own task"
-        elif isinstance(candidate.template, InputError):
-            reasons[candidate.name] = _reason(candidate.template, candidate.name)
-        elif not candidate.is_usable:
-            reasons[candidate.name] = "it has no answer choices"
-        else:
-            left.append(candidate.template)
+    reasons = {candidate.name: candidate.fault for candidate in candidates if candidate.fault}
+    left = usable_templates(candidates)
     for number, row in enumerate(rows, start=1):
         for template in left:
             try:
@@ -283,7 +285,7 @@ def load_set(request: TaskRequest) -> Task:
     if not sources:
         splits = _labelled_test(splits, label_field)
     rows = [row.fields for split in splits.values() for row in split.rows]
-    usable = [source.template for source in candidates if source.is_usable and isinstance(source.template, Template)]
+    usable = usable_templates(candidates)
     num_labels = len(labels) if labels is not None else _num_answers(usable, rows)
     selection = filter_templates(candidates, rows, label_field=label_field, num_labels=num_labels)
     if not len(selection.kept):
