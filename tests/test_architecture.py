@@ -18,7 +18,7 @@ SHARED_WINGS = {"open_answers", "classifier", "variation"}
 # Lowest first. A module imports from its package and from lower floors only.
 FLOORS = [
     {"arrays", "errors", "lazy"},
-    {"plugins", "files", "console"},
+    {"plugins", "files", "console", "texts"},
     {"hub", "strict_yaml", "record", "reading"},
     {"method", "metrics", "prompts"},
     {"tasks", "scoring"},

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import click
-import jinja2
 
 from flip_flop.cli.options import hold_new_file, option, options, out_file
 from flip_flop.console import align_columns, count, echo
@@ -18,6 +17,7 @@ from flip_flop.errors import InputError
 from flip_flop.files import write_text
 from flip_flop.prompts import lines_of
 from flip_flop.tasks import DELIMITERS, SEPARATED, FileSource, load_file, lost_header
+from flip_flop.texts import render
 
 TASK_FILE = functools.partial(out_file, suffixes=(".yaml", ".yml"))
 
@@ -82,11 +82,10 @@ def data_command(init: InitOptions, data: Path) -> None:
 
 
 def _show(draft: Draft, out: Path) -> None:
-    text = Path(__file__).with_name("summary.txt.jinja").read_text(encoding="utf-8")
     answers = [[template.name, template.answer_choices or ""] for template in draft.templates]
     functions = {"count": count, "align_columns": align_columns, "warnings": lines_of(draft.findings)}
     names = {"draft": draft, "columns": draft.columns, "out": out, "quoted": shlex.quote(str(out)), "answers": answers}
-    echo(jinja2.Template(text, trim_blocks=True).render(functions | names, wanted=NUM_TEMPLATES))
+    echo(render("flip_flop.drafting", "summary.txt.jinja", wanted=NUM_TEMPLATES, **functions, **names))
 
 
 def _ask(question: str, proposed: str, choices: Sequence[str]) -> str:

@@ -11,7 +11,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import jinja2
 import yaml
 
 from flip_flop.console import count, visible
@@ -50,6 +49,7 @@ from flip_flop.tasks import (
     parts_of,
     right_answers,
 )
+from flip_flop.texts import render
 from flip_flop.variation.vary import vary_templates
 
 NUM_TEMPLATES = 4  # of a drafted task
@@ -89,19 +89,9 @@ class Draft:
     def text(self, out: Path) -> str:
         """Return the text of the task file ``out``. Its paths are relative to its folder."""
         path = Path(os.path.relpath(self.source, out.parent)).as_posix()
-        return _task_template().render(draft=self, columns=self.columns, path=path)
-
-
-def _task_template() -> jinja2.Template:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("flip_flop.drafting", "."),
-        autoescape=False,  # YAML: the filters quote
-        trim_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters |= {"visible": visible, "scalar": _scalar, "quoted": _quoted, "label": _label}
-    environment.globals |= {"holdout_size": holdout_size, "are_grades": are_grades}
-    return environment.get_template("task.yaml.jinja")
+        filters = {"visible": visible, "scalar": _scalar, "quoted": _quoted, "label": _label}
+        known = {"holdout_size": holdout_size, "are_grades": are_grades, "columns": self.columns, "path": path}
+        return render("flip_flop.drafting", "task.yaml.jinja", filters=filters, draft=self, **known)
 
 
 def draft_task(

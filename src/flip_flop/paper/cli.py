@@ -31,8 +31,8 @@ from flip_flop.paper.folder import StudyFolder, load_plan
 from flip_flop.paper.plan import Plan, Setup, Unit, make_plan
 from flip_flop.paper.slurm import export_commands, sbatch_options, submit
 from flip_flop.paper.study import Study, load_study, narrow
-from flip_flop.paper.texts import render
 from flip_flop.tasks import VALUE_LIMITS, TaskRequest, split_names
+from flip_flop.texts import render
 
 # Other processes run this installation, and not the first one on the path.
 PROGRAM = [sys.executable, "-m", "flip_flop", "study"]
@@ -369,7 +369,7 @@ def show_command(data: RowOptions, task: str) -> None:
         known["task"] = _open(data, task, data.protocol).task
     except InputError as error:
         known["error"] = error
-    echo(render("dataset.txt.jinja", protocol=data.protocol, **known))
+    echo(render("flip_flop.paper", "dataset.txt.jinja", protocol=data.protocol, **known))
 
 
 @tasks_command.command("check", short_help="Compare the numbers with the published numbers.")
@@ -398,7 +398,7 @@ def check_command(data: DataOptions, tasks: Sequence[str], protocol: str | None)
         cells = [["task", *entries[0].paper]]
         cells += [_cells(entry, comparisons.get(entry.name), name) for entry in entries]
         known = {"protocol": name, "publication": ROW_PROTOCOLS[name], "comparisons": comparisons.values()}
-        echo(render("check.txt.jinja", align_columns=align_columns, cells=cells, **known))
+        echo(render("flip_flop.paper", "check.txt.jinja", align_columns=align_columns, cells=cells, **known))
     for name, reason in missing.items():
         echo(f"{name}: {reason}")
     is_complete = not missing or (set(missing) == {"storycloze"} and data.story_cloze_dir is None)

@@ -35,8 +35,8 @@ from flip_flop.paper.frame import (
 )
 from flip_flop.paper.published import PAPER_METRICS, dataset_names, stated_numbers, table1, table2
 from flip_flop.paper.study import Study
-from flip_flop.paper.texts import render
 from flip_flop.report.table import Column, Row, Table, TableCell
+from flip_flop.texts import render
 
 if TYPE_CHECKING:
     from flip_flop.paper.figures import Plot
@@ -206,7 +206,7 @@ def make_notes(frame: pd.DataFrame, asked: pd.DataFrame, rows: Iterable[Row], *m
     known |= {"other": _other_instances(complete), "num_open": len(audits) - len(complete)}
     known |= {"demo_note": DEMO_NOTE if done["is_demo"].any() else "", "more": more}
     known |= {"has_spread": any(" ± " in text for text in texts), "has_missing": MISSING in texts}
-    notes = render("notes.txt.jinja", count=count, audit_title=audit_title, **known)
+    notes = render("flip_flop.paper", "notes.txt.jinja", count=count, audit_title=audit_title, **known)
     return [note for note in notes.split("\n") if note]
 
 
@@ -549,7 +549,7 @@ def write_outputs(frame: pd.DataFrame, study: Study, out: Path) -> list[Path]:
         write_bytes(path, content)
     demo_note = DEMO_NOTE if frame["is_demo"].any() else ""
     known = {"study": study, "tables": contents, "plots": plots, "formats": FORMATS, "demo_note": demo_note}
-    write_text(out / "index.md", render("index.md.jinja", cell=markdown_cell, **known))
+    write_text(out / "index.md", render("flip_flop.paper", "index.md.jinja", cell=markdown_cell, **known))
     return [out / "index.md", *files]
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import jinja2
 from huggingface_hub import EvalResult, ModelCardData
 
 from flip_flop.console import DEMO_NOTE, count, markdown_cell, percent, point_interval, points, visible
@@ -15,6 +14,7 @@ from flip_flop.method import METHODS
 from flip_flop.metrics import METRICS
 from flip_flop.prompts import fields_of
 from flip_flop.record import Facts, ModelRecord, RunRecord, TaskRecord
+from flip_flop.texts import render
 
 CARD = "README.md"
 PROJECT = "flip-flop-consistency"
@@ -50,11 +50,25 @@ def model_card(
         "model_name": title if results else None,
         "eval_results": results or None,
     }
-    card_data = ModelCardData(**of_hub | metadata)
+    card_data = ModelCardData(**of_hub | metadata).to_yaml().strip()
     source = _source(str(record.task.data.get("source", "rows in memory")))
     name = record.model.name
-    return _card_template().render(
-        metadata=card_data.to_yaml().strip(),
+    filters = {
+        "count": count,
+        "percent": percent,
+        "points": points,
+        "point_interval": lambda ends: point_interval(tuple(ends)),
+        "visible": visible,
+        "cell": markdown_cell,
+        "json": json.dumps,
+        "line": _line,
+        "escaped": lambda text: markdown_cell(visible(str(text), one_line=True)),
+    }
+    text = render(
+        "flip_flop.training",
+        "card.md.jinja",
+        filters=filters,
+        metadata=card_data,
         title=title,
         base=base,
         demo_note=DEMO_NOTE,
@@ -69,27 +83,7 @@ def model_card(
         is_local=is_local_name(name),
         is_gguf=gguf_name(name) is not None,
     )
-
-
-def _card_template() -> jinja2.Template:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("flip_flop.training", "."),
-        autoescape=False,  # Markdown: the filters escape
-        trim_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters |= {
-        "count": count,
-        "percent": percent,
-        "points": points,
-        "point_interval": lambda ends: point_interval(tuple(ends)),
-        "visible": visible,
-        "cell": markdown_cell,
-        "json": json.dumps,
-        "line": _line,
-        "escaped": lambda text: markdown_cell(visible(str(text), one_line=True)),
-    }
-    return environment.get_template("card.md.jinja")
+    return f"{text}\n"
 
 
 def base_name(model: ModelRecord) -> str:
