@@ -90,17 +90,16 @@ def _lazy(module: str, name: str, *, package: str = "method") -> Callable[..., A
     return function
 
 
+def _other(name: str, title: str, colour: str, **more: Any) -> Method:
+    """Return the method whose loss in ``others.py`` has its name. Without ``more``, it needs no consensus."""
+    return Method(name, title, colour, _lazy("others", f"{name}_terms"), **{"needs_consensus": False} | more)
+
+
 # What every method is compared with: the model before training. Okabe and Ito's colours, which differ for every kind of
 # colour vision, then Tol's; the base has none.
 BASE = Method("base", "Base", "#8c8c8c")
 _PAPER = (
-    Method(
-        "swarm",
-        "Swarm",
-        "#56b4e9",
-        _lazy("others", "swarm_terms"),
-        needs_consensus=False,
-    ),
+    _other("swarm", "Swarm", "#56b4e9"),
     Method("cce", "CCE", "#e69f00", _lazy("losses", "cce_terms")),
     Method(
         "f2c",
@@ -112,40 +111,19 @@ _PAPER = (
 )
 # Methods of other papers without labels.
 _OTHERS = (
-    Method("bct", "BCT", "#0072b2", _lazy("others", "bct_terms"), needs_consensus=False, needs_frozen_votes=True),
-    Method("opct", "OPCT", "#d55e00", _lazy("others", "opct_terms"), needs_consensus=False, needs_frozen_votes=True),
-    Method("ssd", "SSD", "#117733", _lazy("others", "ssd_terms"), needs_consensus=False, needs_frozen_votes=True),
-    Method("ttrl", "TTRL", "#882255", _lazy("others", "ttrl_terms")),
-    Method("cpc_grpo", "CPC-GRPO", "#aa4499", _lazy("others", "cpc_grpo_terms"), needs_consensus=False),
-)
-_SWARMS = (
-    Method("swarm_l2", "Swarm L2", "#332288", _lazy("others", "swarm_l2_terms"), needs_consensus=False),
-    Method(
-        "swarm_l1_l2",
-        "Swarm L1 + L2",
-        "#88ccee",
-        _lazy("others", "swarm_l1_l2_terms"),
-        needs_consensus=False,
-    ),
-    Method(
-        "marginal_entropy",
-        "Marginal entropy",
-        "#999933",
-        _lazy("others", "marginal_entropy_terms"),
-        needs_consensus=False,
-    ),
+    _other("bct", "BCT", "#0072b2", needs_frozen_votes=True),
+    _other("opct", "OPCT", "#d55e00", needs_frozen_votes=True),
+    _other("ssd", "SSD", "#117733", needs_frozen_votes=True),
+    _other("ttrl", "TTRL", "#882255", needs_consensus=True),
+    _other("cpc_grpo", "CPC-GRPO", "#aa4499"),
+    _other("swarm_l2", "Swarm L2", "#332288"),
+    _other("swarm_l1_l2", "Swarm L1 + L2", "#88ccee"),
+    _other("marginal_entropy", "Marginal entropy", "#999933"),
 )
 _WITH_LABELS = (
-    Method(
-        "supervised",
-        "Supervised (labels)",
-        "#000000",
-        _lazy("others", "supervised_terms"),
-        needs_consensus=False,
-        uses_labels=True,
-    ),
-    Method("paft", "PAFT (labels)", "#661100", _lazy("others", "paft_terms"), needs_consensus=False, uses_labels=True),
-    Method("ppcl", "PPCL (labels)", "#44aa99", _lazy("others", "ppcl_terms"), needs_consensus=False, uses_labels=True),
+    _other("supervised", "Supervised (labels)", "#000000", uses_labels=True),
+    _other("paft", "PAFT (labels)", "#661100", uses_labels=True),
+    _other("ppcl", "PPCL (labels)", "#44aa99", uses_labels=True),
 )
 # The protocol release trains these instead of the paper's methods.
 _RELEASE = (
@@ -166,7 +144,7 @@ _RELEASE = (
         mixes_answer_vocabularies=_lazy("losses", "mixes_answer_vocabularies"),
     ),
 )
-_BUILT_IN = (*_PAPER, *_OTHERS, *_SWARMS, *_WITH_LABELS, *_RELEASE)
+_BUILT_IN = (*_PAPER, *_OTHERS, *_WITH_LABELS, *_RELEASE)
 METHODS = PluginTable("flip_flop.methods", {method.name: method for method in _BUILT_IN})
 
 
