@@ -60,14 +60,11 @@ class SumStatistic:
 
     def of(self, view: Callable[[Any], Any]) -> "SumStatistic":
         """Return the statistic of ``view(data)``, for example of the votes instead of the templates."""
-        plain = self.plain
-        extremes = self.extremes
-        return SumStatistic(
-            lambda data: self.contributions(view(data)),
-            self.value,
-            None if plain is None else lambda data: plain(view(data)),
-            None if extremes is None else lambda data: extremes(view(data)),
-        )
+
+        def viewed(function: Any) -> Any:
+            return function and (lambda data: function(view(data)))
+
+        return SumStatistic(viewed(self.contributions), self.value, viewed(self.plain), viewed(self.extremes))
 
 
 def row_counts(values: Int[np.ndarray, "rows cells"], num_values: int) -> Int[np.ndarray, "rows values"]:
@@ -102,11 +99,14 @@ def mean_statistic(
     def contributions(*data: Any) -> Float[np.ndarray, "instances 2"]:
         values = per_instance(*data)
         ones = np.ones(len(data[0]))
-        if values is not None and 0 < (missing := int(np.isnan(values).sum())) < len(ones):
+        if values is None:
+            values = ones * np.nan
+        missing = int(np.isnan(values).sum())
+        if 0 < missing < len(ones):
             raise ValueError(f"{missing} of {len(ones)} instances have the value NaN")
-        if bounds is not None and values is not None and len(ones) and (np.min(values) < low or np.max(values) > high):
+        if len(ones) and (np.min(values) < low or np.max(values) > high):
             raise ValueError(f"a value is outside of the bounds {bounds}: {np.min(values):g} to {np.max(values):g}")
-        return np.stack([ones * np.nan if values is None else values, ones], axis=1)
+        return np.stack([values, ones], axis=1)
 
     low, high = np.add(bounds or (-np.inf, np.inf), (-ROUNDING, ROUNDING))
     if bounds is None:
