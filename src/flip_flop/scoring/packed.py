@@ -9,7 +9,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain, pairwise
 from typing import Any, TypeVar
 
@@ -35,6 +35,8 @@ State = TypeVar("State")
 Batch = tuple[int, int, int, frozenset[int]]
 # The nodes of a trie, the most rows of logits, and the sequences of the trie, sorted.
 Group = tuple[int, int, list[bytes]]
+# The queries, keys and mask of an attention call.
+Call = tuple[slice, Tensor, Tensor]
 # The most logits of one forward pass: 256 MB in float32, or 441 rows of 151,936.
 MAX_LOGITS = 1 << 26
 # Floating-point operations above which the fixed cost of a forward pass is small: an order of magnitude by device.
@@ -239,14 +241,14 @@ def spare_pass(model: nn.Module) -> None:
         model(input_ids=torch.zeros(1, 1, dtype=torch.long, device=unwrap(model).device), use_cache=False)
 
 
+@dataclass(frozen=True, eq=False)
 class Layout:
     """The masks of a packed row, which the first layer on each device computes for all layers."""
 
-    def __init__(self, trie: TokenTrie):
-        self.trie = trie
-        self._calls: dict[tuple[torch.device, torch.dtype], list[tuple[slice, Tensor, Tensor]]] = {}
+    trie: TokenTrie
+    _calls: dict[tuple[torch.device, torch.dtype], list[Call]] = field(default_factory=dict)
 
-    def calls(self, query: Float[Tensor, "1 heads nodes width"]) -> list[tuple[slice, Tensor, Tensor]]:
+    def calls(self, query: Float[Tensor, "1 heads nodes width"]) -> list[Call]:
         """Return the queries, keys and mask of each attention call: one for all nodes, or one per chunk."""
         kind = (query.device, query.dtype)
         if kind not in self._calls:
@@ -255,7 +257,7 @@ class Layout:
             self._calls[kind] = [self._call(start, min(start + chunk, len(self.trie)), query) for start in starts]
         return self._calls[kind]
 
-    def _call(self, start: int, stop: int, query: Tensor) -> tuple[slice, Tensor, Tensor]:
+    def _call(self, start: int, stop: int, query: Tensor) -> Call:
         # An ancestor of a later node of the chunk is in the chunk, or an ancestor of its first node.
         keys = np.concatenate([self.trie.ancestors(start), np.arange(start, stop)])
         places, leave = (to_device(torch.from_numpy(part), query.device) for part in (keys, self.trie.leave[keys]))
