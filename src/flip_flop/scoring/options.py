@@ -1,7 +1,9 @@
 """The options of scoring. Importing this module does not import torch."""
 
+# ruff: noqa: RUF009 (each default is a dataclass field)
+
 from dataclasses import dataclass, field, fields
-from typing import Literal, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 from flip_flop.errors import InputError, require_whole
 
@@ -16,33 +18,36 @@ DeviceMap = Literal["auto"]
 # Weights in parts, one in each process, which are gathered for each pass.
 Shard = Literal["fsdp"]
 
-_HELP = {
-    "chat_template": "Use the tokenizer's chat template; auto: if it has one.",
-    "backend": "packed: compute shared tokens of prompts once; padded: separate sequences; auto: packed if tested.",
-    "batch_tokens": "Tokens of one forward pass.",
-    "too_long": "Rows that exceed the context length: refuse (exit with an error) or skip.",
-    "by": "Served models: score each answer (probability), or use the answer that the model writes (generation).",
-    "api": (
-        "Served models: how to read probabilities; auto: the first API for log-probabilities that the server has "
-        "(docs/how-to/models.md)."
-    ),
-    "prompt_date": "The date that chat templates print, such as 2026-11-25; by default today's in UTC.",
-    "concurrency": "Parallel requests to a served model.",
-}
+
+def _option(default: Any, help_: str, **more: Any) -> Any:
+    return field(default=default, metadata={"help": help_, **more})
 
 
 @dataclass(frozen=True)
 class ScoringOptions:
     """The options of scoring. The metadata of a field describes its command-line option."""
 
-    chat_template: ChatTemplate = field(default="auto", metadata={"help": _HELP["chat_template"]})
-    backend: Backend = field(default="auto", metadata={"help": _HELP["backend"]})
-    batch_tokens: int = field(default=4096, metadata={"help": _HELP["batch_tokens"], "min": 1})
-    too_long: TooLongPolicy = field(default="refuse", metadata={"help": _HELP["too_long"]})
-    by: By = field(default="probability", metadata={"help": _HELP["by"]})
-    api: Api = field(default="auto", metadata={"help": _HELP["api"]})
-    concurrency: int = field(default=8, metadata={"help": _HELP["concurrency"], "min": 1})
-    prompt_date: str | None = field(default=None, metadata={"help": _HELP["prompt_date"]})
+    chat_template: ChatTemplate = _option("auto", "Use the tokenizer's chat template; auto: if it has one.")
+    backend: Backend = _option(
+        "auto", "packed: compute shared tokens of prompts once; padded: separate sequences; auto: packed if tested."
+    )
+    batch_tokens: int = _option(4096, "Tokens of one forward pass.", min=1)
+    too_long: TooLongPolicy = _option(
+        "refuse", "Rows that exceed the context length: refuse (exit with an error) or skip."
+    )
+    by: By = _option(
+        "probability",
+        "Served models: score each answer (probability), or use the answer that the model writes (generation).",
+    )
+    api: Api = _option(
+        "auto",
+        "Served models: how to read probabilities; auto: the first API for log-probabilities that the server has "
+        "(docs/how-to/models.md).",
+    )
+    concurrency: int = _option(8, "Parallel requests to a served model.", min=1)
+    prompt_date: str | None = _option(
+        None, "The date that chat templates print, such as 2026-11-25; by default today's in UTC."
+    )
 
     def __post_init__(self) -> None:
         for item in fields(self):
