@@ -153,7 +153,7 @@ def merged_trie(instances: Iterable[EncodedInstance]) -> TokenTrie:
 def _packed_logits(model: nn.Module, trie: TokenTrie) -> tuple[Float[Tensor, "rows vocab"], Int[Tensor, " tokens"]]:
     """Return the logits at the nodes of a trie that predict an answer token, and the row of each answer token."""
     nodes, token_row = np.unique(trie.token_node, return_inverse=True)
-    ids, positions, kept = (torch.from_numpy(part.astype(np.int64)) for part in (trie.ids, trie.depth, nodes))
+    ids, positions, kept = map(torch.from_numpy, (trie.ids, trie.depth, nodes))
     positions = to_device(positions[None], unwrap(model).device)
     what = f"{type(unwrap(model)).__name__} does not take a packed row"
     unsupported = (NotImplementedError, TypeError)
@@ -202,7 +202,7 @@ def _padded_logits(
 
     empty: Batch = (0, 0, 0, frozenset())
     for batch in groups(sorted(columns, key=lambda end: -trie.depth[end]), empty, add, fits):
-        sequences = [torch.from_numpy(trie.ids[[*trie.ancestors(end), end]].astype(np.int64)) for end in batch]
+        sequences = [torch.from_numpy(trie.ids[[*trie.ancestors(end), end]]) for end in batch]
         ids = pad_sequence(sequences, batch_first=True)
         if same_length:
             with torch.no_grad():

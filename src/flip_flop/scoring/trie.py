@@ -13,7 +13,6 @@ import numpy as np
 from jaxtyping import Int
 from numpy import ndarray
 
-STORED = np.int32  # the tries of a training set stay in memory
 TOKEN = np.dtype(">u4")
 
 
@@ -94,9 +93,9 @@ def build_trie(instances: Sequence[Sequence[Sequence[EncodedAnswer]]]) -> TokenT
         token_target += answer.tokens
     return TokenTrie(
         **nodes,
-        token_node=np.array(token_node, dtype=STORED),
-        token_target=np.array(token_target, dtype=np.int64),
-        token_counts=np.array(counts, dtype=np.int64).reshape(len(instances), -1, len(counts[0])),
+        token_node=np.array(token_node),
+        token_target=np.array(token_target),
+        token_counts=np.array(counts).reshape(len(instances), -1, len(counts[0])),
     )
 
 
@@ -154,8 +153,8 @@ def _merged(sequences: Iterable[bytes]) -> tuple[dict[bytes, list[int]], dict[st
         path = [*path[:common], *new]
         paths[sequence] = path
     arrays = {
-        "ids": np.frombuffer(b"".join(ids), TOKEN).astype(STORED),
-        "depth": np.array(depth, dtype=STORED),
-        "leave": np.array(leave, dtype=STORED),
+        "ids": np.frombuffer(b"".join(ids), TOKEN).astype(np.int64),
+        "depth": np.array(depth),
+        "leave": np.array(leave),
     }
     return paths, arrays
