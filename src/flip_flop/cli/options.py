@@ -308,7 +308,7 @@ class CalibrationOptions:
         if self.label_prior is not None and self.few_labels is not None:
             raise InputError("E-LABEL-PRIOR", "--label-prior and --few-labels are both given.", "Remove one of them.")
         prior = self.label_prior if self.few_labels is None else prior_from(task, self.few_labels)
-        return check_calibration(self.calibrate, prior, None if task.labels is None else len(task.labels))
+        return check_calibration(self.calibrate, prior, task.num_labels)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -120,7 +120,7 @@ def _lint(name: str, task: Task, limit: int, seed: int, encode: Encode | None) -
         task.templates,
         rows,
         label_field=task.label_field,
-        num_labels=None if task.labels is None else len(task.labels),
+        num_labels=task.num_labels,
         seed=seed,
         encode=encode,
     )

@@ -202,6 +202,11 @@ class Task:
         return sha256_json(content | answer | extract | {"templates": self.templates.digest()} | self.chat.given)
 
     @property
+    def num_labels(self) -> int | None:
+        """The number of labels; None in a task without gold labels."""
+        return None if self.labels is None else len(self.labels)
+
+    @property
     def chat(self) -> Chat:
         """The task's additions to chat templates."""
         return Chat(self.system, self.assistant_prefix, self.chat_template_kwargs)
@@ -251,7 +256,7 @@ class Task:
         ids = rows.ids or tuple(f"{split}-{number}" for number in range(1, len(rows) + 1))
         sample = {*ids} if limit is None else sample_ids(ids, limit, seed)
         indices = [index for index, identity in enumerate(ids) if identity in sample]
-        num_labels = len(self.labels) if self.labels is not None else None
+        num_labels = self.num_labels
         instances = []
         for index in indices:
             label = len(self.templates) if references[index] else gold[index]  # no open answer yet: the last slot

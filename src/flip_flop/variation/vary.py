@@ -50,9 +50,8 @@ def vary_templates(task: Task, rows: Sequence[LintRow], axes: Mapping[str, Any])
 
 def judge(task: Task, rows: Sequence[LintRow], variants: Sequence[VariedTemplate]) -> tuple[Task, list[VariedTemplate]]:
     """Lint a task with its variants, and reject variants with errors: return the task without them, and all."""
-    num_labels = None if task.labels is None else len(task.labels)
     errors: dict[str, str] = {}
-    for finding in lint_templates(task.templates, rows, label_field=task.label_field, num_labels=num_labels):
+    for finding in lint_templates(task.templates, rows, label_field=task.label_field, num_labels=task.num_labels):
         if finding.is_error:
             errors.setdefault(finding.template, f"{finding.code} {finding.message}")
     judged = [replace(variant, rejected=variant.rejected or errors.get(variant.name, "")) for variant in variants]
