@@ -11,7 +11,7 @@ from flip_flop.cli.options import DataOptions, TemplateOptions, options
 from flip_flop.console import align_columns, count, echo, on_one_line, visible
 from flip_flop.errors import InputError
 from flip_flop.files import derive_seed
-from flip_flop.prompts import Encode, Fields, LintRow, RenderedInstance, lines_of, lint_templates
+from flip_flop.prompts import Encode, Fields, LintRow, RenderedInstance, Rendering, lines_of, lint_templates
 from flip_flop.tasks import Task
 
 LAZY = {
@@ -153,7 +153,7 @@ def _encoder(model: str, revision: str | None) -> Encode:
     limit = tokenizer.model_max_length  # a very large number if unknown
     encoder = PromptEncoder(tokenizer, max_length=limit if limit < 1_000_000 else None)
 
-    def encode(rendering: tuple[str, tuple[str, ...]], fields: Fields) -> set[str]:
+    def encode(rendering: Rendering, fields: Fields) -> set[str]:
         prompt, choices = rendering
         instance = RenderedInstance("", (prompt,), (choices,), None)
         encoder.encode(instance)

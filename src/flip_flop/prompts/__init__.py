@@ -18,6 +18,7 @@ from flip_flop.prompts.template import (
     Chat,
     OpenAnswers,
     RenderedInstance,
+    Rendering,
     Template,
     TemplateSet,
     check_rendering,

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from flip_flop.console import count, is_blank
 from flip_flop.errors import InputError
 from flip_flop.prompts.sandbox import SEPARATOR, Fields, draws_at_random, names_of, reference, without_constants
-from flip_flop.prompts.template import Template, TemplateSet, check_rendering
+from flip_flop.prompts.template import Rendering, Template, TemplateSet, check_rendering
 
 LONG = 8192
 """Characters from which a prompt counts as long: about the context of a small model, in characters."""
@@ -26,7 +26,6 @@ UNCALLED = re.compile(
     re.S,
 )
 
-Rendering = tuple[str, tuple[str, ...]]
 Encode = Callable[[Rendering, Fields], Iterable[str]]
 
 

@@ -13,6 +13,7 @@ from flip_flop.reading import AnswerFormat
 
 CHAT_KEYS = ("system", "assistant_prefix", "chat_template_kwargs")
 MIN_VALUE_LIMIT = 16  # room for a word and the three dots
+Rendering = tuple[str, tuple[str, ...]]  # a prompt and its answers
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ class Template:
         row: str | None = None,
         value_limit: int | None = None,
         has_choices: bool = True,
-    ) -> tuple[str, tuple[str, ...]]:
+    ) -> Rendering:
         """Render the prompt and the answer choices of one row, without outer white space.
 
         Args:

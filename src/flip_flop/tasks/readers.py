@@ -365,7 +365,7 @@ def _read_parquet(path: Path) -> list[NumberedRow]:
     except InputError:
         raise
     except (pyarrow.ArrowException, OSError, ArithmeticError, LookupError, ValueError) as error:
-        raise InputError("E-DATA-PARSE", f"{path}: {_first_line(error)}.", "Write the parquet file again.") from None
+        raise InputError("E-DATA-PARSE", f"{path}: {first_line(error)}.", "Write the parquet file again.") from None
     return [NumberedRow(number, fields) for number, fields in enumerate(rows, start=1)]
 
 
@@ -391,7 +391,8 @@ def with_short_floats(table: Any) -> Any:
     return table
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """Return the first line of an error, at most 200 characters without a final period."""
     return str(error).strip().split("\n")[0][:200].rstrip(".")
 
 
@@ -412,7 +413,7 @@ def _read_excel(path: Path) -> list[NumberedRow]:
         raise
     except Exception as error:  # a damaged archive raises many kinds
         raise InputError(
-            "E-DATA-PARSE", f"{path}: {type(error).__name__}: {_first_line(error)}.", "Save it again as .xlsx."
+            "E-DATA-PARSE", f"{path}: {type(error).__name__}: {first_line(error)}.", "Save it again as .xlsx."
         ) from None
     return [row for row in rows if any(map(cell_text, row.fields.values()))]
 

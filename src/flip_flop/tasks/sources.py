@@ -24,6 +24,7 @@ from flip_flop.tasks.readers import (
     NumberedRow,
     cell_text,
     check_columns,
+    first_line,
     label_text,
     lost_header,
     read_rows,
@@ -366,14 +367,14 @@ class HubSource:
         try:
             rows = datasets.load_dataset(self.repo, self.config, split=self.split, revision=commit or self.revision)
         except Exception as error:  # its transports raise many kinds of errors
-            first_line = str(error).strip().split("\n")[0][:200].rstrip(".")
-            message = f"{self.name} could not be loaded: {type(error).__name__}: {first_line}."
-            is_missing = first_line.startswith("Unknown split")
+            reason = first_line(error)
+            message = f"{self.name} could not be loaded: {type(error).__name__}: {reason}."
+            is_missing = reason.startswith("Unknown split")
             if not is_missing and not self.revision and not isinstance(error, ConnectionError):
                 try:
                     return self._load_converted()
                 except FileNotFoundError:
-                    is_missing = "scripts are no longer supported" in first_line
+                    is_missing = "scripts are no longer supported" in reason
                 except Exception:  # the first error says more
                     pass
             if is_missing:
