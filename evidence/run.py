@@ -74,7 +74,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     **{f"f2c_{number}": {"templates": number} for number in (2, 3, 5)},
     "f2c_1024": {"rows": 1024, "max_steps": 64, "eval_steps": 16},
 }
-# Settings that the paper did not tune, one at a time. 100 is no limit.
+# Settings that the paper did not tune, one at a time. 100 means without a limit.
 UNTUNED = [
     ("max_cc_size", 2),
     ("max_cc_size", 5),
