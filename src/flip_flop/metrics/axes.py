@@ -72,9 +72,13 @@ def mean_over(scores: LabelScores, groups: Iterable[Sequence[int]]) -> Float[np.
         return np.log(np.stack(means, axis=1))
 
 
+def _several_orders(design: Design) -> list[list[int]]:
+    return [group for group in order_groups(design) if len(group) > 1]
+
+
 def averaged(data: Scores) -> Scores | None:
     """Average over the orders of the options. None without two orders, or without probabilities."""
-    groups = [group for group in order_groups(data.design) if len(group) > 1]
+    groups = _several_orders(data.design)
     if not groups or data.is_generated:
         return None
     levels = [{**data.design.levels[first], "order": "all"} for first, *_ in groups]
@@ -121,7 +125,7 @@ def axis_rows(forms: Mapping[str, Scores], tokens: Sequence[float] = (), *, seed
     """
     raw = forms["raw"]
     lengths = np.array(tokens)
-    sums = np.array([lengths[group].sum() for group in order_groups(raw.design) if tokens and len(group) > 1])
+    sums = np.array([lengths[group].sum() for group in _several_orders(raw.design) if tokens])
     rates = {axis: FLIP_RATE(raw.flips_along(axis)) for axis in (*AXES, *TAGS) if raw.design.groups(axis)}
     rows = {}
     for axis in sorted(rates, key=lambda axis: -np.nan_to_num(rates[axis] or 0.0)):
