@@ -71,6 +71,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "f2c_online": {"votes": "online"},
     "f2c_slow": {"learning_rate": 1e-4},
     "f2c_ensemble": {"method": "examples.methods.ensemble:F2C_ENSEMBLE", "cce_space": "vocab"},
+    "f2c_adaptive": {"method": "examples.methods.adaptive:F2C_ADAPTIVE"},
     **{f"f2c_{number}": {"templates": number} for number in (2, 3, 5)},
     "f2c_1024": {"rows": 1024, "max_steps": 64, "eval_steps": 16},
 }

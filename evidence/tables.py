@@ -21,7 +21,7 @@ import numpy as np
 from evidence.run import AVERAGES, FOLDER, RESULTS, SHOWN, UNTUNED
 from flip_flop.console import count, percent, point_interval, points
 from flip_flop.files import read_json, write_text
-from flip_flop.metrics import FLIP_RATE, METRICS, Design, Metric, Scores
+from flip_flop.metrics import METRICS, Design, Scores
 
 DOCS = FOLDER.parent / "docs"
 PAGES = (FOLDER / "RESULTS.md", DOCS / "evidence.md", DOCS / "how-to" / "flickering.md", FOLDER.parent / "README.md")
@@ -36,6 +36,9 @@ NAMES = {
     "smollm2-135m-bf16": "SmolLM2",
     "ag_news_orders": "AG News",
     "trec_orders": "TREC",
+    "ag_news_formats": "AG News",
+    "trec_formats": "TREC",
+    "movie_reviews_typos": "movie reviews",
     "trec": "TREC",
     "wic": "WiC",
     "hellaswag": "HellaSwag",
@@ -63,6 +66,11 @@ NAMES = {
     "unmapped_share": "unreadable",
     "order_flips": "flips by order",
     "wording_flips": "flips by wording",
+    "format_flips": "flips by format",
+    "examples_flips": "flips by examples",
+    "example_order_flips": "flips by their order",
+    "typos_flips": "flips by typos",
+    "f2c_adaptive": "F2C, adaptive",
 }
 UPPER = ("rte", "cb", "copa", "wsc", "anli_r1", "anli_r2", "anli_r3", "f2c", "cce", "bct", "opct", "ssd", "ttrl")
 NAMES |= {word: word.replace("_", " ").upper() for word in UPPER}
@@ -193,23 +201,15 @@ def scores_of(audit: dict[str, Any], view: str) -> Scores:
     return Scores(np.where(is_answer, 0.0, -np.inf), gold[:, 0], design=Design(levels=levels))
 
 
-def metric_of(name: str) -> Metric:
-    """Return a metric, or the flip rate of any axis."""
-    axis = name.removesuffix("_flips")
-    if axis == name:
-        return METRICS[name]
-    return Metric(name, name, FLIP_RATE.of(lambda data: data.flips_along(axis)))
-
-
 def mean_of(name: str, runs: list[Scores]) -> float:
     """Return a metric, mean over runs."""
-    return float(np.mean([metric_of(name).value(scores) for scores in runs]))
+    return float(np.mean([METRICS[name].value(scores) for scores in runs]))
 
 
 def change(name: str, before: Scores, after: list[Scores]) -> str:
     """Return the difference of a metric from a base, mean over runs, with the paired interval."""
     difference = mean_of(name, after) - mean_of(name, [before])
-    return f"{points(difference)} ({point_interval(metric_of(name).change_interval(before, *after))})"
+    return f"{points(difference)} ({point_interval(METRICS[name].change_interval(before, *after))})"
 
 
 def difference_from(vote: np.ndarray, answers: list[np.ndarray]) -> tuple[float, tuple[float, float] | None]:

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from examples.methods import ensemble
+from examples.methods import adaptive, ensemble
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -173,3 +173,22 @@ def test_the_ensemble_of_the_examples_is_a_cross_entropy_to_the_mean_of_the_vote
     mean = [sum(row[label] for row in votes) / 4 for label in range(3)]
     expected = -sum(mean[label] * math.log(row[label]) for row in rows for label in range(3)) / 4
     assert ensemble.ensemble_terms(instance, config_of())["ensemble"].item() == pytest.approx(expected, abs=1e-6)
+
+
+@given(st.integers(0, 10_000), SHAPES)
+@settings(max_examples=50, deadline=None)
+def test_the_adaptive_method_of_the_examples_splits_templates_below_the_largest_gap_of_margins(number, shape):
+    instance = made(number, shape)
+    label = int(instance.consensus.label)
+    margins = [row[label] - max(row[:label] + row[label + 1 :]) for row in instance.vote_scores.tolist()]
+    ordered = sorted(margins, reverse=True)
+    gaps = {size: ordered[size - 1] - ordered[size] for size in range(2, len(ordered))}
+    size = max(gaps, key=gaps.get, default=2)
+    assert adaptive.adaptive_size(instance.vote_scores, label) == size
+    weights = {"cce_weight": 1.0, "jsd_weight": 0.5, "labels_weight": 1.0}
+    config = config_of(**LIMITS | weights | {"divergence_space": "labels"})
+    fixed = made(number, shape)
+    fixed.decide(fixed.vote_scores, SimpleNamespace(**LIMITS | {"max_cc_size": size}))
+    expected = METHODS["f2c"].loss(fixed, config)
+    assert adaptive.adaptive_terms(instance, config) == expected
+    assert config.max_cc_size == LIMITS["max_cc_size"]
