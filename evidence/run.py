@@ -49,6 +49,8 @@ VARIED: dict[str, tuple[str, str | None, Any]] = {
     "trec_formats": ("trec_orders", "letters,words", FORMATS),
     "movie_reviews_typos": ("movie_reviews", None, {"typos": 0.05, "examples": EXAMPLES_AXIS}),
 }
+# A pass over many rows computes the demonstrations that they share once.
+BATCH_TOKENS = 16384
 # Rows for training and for selecting a checkpoint. Training is one epoch.
 ROWS, EVAL_ROWS = 256, 100
 SETTINGS = {"max_steps": 16, "per_device_train_batch_size": 16, "eval_steps": 4, "logging_steps": 2}
@@ -152,7 +154,8 @@ def _train(model: str, task: Task, method: str, seed: int, out: Path, dtype: str
 
 def _audit(load: Callable[[], LoadedModel], task: Task, rows: int, out: Path) -> Audit:
     if not (out / RUN_FILE).exists():
-        scoring = ScoringOptions(chat_template=TASK_SETTINGS.get(task.name, {}).get("chat_template", "auto"))
+        chat_template = TASK_SETTINGS.get(task.name, {}).get("chat_template", "auto")
+        scoring = ScoringOptions(chat_template=chat_template, batch_tokens=BATCH_TOKENS)
         audit(load(), replace(task, f1="macro"), scoring=scoring, limit=rows, quiet=True).write(out)
     return load_run(out)
 
