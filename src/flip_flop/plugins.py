@@ -42,6 +42,11 @@ class PluginTable(UserDict[str, Value]):
     group: str
     built_in: Mapping[str, Value]
 
+    @property
+    def added(self) -> dict[str, Value]:
+        """The values that are not ours."""
+        return {name: value for name, value in self.items() if name not in self.built_in}
+
     @functools.cached_property
     def data(self) -> dict[str, Value]:  # type: ignore[override]
         """The values by name."""

@@ -148,18 +148,16 @@ class Audit(AuditValues):
         return f"Audit({self.heading}: {', '.join(values)})"
 
     def _repr_html_(self) -> str:
-        runs = [run for run in (self, self.calibrated) if run is not None]
-        added = [name for name in METRICS if name not in METRICS.built_in]
         rows = []
-        for name in (*SHOWN, *added):
+        for name in (*SHOWN, *METRICS.added):
             if self.value(name) is not None:
                 form = METRICS[name].form
                 row = [METRICS[name].title]
-                for run in runs:
+                for run in self.views:
                     row += [percent(run.value(name), **form), percent_interval(run.interval(name), **form)]
                 rows.append(row)
         head = ("", "%", "95% interval", "% calibrated", "95% interval")
-        return html_table(self.heading, head[: 1 + 2 * len(runs)], rows)
+        return html_table(self.heading, head[: 1 + 2 * len(self.views)], rows)
 
     @cached_property
     def reading(self) -> str:
@@ -359,7 +357,7 @@ def instance_rows(run: Audit) -> dict[str, Any]:
 def changed_by(data: Scores) -> list[str | None]:
     """Return the axes that change each instance's answer; empty for a stable one. None without a pair of answers."""
     flips = {axis: data.flips_along(axis) for axis in AXES}
-    found = list[str | None]()
+    found = []
     for row in range(len(data)):
         is_known = any(counts[row, 1] for counts in flips.values())
         changing = ", ".join(axis for axis, counts in flips.items() if counts[row, 0])

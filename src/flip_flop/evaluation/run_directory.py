@@ -70,12 +70,11 @@ def load_run(path: str | os.PathLike[str]) -> Audit:
         with reading(listed, f"a file of at most {MAX_LINE // 2**20} MB"):
             too_long = read_limited(listed, MAX_LINE)
     run = Audit(record, metrics, data, names, path if path.name else path.resolve(), too_long, instances)
-    added = [metric for name, metric in METRICS.items() if name not in METRICS.built_in]
-    for view in (run, run.calibrated) if added else ():  # computed again, because their code may be new
-        if view is not None:
-            intervals = {m.name: m.interval(view.data, seed=record.seed or 0) for m in added if m.has_interval}
-            view.metrics.update({metric.name: metric.value(view.data) for metric in added})
-            view.metrics["intervals"] = {**(view.metrics.get("intervals") or {}), **intervals}
+    added = METRICS.added.values()
+    for view in run.views if added else ():  # computed again, because their code may be new
+        intervals = {m.name: m.interval(view.data, seed=record.seed or 0) for m in added if m.has_interval}
+        view.metrics.update({metric.name: metric.value(view.data) for metric in added})
+        view.metrics["intervals"] = {**(view.metrics.get("intervals") or {}), **intervals}
     return run
 
 

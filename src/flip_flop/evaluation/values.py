@@ -172,6 +172,11 @@ class AuditValues:
         data = replace(self.data, values=calibrated(self.scores, offsets))
         return replace(self, record=record, metrics=metrics, data=data)
 
+    @property
+    def views(self: Form) -> list[Form]:
+        """This audit, and the one with calibrated scores if there is one."""
+        return [self] if self.calibrated is None else [self, self.calibrated]
+
     @cached_property
     def forms(self) -> dict[str, Scores]:
         """The answers in each form that the table of axes compares."""

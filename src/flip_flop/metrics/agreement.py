@@ -68,11 +68,10 @@ def instance_agreement(
         >>> instance_agreement(np.array([[0, 0, 1], [2, 2, 2]])).round(4).tolist()
         [0.3333, 1.0]
     """
-    num_templates = predictions.shape[1]
-    if num_templates < 2:
+    if predictions.shape[1] < 2:
         return None
-    counts = vote_counts(predictions, int(predictions.max(initial=0)) + 1)
-    return (counts * (counts - 1)).sum(axis=1) / (num_templates * (num_templates - 1))
+    flips, read, pairs = _pair_flips(predictions).T
+    return (read - flips) / pairs
 
 
 def observed_agreement(predictions: Predictions) -> float | None:

@@ -19,7 +19,7 @@ from flip_flop.metrics.agreement import (
 )
 from flip_flop.metrics.bootstrap import SumStatistic, ratio, simultaneous_width
 from flip_flop.metrics.data import Scores
-from flip_flop.metrics.f1 import F1_PER_TEMPLATE, accuracy_per_template, f1_per_template
+from flip_flop.metrics.f1 import F1_PER_TEMPLATE, accuracy_per_template
 
 BINS = 10
 MIN_LABELLED = 50  # Below, F1 does not rank the templates, and none is chosen.
@@ -264,9 +264,7 @@ def rank_templates(data: Scores, calibrated: Scores | None = None, *, confidence
     agrees = ((predictions == votes) & (predictions >= 0)).astype(np.float64)
     agreement = agrees.mean(axis=0)
     labelled = data.labelled
-    f1 = f1_per_template(predictions, data.gold, num_labels=data.num_labels, average=data.design.average)
-    if data.answered:
-        f1 = accuracy_per_template(data)
+    f1 = accuracy_per_template(data) if data.answered else data.f1
     by_f1 = len(labelled) >= MIN_LABELLED
     shares = label_shares_per_template(data.answers, data.num_answers)
     constancy = shares.max(axis=1)

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from flip_flop.arrays import CellFlags, CellValues, FlipCounts, InstanceLabels, LabelScores, Predictions
+from flip_flop.arrays import CellFlags, CellValues, FlipCounts, InstanceLabels, LabelScores, PerTemplate, Predictions
 from flip_flop.errors import InputError
 from flip_flop.metrics.agreement import group_flips, label_probs, majority_vote, predicted, vote_weights
-from flip_flop.metrics.f1 import Average, resolve_average
+from flip_flop.metrics.f1 import Average, f1_per_template, resolve_average
 
 AXES = ("wording", "order", "format", "examples", "example_order", "typos")  # of templates, with a flip rate each
 TAGS = ("language", "source")  # of a wording
@@ -174,6 +174,11 @@ class Scores:
         if self.answered:
             return self.answered["exact"]
         return self.predictions == self.gold[:, None]
+
+    @cached_property
+    def f1(self) -> PerTemplate | None:
+        """:func:`~flip_flop.metrics.f1_per_template` of these scores."""
+        return f1_per_template(self.predictions, self.gold, num_labels=self.num_labels, average=self.design.average)
 
     @cached_property
     def is_generated(self) -> bool:

@@ -35,7 +35,7 @@ from flip_flop.metrics.bootstrap import (
 )
 from flip_flop.metrics.certainty import calibration_error_per_template, decidable_share
 from flip_flop.metrics.data import AXES, Design, Scores, read_only
-from flip_flop.metrics.f1 import ACCURACY, COHEN_KAPPA, MEAN_F1, accuracy_per_template, f1_per_template
+from flip_flop.metrics.f1 import ACCURACY, COHEN_KAPPA, MEAN_F1, accuracy_per_template
 from flip_flop.metrics.probabilities import (
     answer_probs,
     brier_scores,
@@ -116,18 +116,15 @@ class Metric:
 
     def interval(self, data: Scores, *, seed: int = 0) -> Interval | None:
         """Return the 95% bootstrap interval over instances."""
-        if not self.has_interval or self.value(data) is None:
-            return None
-        interval = partial(bootstrap_interval, self.statistic, seed=seed)
-        return self._valid(self._tried(interval, self.judged(data)), data)
+        return self._interval(partial(bootstrap_interval, self.statistic, seed=seed), data)
 
     def change_interval(self, before: Scores, *after: Scores, confidence: float = 0.95) -> Interval | None:
         """Return the paired interval of the change from ``before`` to the mean of the runs ``after``."""
-        if not self.has_interval or any(self.value(data) is None for data in (before, *after)):
-            return None
-        runs = ([self.judged(data)] for data in (before, *after))
-        interval = partial(paired_bootstrap_interval, self.statistic, confidence=confidence)
-        return self._valid(self._tried(interval, *runs), before)
+
+        def change(*runs: Scores) -> Interval:
+            return paired_bootstrap_interval(self.statistic, *([run] for run in runs), confidence=confidence)
+
+        return self._interval(change, before, *after)
 
     @property
     def _is_built_in(self) -> bool:
@@ -151,12 +148,16 @@ class Metric:
             warn_once(f"W-PLUGIN: metric {self.name!r} has no value or no interval: {reason_of(error)}")
             return None
 
-    def _valid(self, ends: Interval | None, data: Scores) -> Interval | None:
+    def _interval(self, compute: Callable[..., Interval], *runs: Scores) -> Interval | None:
         """Return None without known extremes if the instances are few or equal: they say nothing of others."""
+        if not self.has_interval or any(self.value(data) is None for data in runs):
+            return None
+        judged = [self.judged(data) for data in runs]
         has_extremes = getattr(self.statistic, "extremes", None) is not None
+        ends = self._tried(compute, *judged)
         if ends is None or not np.isfinite(ends).all():
             return None
-        if has_extremes or (len(self.judged(data)) >= MIN_UNBOUNDED and ends[0] < ends[1]):
+        if has_extremes or (len(judged[0]) >= MIN_UNBOUNDED and ends[0] < ends[1]):
             return ends
         return None
 
@@ -177,22 +178,11 @@ def _over_templates(spread: Callable[[np.ndarray], np.floating]) -> Statistic:
     """
 
     def statistic(data: Scores) -> float | None:
-        f1 = f1_per_template(data.predictions, data.gold, num_labels=data.num_labels, average=data.design.average)
-        if f1 is None or len(f1) < 2:
+        if data.f1 is None or len(data.f1) < 2:
             return None
-        return float(spread(f1))
+        return float(spread(data.f1))
 
     return statistic
-
-
-def _flips_along(axis: str) -> SumStatistic:
-    """Return the flip rate of templates that differ only on this axis."""
-    return FLIP_RATE.of(lambda data: data.flips_along(axis))
-
-
-def _without_majority(data: Scores) -> PerInstance | None:
-    """Return 1 for each instance on which no label has more than half of the templates, else 0."""
-    return lacks_consensus(data.predictions)
 
 
 def _posix(data: Scores) -> PerInstance | None:
@@ -201,11 +191,6 @@ def _posix(data: Scores) -> PerInstance | None:
     if sensitivity is None or np.isnan(sensitivity).any():
         return None
     return sensitivity
-
-
-def _calibration_error(data: Scores) -> float:
-    """Return the mean calibration error of the templates."""
-    return float(calibration_error_per_template(data).mean())
 
 
 def _unread(data: Scores) -> CellFlags | None:
@@ -240,11 +225,10 @@ _STATISTICS: dict[str, Statistic] = {
     "vote_accuracy": ACCURACY.of(_voted),
     "fleiss_kappa": FLEISS_KAPPA,
     "cohen_kappa": COHEN_KAPPA,
-    "ece": _calibration_error,
     "f1_spread": _over_templates(np.ptp),
 }
 _STATISTICS |= {
-    "no_consensus_share": mean_statistic(_without_majority, bounds=(0.0, 1.0)),
+    "no_consensus_share": mean_statistic(lambda data: lacks_consensus(data.predictions), bounds=(0.0, 1.0)),
     "posix": mean_statistic(_posix),
     "ensemble_f1": MEAN_F1.of(attrgetter("ensembled")),
     "vote_kappa": COHEN_KAPPA.of(_voted),
@@ -253,7 +237,7 @@ _STATISTICS |= {
     "distinct_answers": mean_statistic(_num_distinct),
     "answer_length": ANSWERED["length"],
 }
-_STATISTICS |= {f"{axis}_flips": _flips_along(axis) for axis in AXES}
+_STATISTICS |= {f"{axis}_flips": FLIP_RATE.of(partial(Scores.flips_along, axis=axis)) for axis in AXES}
 _STATISTICS |= {
     "brier": mean_loss(brier_scores, answer_probs, 2.0),
     "ensemble_brier": mean_loss(brier_scores, ensemble_probs, 2.0),
@@ -261,6 +245,7 @@ _STATISTICS |= {
     "ensemble_nll": mean_loss(log_losses, ensemble_probs, np.inf),
     "temperature": temperature,
     "decidable_share": decidable_share,
+    "ece": lambda data: float(calibration_error_per_template(data).mean()),
 }
 
 
@@ -351,7 +336,7 @@ def summarise(
         return dict(zip(names, values.tolist(), strict=True))
 
     kappas = [METRICS["cohen_kappa"].value(data.single(template)) for template in range(num_templates)]
-    interval_of: dict[str, list[float] | None] = {}
+    interval_of = {}
     for metric in METRICS.values():
         if intervals and metric.has_interval:
             interval = metric.interval(data, seed=seed)
@@ -361,20 +346,24 @@ def summarise(
     gold_f1 = None
     if not data.answered:
         gold_answers = gold
-        gold_f1 = f1_per_template(predictions, gold, num_labels=num_labels, average=data.design.average)
+        gold_f1 = data.f1
     is_constant = constant_templates(data.answers, gold_answers)
-    summary["f1_per_template"] = by_template(gold_f1)
-    summary["accuracy_per_template"] = by_template(accuracy_per_template(data))
-    summary["cohen_kappa_per_template"] = None if kappas == [None] * num_templates else by_template(np.array(kappas))
-    summary["label_shares"] = label_shares(predictions, num_labels).tolist()
-    summary["label_shares_per_template"] = by_template(label_shares_per_template(predictions, num_labels))
-    summary["collapsed"] = is_collapsed(data.answers, data.num_answers, gold_answers)
-    summary["constant_templates"] = np.array(names)[is_constant].tolist()
-    summary["num_instances"] = num_instances
-    summary["num_templates"] = num_templates
-    summary["num_labels"] = num_labels
-    summary["intervals"] = interval_of
-    summary["flip_pairs"] = _num_pairs(data)
+    summary |= {
+        "f1_per_template": by_template(gold_f1),
+        "accuracy_per_template": by_template(accuracy_per_template(data)),
+        "cohen_kappa_per_template": None if kappas == [None] * num_templates else by_template(np.array(kappas)),
+        "label_shares": label_shares(predictions, num_labels).tolist(),
+        "label_shares_per_template": by_template(label_shares_per_template(predictions, num_labels)),
+    }
+    summary |= {
+        "collapsed": is_collapsed(data.answers, data.num_answers, gold_answers),
+        "constant_templates": np.array(names)[is_constant].tolist(),
+        "num_instances": num_instances,
+        "num_templates": num_templates,
+        "num_labels": num_labels,
+        "intervals": interval_of,
+        "flip_pairs": _num_pairs(data),
+    }
     unread = _unread(data)
     if unread is not None:
         summary["unmapped_share_per_template"] = by_template(unread.mean(axis=0))

@@ -102,7 +102,7 @@ def _audit_table(heading: str, runs: Sequence[Audit]) -> Table:
 
 def _with_interval(run: Audit, name: str) -> str:
     """A metric as in :func:`cell_text`; an added one with its interval, which has no column."""
-    interval = run.interval(name) if name in METRICS and name not in METRICS.built_in else None
+    interval = run.interval(name) if name in METRICS.added else None
     text = cell_text(run, name)
     if interval is None:
         return text
@@ -179,7 +179,7 @@ def table_caveats(runs: Sequence[Audit]) -> list[str]:
 
 def added_metrics(runs: Collection[Audit]) -> list[str]:
     """The metrics with a value that are not of this package. Every table has them."""
-    return [name for name in METRICS if name not in METRICS.built_in and has_value(runs, name)]
+    return [name for name in METRICS.added if has_value(runs, name)]
 
 
 def has_value(runs: Collection[Audit], name: str) -> bool:

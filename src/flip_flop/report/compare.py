@@ -5,7 +5,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from os import PathLike
 from statistics import fmean
-from typing import Any
 
 import pandas as pd
 
@@ -29,7 +28,6 @@ from flip_flop.metrics import (
     accuracy_per_template,
     batch_offsets,
     calibrated,
-    f1_per_template,
     predicted,
     uniform_prior,
 )
@@ -119,7 +117,7 @@ def quality_per_template(run: Audit) -> PerTemplate | None:
     data = run.data.labelled
     if data.answered:
         return accuracy_per_template(data)
-    return f1_per_template(data.predictions, data.gold, num_labels=data.num_labels, average="macro")
+    return data.by_f1("macro").f1
 
 
 @dataclass(frozen=True, repr=False)
@@ -406,7 +404,7 @@ class AuditComparison:
         Columns: ``metric``, ``run``, ``before``, ``after``, ``difference``, and ``low`` and ``high``, the ends of the
         paired 95% interval of the difference.
         """
-        rows: list[tuple[Any, ...]] = []
+        rows = []
         for name in METRICS:
             for run in self.runs[1:]:
                 difference = self.difference(name, run)
@@ -452,7 +450,7 @@ def comparison_blocks(runs: Sequence[Audit]) -> dict[str, list[Audit]]:
     blocks: dict[str, list[Audit]] = {}
     for number, group in enumerate(group_runs(runs), start=1):
         heading = f"{group.heading} ({number})" if group.heading in blocks else group.heading
-        blocks[heading] = [audit for run in group.runs for audit in (run, run.calibrated) if audit is not None]
+        blocks[heading] = [audit for run in group.runs for audit in run.views]
     return blocks
 
 

@@ -53,18 +53,20 @@ def report_section(group: AuditComparison, number: int, size: int | None) -> dic
     printed = {change.instance for members in examples.values() for change in members}
     pairs = [AuditComparison((run, run.calibrated)) for run in group.runs if run.calibrated]
     section = chart_section(group)
-    section["axes"] = [(run, axis_table(run)) for run in group.runs if run.axis_rows]
-    section["title"] = "Held-out templates" if group.held_out else group.heading
     others = other_metrics(group)
     parts = [others[start : start + WIDE] for start in range(0, len(others), WIDE)]
     section |= {
         "id": f"g{number}",
         "number": number,
+        "title": "Held-out templates" if group.held_out else group.heading,
         "comparison": group,
         "after": after,
         "shown": shown,
         "row_forms": group.aligned.row_forms,
         "headlines": headlines(group if after else shown),
+    }
+    section |= {
+        "axes": [(run, axis_table(run)) for run in group.runs if run.axis_rows],
         "metrics": metric_table(group),
         "more": [metric_table(group, names) for names in parts],
         "calibration": [metric_table(pair) for pair in pairs],
@@ -209,7 +211,7 @@ def template_scores(group: AuditComparison) -> dict[str, Any]:
     if base.has_gold:
         if not group.is_open:
             lines["chance"] = chance_f1(base.data.labelled.by_f1("macro"))
-        for form in filter(None, (base, base.calibrated)):
+        for form in base.views:
             lines[f"majority vote of {form.name}"] = METRICS[quality(form)].value(form.data.labelled.voted)
     values = itertools.chain(*raw, *others, lines.values())
     ends = [interval[0] for interval in itertools.chain(*intervals) if interval is not None]
@@ -403,7 +405,8 @@ def render_latex(groups: Sequence[AuditComparison]) -> str:
             rows.append([name, *(TableCell(cell["value"], "best" if cell["best"] else "") for cell in row["cells"])])
             for part in ("difference", "interval"):
                 texts = [cell[part] or "" for cell in row["cells"]]
-                rows += [[TableCell(), *(TableCell(text, "small") for text in texts)]] if any(texts) else []
+                if any(texts):
+                    rows.append([TableCell(), *(TableCell(text, "small") for text in texts)])
         columns = [Column("Run", is_text=True), *(Column(column["label"]) for column in table["columns"])]
         floats.append(Table(f"consistency-{number}", group.heading, columns, rows, [table_caption(group)]).latex())
     return "\n".join(floats)

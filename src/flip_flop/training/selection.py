@@ -19,7 +19,6 @@ from flip_flop.metrics import (
     Average,
     Design,
     Scores,
-    f1_per_template,
     is_collapsed,
     label_shares,
     majority_vote,
@@ -147,15 +146,15 @@ class CheckpointCriterion:
 
         def values(scores: LabelScores) -> dict[str, float]:
             data = Scores(scores, gold, design=Design(f1))
-            predictions = data.predictions
             found = {name: METRICS[name].value(data) or 0.0 for name in ("mean_f1", "macro_f1")}
-            by_template = f1_per_template(predictions, gold, num_labels=num_labels, average="macro")
-            found["worst_f1"] = 0.0 if by_template is None else float(by_template.min())
-            found["vote_agreement"] = vote_agreement(predictions, votes, num_labels)
-            found["worst_agreement"] = min(
-                vote_agreement(column[:, None], votes, num_labels) for column in predictions.T
-            )
-            return found
+            by_template = data.by_f1("macro").f1
+            return found | {
+                "worst_f1": 0.0 if by_template is None else float(by_template.min()),
+                "vote_agreement": vote_agreement(data.predictions, votes, num_labels),
+                "worst_agreement": min(
+                    vote_agreement(column[:, None], votes, num_labels) for column in data.predictions.T
+                ),
+            }
 
         after = values(scores)
         before = values(base.uncalibrated.scores)
