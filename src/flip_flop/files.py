@@ -6,6 +6,7 @@ import glob
 import hashlib
 import io
 import json
+import math
 import os
 import re
 import shutil
@@ -345,6 +346,13 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Write indented JSON with a final newline. NaN, which is not JSON, raises a ValueError."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def finite(value: Any) -> Any:
+    """Return None for NaN and infinities, which JSON lacks, and any other value unchanged."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
 
 
 def write_arrays(path: Path, **arrays: np.ndarray) -> None:

@@ -262,8 +262,10 @@ class Classifier(Section):
         if not by_name.keys() >= {*names}:
             return None
         data = {key: value for key, value in record.task.data.items() if key == "prompt_value_limit"}  # no paths
-        decided["task"] = replace(record.task, templates=tuple(by_name[name] for name in names), data=data)
-        decided["offsets"] = {name: tuple(offsets[name]) for name in names if offsets}
+        decided |= {
+            "task": replace(record.task, templates=tuple(by_name[name] for name in names), data=data),
+            "offsets": {name: tuple(offsets[name]) for name in names if offsets},
+        }
         version = record.versions.get("flip_flop", "")
         return cls(flip_flop_version=version, scoring=record.scoring, seed=record.seed or 0, **decided)
 

@@ -11,10 +11,10 @@ import numpy as np
 from flip_flop.classifier.read import model_arguments, read_classifier, scoring_of, task_of
 from flip_flop.errors import InputError
 from flip_flop.evaluation.handover import answering
-from flip_flop.evaluation.predict import Prediction, prediction_rows, with_notes
+from flip_flop.evaluation.predict import Prediction, adjusted, prediction_rows, with_notes
 from flip_flop.files import StrPath
 from flip_flop.hub import is_endpoint
-from flip_flop.metrics import AveragedAxis, Scores, calibrated, label_probs, leads, mean_over
+from flip_flop.metrics import AveragedAxis, Scores, label_probs, leads
 from flip_flop.prompts import Fields, RenderedInstance
 from flip_flop.record import Classifier
 from flip_flop.scoring import DEFAULT_SCORING, ScoringOptions, ids_of
@@ -129,12 +129,8 @@ class LoadedClassifier:
         else:
             found = self.raw(instances, names)
         stored = self.classifier.offsets
-        values = found.scores.values
-        if stored:
-            values = calibrated(values, np.array([stored[name] for name in names]))
-        if self.classifier.average:
-            values = mean_over(values, self.groups.values())
-        return replace(found, scores=replace(found.scores, values=values, token_counts=None))
+        offsets = np.array([stored[name] for name in names]) if stored else None
+        return adjusted(found, self.groups, offsets)
 
     def _until_certain(self, instances: Sequence[RenderedInstance], lead: float) -> Scored:
         """Score one template after the other, without the instances whose mean has this lead."""

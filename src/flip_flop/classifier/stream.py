@@ -113,7 +113,8 @@ def write_counted(
 
     if is_first_process():
         notes = ["passes"] if passes else []
-        notes += ["note"] if scoring.too_long == "skip" else []
+        if scoring.too_long == "skip":
+            notes.append("note")
         write_rows(counted(), out, templates=task.templates.names, values=values, inputs=inputs, notes=notes)
     else:
         for _ in counted():

@@ -138,8 +138,10 @@ def _metrics_of(scored: Scored, names: Sequence[str], design: Mapping[str, Any],
         low = np.flatnonzero(mass < LOW_MASS).tolist()
         tokens = scored.preferred_tokens
         preferred = {names[template]: list(tokens[template]) for template in low if tokens}
-        metrics["own_label_mass_per_template"] = dict(zip(names, mass.tolist(), strict=True))
-        metrics["preferred_tokens_per_template"] = preferred
+        metrics |= {
+            "own_label_mass_per_template": dict(zip(names, mass.tolist(), strict=True)),
+            "preferred_tokens_per_template": preferred,
+        }
     if scored.prompt_tokens is not None:
         lengths = scored.prompt_tokens.mean(axis=0).tolist()
         metrics["prompt_tokens_per_template"] = dict(zip(names, lengths, strict=True))
@@ -163,8 +165,7 @@ def ask_again(
     with tempfile.TemporaryDirectory() as folder:
         asked.store = Path(folder) / "answers"  # instead of the stored answers
         instances = split.distinct.instances
-        names = run.template_names
-        again = asked.checked_scores(instances, scoring, names=names, label="again", quiet=quiet)
+        again = asked.checked_scores(instances, scoring, names=run.template_names, label="again", quiet=quiet)
     return with_flips(run, again.scores, "repeat_flips")
 
 
@@ -324,8 +325,10 @@ def estimate(scorer: Scorer, split: RenderedSplit, options: ScoringOptions) -> s
         part = [instance for instance in encoded if instance.id in scored.scores.ids]
         total = packed_tokens(scorer.loaded.model, encoded, options.batch_tokens)
         factor = total / packed_tokens(scorer.loaded.model, part, options.batch_tokens)
-        lines.append(f"tokens: {naive:,} naive, {total:,} packed, at most {longest:,} an instance")
-        lines.append(f"prompts too long: {len(too_long):,}")
+        lines += [
+            f"tokens: {naive:,} naive, {total:,} packed, at most {longest:,} an instance",
+            f"prompts too long: {len(too_long):,}",
+        ]
     else:
         settings = scored.settings
         factor = _length(instances) / _length(sample)

@@ -159,10 +159,8 @@ def _choose(run: AuditValues, forms: Sequence[AuditValues]) -> Decision:
     ranking = rank_templates(candidates, confidence=CONFIDENCE)
     best, *others = ranking.order
     is_raw = forms[0] is run
-    has_hint = reading_advice(run) or not is_raw  # the sentence on reading, or the one on the position
-    if has_hint:
-        hint = ""
-    else:
+    hint = ""
+    if is_raw and not reading_advice(run):  # otherwise the sentence on the position, or the one on reading, is the hint
         hint = f" {remedy(run, bool(run.record.scoring.get('chat_template')), 'use a stronger model')}"
     if ranking.faults[best] == "constant":
         which = "every one is constant" if len(templates) > 1 else "it is constant"
@@ -221,16 +219,18 @@ def remedy(run: AuditValues, has_chat_template: bool, other: str) -> str:
     """Return a sentence on what may help a model that does not answer with the labels: only settings that it lacks."""
     is_compared = "--compare-chat" in (run.record.command or "")
     hints = [] if _lists_labels(run.instances) else ["list the labels in the prompt"]
-    hints += ["compare --chat-template on and off (--compare-chat)"] if has_chat_template and not is_compared else []
+    if has_chat_template and not is_compared:
+        hints.append("compare --chat-template on and off (--compare-chat)")
     words = f"{', '.join(hints)} or {other}" if hints else other
-    return f"{words[0].upper()}{words[1:]}."
+    return sentence(words)
 
 
 def _lists_labels(instances: Iterable[RenderedInstance]) -> bool:
     """Return whether all prompts of the first instance have all of their answers."""
-    first = next(iter(instances), None)
-    pairs = zip(first.prompts, first.choices, strict=True) if first else [("", ("label",))]
-    return all(_has_word(prompt.casefold(), choice.casefold()) for prompt, choices in pairs for choice in choices)
+    for first in instances:
+        pairs = zip(first.prompts, first.choices, strict=True)
+        return all(_has_word(prompt.casefold(), choice.casefold()) for prompt, choices in pairs for choice in choices)
+    return False
 
 
 def _has_word(text: str, word: str) -> bool:

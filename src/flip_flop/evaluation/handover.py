@@ -40,8 +40,10 @@ def classifier_of(
     decided["model"] = replace(model, name=absolute_place(model.name))
     form = run.calibrated if is_calibrated else None
     if form is not None:
-        decided["offsets"] = form.metrics["offsets"]
-        decided["calibration"] = {name: form.metrics[name] for name in ("method", "label_prior")}
+        decided |= {
+            "offsets": form.metrics["offsets"],
+            "calibration": {name: form.metrics[name] for name in ("method", "label_prior")},
+        }
     kind = "calibrated vote" if form else "vote"
     if average is not None:
         kind = "mean over the orders"

@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-import math
 import numbers
 import os
 import re
@@ -15,12 +14,13 @@ from typing import Any
 import pandas as pd
 from transformers import PreTrainedTokenizerBase
 
+from flip_flop.arrays import Offsets
 from flip_flop.console import count, spreadsheet_cell, visible
 from flip_flop.errors import InputError
 from flip_flop.evaluation.audit import resolve, score_calibrated
 from flip_flop.evaluation.handover import answering
 from flip_flop.evaluation.run_directory import check_target
-from flip_flop.files import utf8, write_bytes
+from flip_flop.files import finite, utf8, write_bytes
 from flip_flop.metrics import AveragedAxis, CalibrationChoice, calibrated, label_probs, mean_over, vote_share
 from flip_flop.prompts import Fields, RenderedInstance
 from flip_flop.reading import AnswerFormat
@@ -69,13 +69,18 @@ def predict(
     groups = answering(split.task, average)
     split = log_findings(split)
     scored = score_calibrated(scorer, split, scoring, calibrate, label_prior, label="predict", quiet=quiet)
-    values = scored.scores.values
-    if scored.calibration is not None:
-        values = calibrated(values, scored.calibration["offsets"])
-    if average is not None:
-        values = mean_over(values, groups.values())
-    scored = replace(scored, scores=replace(scored.scores, values=values, token_counts=None))
+    scored = adjusted(scored, groups, scored.calibration and scored.calibration["offsets"])
     return prediction_rows(scored, split, scoring, [*groups], abstain_below=abstain_below)
+
+
+def adjusted(scored: Scored, groups: Mapping[str, Sequence[int]], offsets: Offsets | None) -> Scored:
+    """Return scores with offsets, if any, and averaged over the groups of templates that answer together."""
+    values = scored.scores.values
+    if offsets is not None:
+        values = calibrated(values, offsets)
+    if len(groups) < values.shape[1]:
+        values = mean_over(values, groups.values())
+    return replace(scored, scores=replace(scored.scores, values=values, token_counts=None))
 
 
 def prediction_rows(
@@ -258,7 +263,7 @@ def _json_line(prediction: Prediction, fields: Fields | None) -> str:
     """Return a prediction as JSON, with its row as ``input``."""
     line = dict(prediction)
     if fields is not None:
-        line["input"] = {name: _finite(value) for name, value in fields.items()}
+        line["input"] = {name: finite(value) for name, value in fields.items()}
     return json.dumps(line, ensure_ascii=False, default=str) + "\n"
 
 
@@ -284,16 +289,9 @@ def _sheet_cell(value: Any) -> Any:
     return f"{text[: _MAX_SHEET_CELL - 1]}…"
 
 
-def _finite(value: Any) -> Any:
-    """Return None for NaN, the missing value in a table of floats."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
-
-
 def _cell(value: Any) -> Any:
     if value is None or isinstance(value, str | int | float):
-        return _finite(value)
+        return finite(value)
     is_nested = isinstance(value, Mapping | list | tuple)
     if is_nested:
         return json.dumps(value, ensure_ascii=False, default=str)

@@ -3,7 +3,6 @@
 import contextlib
 import copy
 import json
-import math
 import os
 import shutil
 import signal
@@ -31,7 +30,7 @@ from transformers.trainer_utils import HubStrategy
 
 from flip_flop.console import is_first_process, stop_signals, today, track, visible
 from flip_flop.errors import InputError, log
-from flip_flop.files import Json, StrPath, new_folder, read_object, write_json, write_text
+from flip_flop.files import Json, StrPath, finite, new_folder, read_object, write_json, write_text
 from flip_flop.hub import absolute_place
 from flip_flop.method import find_method
 from flip_flop.metrics import MIN_INSTANCES, Scores, batch_offsets, uniform_prior
@@ -154,8 +153,9 @@ def train(
         scores = trainer.model_scores
         _check_steps(trainer)
         folder = Path(config.output_dir)
-        needs_best = trainer.args.load_best_model_at_end
-        checkpoint = checkpoint_to_resume(folder, needs_best=needs_best) if has_begun else None
+        checkpoint = None
+        if has_begun:
+            checkpoint = checkpoint_to_resume(folder, needs_best=trainer.args.load_best_model_at_end)
         if trainer.is_frozen and checkpoint and not plan["allowed_changes"]:
             ids = [instance.id for instance in trainer.voters]
             prompts = trainer.train_instances.digest
@@ -359,10 +359,7 @@ class LogFile(TrainerCallback):
 
 
 def _json_line(entry: Json) -> str:
-    finite = {
-        key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in entry.items()
-    }
-    return json.dumps(finite) + "\n"  # JSON has no NaN
+    return json.dumps({key: finite(value) for key, value in entry.items()}) + "\n"
 
 
 @dataclass(eq=False)
