@@ -3,7 +3,7 @@
 The training objective (Eq. 7) is the mean over *all* instances: one without a consensus adds its zero and is counted.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -140,18 +140,20 @@ def f2c_terms(instance: Instance, config: Any) -> Terms:
         spaces["vocab"] = answer_distributions(answers, config.answer_aggregation)
     if config.divergence_space != "vocab":
         spaces["labels"] = label_log_probs(instance.scores())
-    nll = answer_nll(instance, label, config)
-    weights = {"cce_weight": config.cce_weight, "jsd_weight": config.jsd_weight}
-    losses = {space: f2c_loss(nll, log_probs, instance.split, **weights) for space, log_probs in spaces.items()}
-    return weigh_spaces(losses, config)
+    return loss_of_spaces(f2c_loss, instance, spaces, config)
 
 
-def weigh_spaces(losses: Mapping[str, Terms], config: Any) -> Terms:
-    """Weigh the divergence terms of each space, ``vocab`` or ``labels``, and tell them apart if there are two."""
+def loss_of_spaces(loss: Callable[..., Terms], instance: Instance, spaces: Mapping[str, Any], config: Any) -> Terms:
+    """Weigh the divergence terms of each space, ``vocab`` or ``labels``, and tell them apart if there are two.
+
+    ``loss`` is :func:`f2c_loss` or the loss of the release, and ``spaces`` has its distributions.
+    """
+    nll = answer_nll(instance, int(instance.consensus.label), config)
     terms = {}
-    for space, of_space in losses.items():
+    for space, answers in spaces.items():
+        of_space = loss(nll, answers, instance.split, cce_weight=config.cce_weight, jsd_weight=config.jsd_weight)
         weight = config.vocab_weight if space == "vocab" else config.labels_weight
-        suffix = f"_{space}" if len(losses) > 1 else ""
+        suffix = f"_{space}" if len(spaces) > 1 else ""
         terms["cce"] = of_space["cce"]
         terms[f"jsd{suffix}"] = weight * of_space["jsd"]
         terms[f"flip{suffix}"] = weight * of_space["flip"]

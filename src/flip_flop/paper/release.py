@@ -95,10 +95,7 @@ def f2c_terms(instance: Instance, config: Any) -> Terms:
         spaces["vocab"] = instance.answer_log_probs(label)
     if config.divergence_space != "vocab":
         spaces["labels"] = label_log_probs(instance.scores()).split(1)
-    nll = losses.answer_nll(instance, label, config)
-    weights = {"cce_weight": config.cce_weight, "jsd_weight": config.jsd_weight}
-    of_spaces = {space: f2c_loss(nll, answers, instance.split, **weights) for space, answers in spaces.items()}
-    return _divided(losses.weigh_spaces(of_spaces, config), instance)
+    return _divided(losses.loss_of_spaces(f2c_loss, instance, spaces, config), instance)
 
 
 def cce_terms(instance: Instance, config: Any) -> Terms:
