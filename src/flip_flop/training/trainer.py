@@ -176,7 +176,8 @@ class F2CTrainer(Trainer):
         checkpoints = Checkpoints(args.save_total_limit)
         args.save_total_limit = None  # Checkpoints deletes the old ones
         # The library saves no optimizer of a sharded model, but an adapter's is the same in all processes.
-        args.save_only_model = distributed.sharding_of(self.adapted) is not None
+        self.is_sharded = distributed.sharding_of(self.adapted) is not None
+        args.save_only_model = self.is_sharded
         super().__init__(
             model=self.adapted,
             args=args,
@@ -193,7 +194,7 @@ class F2CTrainer(Trainer):
         datasets = (*self.datasets, *self.eval_by_name.values(), self.content_free)
         instances = [instance for dataset in datasets for instance in dataset.instances]
         self.backend = choose_backend(self.adapted, instances, args.backend)
-        if distributed.sharding_of(self.adapted) is not None and self.backend == "padded":
+        if self.is_sharded and self.backend == "padded":
             raise InputError(
                 "E-DISTRIBUTED",
                 "--shard fsdp trains with the packed back end only, which this model or the length of its rows lacks.",
@@ -211,6 +212,7 @@ class F2CTrainer(Trainer):
             places=places,
             base_weights=weights_digest(self.adapted) if starts_at_zero else "base",
         )
+        self._answer_states = partial(answer_states, backend=self.backend, batch_tokens=args.batch_tokens)
         self._row_tokens = training_row_tokens(self.adapted, args.batch_tokens)
         self.model_accepts_loss_kwargs = True  # compute_loss divides by the number of instances itself
 
@@ -333,7 +335,6 @@ class F2CTrainer(Trainer):
 
     def _describe_rows(self) -> None:
         """Add the number of rows that are not too long to the record of the task; describe rows without one."""
-        instances = self.train_instances.instances
         described = next((dataset.instances for dataset in self.datasets if len(dataset)), None)
         if self._task is None and described is not None:
             self.task_record = replace(
@@ -344,7 +345,7 @@ class F2CTrainer(Trainer):
             )
         self.task_record = replace(
             self.task_record,
-            num_instances=len(instances),
+            num_instances=len(self.train_instances),
             num_validation=sum(map(len, self.datasets[1:])),
             num_too_long=count_instances(self.too_long),
         )
@@ -398,7 +399,7 @@ class F2CTrainer(Trainer):
         """These instances' share of the mean loss of the optimizer step, which counts skipped instances (Eq. 7)."""
         assert not return_outputs, "evaluation does not call compute_loss"
         encoded: list[EncodedInstance] = inputs["instances"]
-        states = answer_states(model, encoded, backend=self.backend, batch_tokens=self.args.batch_tokens)
+        states = self._answer_states(model, encoded)
         scores = self._scores(model, states, encoded)
         votes = self.model_scores.first_votes.scores_for(encoded) if self.is_frozen else scores
         read = self._instances(encoded, states, votes, epoch=self._sampler.epoch)
@@ -409,7 +410,7 @@ class F2CTrainer(Trainer):
         total = total * inputs.get("weight", 1.0)
         # Without a consensus no term has a gradient. All processes of a sharded model compute the backward.
         self._has_gradient |= total.requires_grad and inputs.get("weight", 1.0) > 0
-        if not total.requires_grad and distributed.sharding_of(model) is not None:
+        if not total.requires_grad and self.is_sharded:
             total = total + 0.0 * states.logits[:1].sum()
         if total.requires_grad:
             return total
@@ -456,7 +457,7 @@ class F2CTrainer(Trainer):
         """Scores of the loss's own pass, or of one without dropout, on the CPU. Only this waits for the device."""
         if self.args.vote_pass == "separate" and not self.is_frozen:
             with evaluation_mode(model):
-                states = answer_states(model, encoded, backend=self.backend, batch_tokens=self.args.batch_tokens)
+                states = self._answer_states(model, encoded)
         ids = [instance.id for instance in encoded]
         step = self.state.global_step + 1
         return require_finite(states.scores().cpu(), states.token_counts, ids, f"Step {step}: the scores")
@@ -513,8 +514,7 @@ class F2CTrainer(Trainer):
             raise
         self.statistics = StepStatistics([before, *(statistics for _, statistics in results)])
         if self.accelerator.sync_gradients:
-            is_sharded = distributed.sharding_of(self.adapted) is not None
-            if is_sharded and not distributed.any_rank(self._has_gradient, self.args.device):
+            if self.is_sharded and not distributed.any_rank(self._has_gradient, self.args.device):
                 self.adapted.zero_grad(set_to_none=True)  # as in one process, where the optimizer skips such a step
             groups = self.optimizer.param_groups if self.optimizer else ()
             learns = self._has_gradient and any(group["lr"] > 0 for group in groups)
@@ -645,8 +645,8 @@ class F2CTrainer(Trainer):
         metrics = self._metrics(dataset, table)
         named = {name: metrics if rows is dataset else self._metrics(rows) for name, rows in self.eval_by_name.items()}
         base = self.model_scores.validation_votes.batch_calibrated
-        f1 = self.task_record.f1
-        return metrics | loss | self.criterion.judge(table.values, base, dataset.gold, f1) | _joined(named)
+        judged = self.criterion.judge(table.values, base, dataset.gold, self.task_record.f1)
+        return metrics | loss | judged | _joined(named)
 
     def _validation_loss(self) -> float:
         """Score the validation split, and return the method's mean loss. Only methods that use labels read them."""
