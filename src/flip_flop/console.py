@@ -279,7 +279,7 @@ def echo(text: object = "", *, err: bool = False) -> None:
 
 def echo_prose(text: str, *, strong: str = "") -> None:
     """Print a paragraph, and on a terminal wrap it; ``strong`` is its beginning in bold, unless NO_COLOR is set."""
-    paragraph = visible(f"{strong} {text}".strip(), one_line=True)
+    paragraph = on_one_line(f"{strong} {text}".strip())
     width = terminal_width()
     if width is None:
         echo(paragraph)
@@ -287,7 +287,7 @@ def echo_prose(text: str, *, strong: str = "") -> None:
     wrapped = textwrap.fill(paragraph, width, break_long_words=False, break_on_hyphens=False)
     if os.environ.get("NO_COLOR"):
         strong = ""
-    size = len(visible(strong, one_line=True))
+    size = len(on_one_line(strong))
     print((click.style(wrapped[:size], bold=True) if size else "") + wrapped[size:], flush=True)
 
 

@@ -199,7 +199,8 @@ def _compared(stored: Audit, run: Audit, metric: str | None) -> tuple[bool, str]
         )
     worse = bool(constant) or (change is not None and change.place == "below")
     parts = [CHANGE.format(*pair.line(name))]
-    parts += [f"constant now: {on_one_line(', '.join(constant))}"] if constant else []
+    if constant:
+        parts.append(f"constant now: {on_one_line(', '.join(constant))}")
     if pair.reworded:
         parts.append(pair.note(run))
     if pair.reworded and METRICS[name].needs_gold:

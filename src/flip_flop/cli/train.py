@@ -134,8 +134,10 @@ def train_command(
     if is_first_process():
         adapter = run.out / "adapter"
         options = {"model": model.model, "adapter": adapter, "task": task.task, "hub-mirror": data.hub_mirror}
-        options |= {"protocol": "release"} if config.protocol == "release" else {}
-        options |= {"too-long": "skip"} if config.too_long == "skip" else {}
+        if config.protocol == "release":
+            options["protocol"] = "release"
+        if config.too_long == "skip":
+            options["too-long"] = "skip"
         words = [word for name, value in options.items() if value is not None for word in (f"--{name}", str(value))]
         words += [f"--axis={axis}" for axis in task.axis]
         echo(f"{adapter}: next, {shlex.join(['flip-flop', 'audit', *words])} --out ...")

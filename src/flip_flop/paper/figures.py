@@ -24,7 +24,7 @@ from matplotlib.patches import Patch, Rectangle
 from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator
 
-from flip_flop.console import points, visible
+from flip_flop.console import on_one_line, points
 from flip_flop.method import BASE
 from flip_flop.metrics import METRICS
 from flip_flop.paper.frame import (
@@ -100,7 +100,7 @@ def axis_name(task: str, limit: int = 22) -> str:
         >>> axis_name("anli_r1"), axis_name("a_task_with_a_rather_long_name")
         ('ANLI R1', 'a_task_with_a_rather_…')
     """
-    name = visible(task_title(task), one_line=True)
+    name = on_one_line(task_title(task))
     if len(name) <= limit:
         return name
     return name[: limit - 1] + "…"
@@ -306,6 +306,5 @@ def _handles(titles: Mapping[str, str], colours: Mapping[str, str], *, has_seen:
     if has_seen:
         hollow = dot | {"markerfacecolor": "white", "linestyle": "none", "label": "trained on these too"}
         handles.append(Line2D([], [], color=next(iter(colours.values())), **hollow))
-    handles.append(Line2D([], [], label="base", **_DASHED))
-    handles.append(Patch(color=GREY, alpha=0.25, label="± σ over templates"))
-    return handles
+    band = Patch(color=GREY, alpha=0.25, label="± σ over templates")
+    return [*handles, Line2D([], [], label="base", **_DASHED), band]

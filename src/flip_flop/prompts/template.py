@@ -220,16 +220,12 @@ class TemplateSet:
             return templates
         if isinstance(templates, Set):
             raise InputError("E-TASK-KEY", "templates is a set, which has no order.", "Give a list.")
-        if isinstance(templates, Iterable) and not isinstance(templates, str):
-            listed = templates
-        else:
-            listed = [templates]
-        if isinstance(templates, Mapping):
-            named = templates
-        else:
-            named = {f"template_{index}": item for index, item in enumerate(listed, 1)}
+        if isinstance(templates, str) or not isinstance(templates, Iterable):
+            templates = [templates]
+        if not isinstance(templates, Mapping):
+            templates = {f"template_{index}": item for index, item in enumerate(templates, 1)}
         answers = f" {SEPARATOR} ".join(map(str, labels)) or None
-        members = [Template(name, item, answers) if isinstance(item, str) else item for name, item in named.items()]
+        members = [Template(name, item, answers) if isinstance(item, str) else item for name, item in templates.items()]
         return cls(tuple(members))
 
     def __len__(self) -> int:

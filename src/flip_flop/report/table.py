@@ -162,8 +162,11 @@ class Table:
         end = 0
         for name, members in itertools.groupby(self.columns, lambda column: column.group):
             size = len(list(members))
-            cells += [rf"\multicolumn{{{size}}}{{c}}{{{words(name)}}}"] if name else [""] * size
-            rules += [rf"\cmidrule(lr){{{end + 1}-{end + size}}}"] if name else []
+            if name:
+                cells.append(rf"\multicolumn{{{size}}}{{c}}{{{words(name)}}}")
+                rules.append(rf"\cmidrule(lr){{{end + 1}-{end + size}}}")
+            else:
+                cells += [""] * size
             end += size
         if rules:
             return [f"    {' & '.join(cells)} \\\\", f"    {' '.join(rules)}"]

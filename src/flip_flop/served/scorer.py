@@ -97,10 +97,9 @@ class EndpointScorer(Scorer):
         return instance
 
     def _encoder(self, options: ScoringOptions) -> PromptEncoder | None:
-        date = options.prompt_date or today()
         if self.tokenizer is None:
             return None
-        return PromptEncoder(self.tokenizer, options.chat_template, date=date)
+        return PromptEncoder(self.tokenizer, options.chat_template, date=options.prompt_date or today())
 
     def scores(
         self,
@@ -223,7 +222,7 @@ class EndpointScorer(Scorer):
         answers = dict(stored)
         num_changed = 0
         num_allowed = len(again) // 5  # a few may change by rounding
-        asked: list[Answer] = []
+        asked = []
         self.server.is_asked = True
         with (
             track(label, len(by_key), "answers", quiet=quiet) as advance,

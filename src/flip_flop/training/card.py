@@ -8,7 +8,7 @@ from typing import Any
 
 from huggingface_hub import EvalResult, ModelCardData
 
-from flip_flop.console import DEMO_NOTE, count, markdown_cell, percent, point_interval, points, visible
+from flip_flop.console import DEMO_NOTE, count, markdown_cell, on_one_line, percent, point_interval, points, visible
 from flip_flop.hub import gguf_name, is_local_name
 from flip_flop.method import METHODS
 from flip_flop.metrics import METRICS
@@ -62,7 +62,7 @@ def model_card(
         "cell": markdown_cell,
         "json": json.dumps,
         "line": _line,
-        "escaped": lambda text: markdown_cell(visible(str(text), one_line=True)),
+        "escaped": lambda text: markdown_cell(on_one_line(str(text))),
     }
     text = render(
         "flip_flop.training",
@@ -125,4 +125,4 @@ def _source(source: str) -> str:
 
 def _line(text: Any) -> str:
     """The text on one line, safe inside a code span."""
-    return visible(str(text), one_line=True).replace("`", "'")
+    return on_one_line(str(text)).replace("`", "'")

@@ -77,7 +77,8 @@ class TemplateParts:
 
     def _piece(self, code: str) -> str:
         plain = re.sub(r"(?<![-+\s])\s*\}\}$", " }}", re.sub(r"^\{\{(?![-+])\s*", "{{ ", code))
-        self.pieces += [plain] if plain not in self.pieces else []
+        if plain not in self.pieces:
+            self.pieces.append(plain)
         return chr(_FIRST + self.pieces.index(plain))
 
     def source(self, text: str) -> str:
