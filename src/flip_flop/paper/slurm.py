@@ -83,8 +83,13 @@ def sbatch_options(
         >>> sbatch_options(None, "1-02:00", 0, None, 4, ["nice=10"])
         {'time': '1-02:00', 'cpus-per-task': '4', 'nice': '10'}
     """
-    options = {"partition": partition, "time": time, "gpus-per-node": 1 if gpus is None else gpus or None}
-    options |= {"mem": mem, "cpus-per-task": cpus}
+    options = {
+        "partition": partition,
+        "time": time,
+        "gpus-per-node": 1 if gpus is None else gpus or None,
+        "mem": mem,
+        "cpus-per-task": cpus,
+    }
     for text in more:
         name, _, value = text.lstrip("-").partition("=")
         if not name or not value or name in SET_BY_SCRIPT:

@@ -284,8 +284,14 @@ def narrow(
     Raises:
         InputError: ``E-STUDY``.
     """
-    given: Json = {"tasks": tasks, "methods": methods, "seeds": seeds}
-    given |= {"limit": limit, "protocol": protocol, "override": settings}
+    given = {
+        "tasks": tasks,
+        "methods": methods,
+        "seeds": seeds,
+        "limit": limit,
+        "protocol": protocol,
+        "override": settings,
+    }
     content = study.model_dump() | {name: value for name, value in given.items() if value is not None}
     if tasks is not None:
         # A task file may be named without its folder, if no other has this name.

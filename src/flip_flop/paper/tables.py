@@ -200,12 +200,24 @@ def make_notes(frame: pd.DataFrame, asked: pd.DataFrame, rows: Iterable[Row], *m
     fewer = per_cell[per_cell < len(seeds)].reset_index()
     collapsed = complete[complete["collapsed"].astype(bool)]
     texts = [cell.text for row in rows for cell in row if cell.style != "paper"]
-    known: dict[str, Any] = {"models": done["model"].unique(), "seeds": seeds, "fewer": list(fewer.itertuples())}
-    known |= {"splits": sorted(complete["split"].unique()), "instances": list(complete["instances"])}
-    known |= {"collapsed": dict.fromkeys(map(audit_title, collapsed.itertuples()))}
-    known |= {"other": _other_instances(complete), "num_open": len(audits) - len(complete)}
-    known |= {"demo_note": DEMO_NOTE if done["is_demo"].any() else "", "more": more}
-    known |= {"has_spread": any(" ± " in text for text in texts), "has_missing": MISSING in texts}
+    known: dict[str, Any] = {
+        "models": done["model"].unique(),
+        "seeds": seeds,
+        "fewer": list(fewer.itertuples()),
+        "splits": sorted(complete["split"].unique()),
+        "instances": list(complete["instances"]),
+    }
+    known |= {
+        "collapsed": dict.fromkeys(map(audit_title, collapsed.itertuples())),
+        "other": _other_instances(complete),
+        "num_open": len(audits) - len(complete),
+    }
+    known |= {
+        "demo_note": DEMO_NOTE if done["is_demo"].any() else "",
+        "more": more,
+        "has_spread": any(" ± " in text for text in texts),
+        "has_missing": MISSING in texts,
+    }
     notes = render("flip_flop.paper", "notes.txt.jinja", count=count, audit_title=audit_title, **known)
     return [note for note in notes.split("\n") if note]
 

@@ -311,12 +311,16 @@ def _columns(group: AuditComparison, order: list[int], positions: InstanceLabels
         "states": state_names(base),
         "total": len(base.instance_ids),
     }
-    columns["ids"] = _names(base.instance_ids[index] for index in positions)
-    columns["gold"] = labels.gold[positions].tolist()
-    columns["answers"] = [flat(values) for values in labels.predictions]
-    columns["margins"] = [flat(np.rint(1000 * margins(form.scores)).astype(int)) for form in forms]
-    columns["votes"] = [votes[positions].tolist() for votes in labels.votes]
-    columns["standing"] = [states(form)[positions].tolist() for form in forms]
+    columns |= {
+        "ids": _names(base.instance_ids[index] for index in positions),
+        "gold": labels.gold[positions].tolist(),
+        "answers": [flat(values) for values in labels.predictions],
+    }
+    columns |= {
+        "margins": [flat(np.rint(1000 * margins(form.scores)).astype(int)) for form in forms],
+        "votes": [votes[positions].tolist() for votes in labels.votes],
+        "standing": [states(form)[positions].tolist() for form in forms],
+    }
     if group.is_open:  # several answers can be right
         columns["right"] = [flat(form.data.right.astype(int)) for form in forms]
     return columns

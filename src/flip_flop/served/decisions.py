@@ -129,10 +129,9 @@ def _divided(instance: RenderedInstance, number: int) -> tuple[str | Json, Json]
 def _decision(name: str, question: Json) -> Json:
     """Return the same question of ``/v1/decisions``."""
     decision = {"type": "predicate", "name": name, "instructions": question["instructions"]}
-    if "criteria" in question:
-        decision["type"] = "choice"
-        decision["choices"] = [{"value": option} for option in question["criteria"]]
-    return decision
+    if "criteria" not in question:
+        return decision
+    return decision | {"type": "choice", "choices": [{"value": option} for option in question["criteria"]]}
 
 
 def ask_decisions(server: Server, question: Question) -> Answer:

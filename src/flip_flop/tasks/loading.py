@@ -210,11 +210,11 @@ def _read_file(path: Path, hub_mirror: Path | None = None) -> tuple[Task, Json]:
     templates = fields.pop("templates")
     limit = fields.pop("prompt_value_limit")
     axes = fields.pop("axes")
-    fields["name"] = file.name or path.stem
-    fields["data"] = {
+    data = {
         split: _source(entry, split, path.parent, hub_mirror, file, f"{where}, data, {split}")
         for split, entry in file.data.items()
     }
+    fields |= {"name": file.name or path.stem, "data": data}
     if isinstance(templates, dict):
         return _load_set(templates, TaskRequest(name="", value_limit=limit, fields=fields), where), axes
     members = []

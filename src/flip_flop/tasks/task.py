@@ -455,15 +455,19 @@ class RenderedSplit:
             "num_instances": len(self.instances),
             "has_gold": any(instance.label is not None for instance in self.instances),
         }
-        record["f1"] = resolve_average(task.f1, num_labels)
-        record["held_out_templates"] = list(task.held_out_templates)
-        record["scale"] = task.scale or None
-        record["answer"] = task.answer and {**asdict(task.answer), "stop": list(task.answer.stop)}
-        record["extract"] = task.extract
-        record["id_field"] = task.id_field
-        record["templates"] = [template.entry | {"digest": template.digest()} for template in task.templates]
-        record["data"] = dict(self.rows.provenance)
-        record["instances_digest"] = instances_digest(self.instances)  # tells two samples of one file apart
+        record |= {
+            "f1": resolve_average(task.f1, num_labels),
+            "held_out_templates": list(task.held_out_templates),
+            "scale": task.scale or None,
+            "answer": task.answer and {**asdict(task.answer), "stop": list(task.answer.stop)},
+            "extract": task.extract,
+        }
+        record |= {
+            "id_field": task.id_field,
+            "templates": [template.entry | {"digest": template.digest()} for template in task.templates],
+            "data": dict(self.rows.provenance),
+            "instances_digest": instances_digest(self.instances),  # tells two samples of one file apart
+        }
         return record | task.chat.given
 
 

@@ -96,9 +96,11 @@ RANGES: dict[str, Callable[[float], bool]] = {
     "at least 2": lambda value: value >= 2,
     "a number": lambda value: not math.isnan(value),
 }
-RANGES["at least 0 and below 1"] = lambda value: 0 <= value < 1
-RANGES["above 0"] = lambda value: value > 0
-RANGES["above 0, or -1 for the default"] = lambda value: value > 0 or value == -1
+RANGES |= {
+    "at least 0 and below 1": lambda value: 0 <= value < 1,
+    "above 0": lambda value: value > 0,
+    "above 0, or -1 for the default": lambda value: value > 0 or value == -1,
+}
 # Ranges of inherited settings.
 INHERITED_RANGES = {
     "max_grad_norm": "at least 0",
