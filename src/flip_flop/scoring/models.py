@@ -183,7 +183,7 @@ def refuse_tensors(name: str, tensors: Collection[str], what: str) -> None:
 def check_kind(name: str, config: PreTrainedConfig) -> None:
     """Reject models that are not causal, by their configuration (``E-MODEL-KIND``)."""
     if config.is_encoder_decoder:
-        raise InputError("E-MODEL-KIND", f"{name} is an encoder-decoder model.")
+        raise InputError("E-MODEL-KIND", f"{name} is an encoder-decoder model.", "Use a causal language model.")
     for architecture in config.architectures or ():
         if architecture.endswith(("Classification", "QuestionAnswering")):
             raise _other_head(name, f"its config.json says {architecture}")
