@@ -44,7 +44,7 @@ class PluginTable(UserDict[str, Value]):
 
     @property
     def added(self) -> dict[str, Value]:
-        """The values that are not ours."""
+        """The values of users and plugins."""
         return {name: value for name, value in self.items() if name not in self.built_in}
 
     @functools.cached_property
