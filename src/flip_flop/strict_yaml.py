@@ -98,14 +98,15 @@ def validate(model: type[Model], content: Any, where: str, *, code: str) -> Mode
     if isinstance(reason, InputError):
         raise InputError(reason.code, f"{where}: {reason.message}", reason.hint)
     key, *inside = first["loc"]
+    fields = {field.alias or name: field for name, field in model.model_fields.items()}
     if first["type"] in ("extra_forbidden", "invalid_key", "missing"):
-        inside_of = ", ".join(map(str, [where, *first["loc"][:-1]]))
-        last = first["loc"][-1]
+        *outer, last = first["loc"]
+        inside_of = ", ".join(map(str, [where, *outer]))
         if first["type"] == "missing":
             raise InputError(code, f"{inside_of} has no {last}.", f"Add {last}: to it.")
-        raise InputError(code, f"{inside_of} has an unknown key {last!r}.", nearest(str(last), model.model_fields))
+        raise InputError(code, f"{inside_of} has an unknown key {last!r}.", nearest(str(last), fields))
     place = key
-    examples = model.model_fields[str(key)].examples
+    examples = fields[str(key)].examples
     hint = first["msg"].replace("Input should", "It should", 1) + "."
     if inside and isinstance(inside[0], int):
         place = f"{key}, entry {inside[0] + 1},"
