@@ -77,8 +77,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     **{f"f2c_{number}": {"templates": number} for number in (2, 3, 5)},
     "f2c_1024": {"rows": 1024, "max_steps": 64, "eval_steps": 16},
 }
-# Settings that the paper did not tune, one at a time. 100 means without a limit.
-UNTUNED = [
+# Settings that the paper did not tune, one at a time. 100 means without a limit. The paper selects by mean F1.
+UNTUNED: list[tuple[str, Any]] = [
     ("max_cc_size", 2),
     ("max_cc_size", 5),
     ("max_cc_size", 100),
@@ -87,6 +87,8 @@ UNTUNED = [
     ("flip_temperature", 0.5),
     ("jsd_weight", 0.0),
     ("flip_weight_max", 0.0),
+    ("select_by", "worst_f1"),
+    ("select_by", "worst_agreement"),
 ]
 VARIANTS |= {f"f2c_{setting}_{value}": {setting: value} for setting, value in UNTUNED}
 VARIANTS["f2c_flip_weight_max_0.0"]["flip_weight_min"] = 0.0
