@@ -32,14 +32,8 @@ NAMES = {
     "qwen2.5-coder-1.5b": "Qwen 1.5B",
     "smollm2-135m": "SmolLM2",
     "ag_news": "AG News",
-    "qwen2.5-coder-0.5b-bf16": "Qwen",
-    "smollm2-135m-bf16": "SmolLM2",
-    "ag_news_orders": "AG News",
-    "trec_orders": "TREC",
     "ag_news_formats": "AG News",
     "trec_formats": "TREC",
-    "movie_reviews_typos": "movie reviews",
-    "trec": "TREC",
     "wic": "WiC",
     "hellaswag": "HellaSwag",
     "winogrande": "Winogrande",
@@ -72,7 +66,7 @@ NAMES = {
     "typos_flips": "flips by typos",
     "f2c_adaptive": "F2C, adaptive",
 }
-UPPER = ("rte", "cb", "copa", "wsc", "anli_r1", "anli_r2", "anli_r3", "f2c", "cce", "bct", "opct", "ssd", "ttrl")
+UPPER = "rte cb trec copa wsc anli_r1 anli_r2 anli_r3 f2c cce bct opct ssd ttrl".split()
 NAMES |= {word: word.replace("_", " ").upper() for word in UPPER}
 NAMES |= {f"f2c_{number}": f"F2C, {number} templates" for number in (2, 3, 5)}
 NAMES |= {f"f2c_{setting}_{value}": f"F2C, `{setting}: {value}`" for setting, value in UNTUNED}
@@ -120,6 +114,7 @@ def name_of(word: str) -> str:
     method, _, source = word.partition("_from_")
     if source:
         return f"{name_of(method)}, trained on {name_of(source)}"
+    word = re.sub("-bf16.*|_orders|_typos", "", word)
     return NAMES.get(word, word.replace("_", " "))
 
 
