@@ -66,7 +66,22 @@ NAMES = {
     "typos_flips": "flips by typos",
     "f2c_adaptive": "F2C, adaptive",
 }
-UPPER = "rte cb trec copa wsc anli_r1 anli_r2 anli_r3 f2c cce bct opct ssd ttrl".split()
+UPPER = [
+    "rte",
+    "cb",
+    "trec",
+    "copa",
+    "wsc",
+    "anli_r1",
+    "anli_r2",
+    "anli_r3",
+    "f2c",
+    "cce",
+    "bct",
+    "opct",
+    "ssd",
+    "ttrl",
+]
 NAMES |= {word: word.replace("_", " ").upper() for word in UPPER}
 NAMES |= {f"f2c_{number}": f"F2C, {number} templates" for number in (2, 3, 5)}
 NAMES |= {f"f2c_{setting}_{value}": f"F2C, `{setting}: {value}`" for setting, value in UNTUNED}
