@@ -158,7 +158,8 @@ def results_table(
     results: Path, models: list[str], tasks: list[str], methods: list[str], parts: list[str], *brief: list[str]
 ) -> str:
     """Return a table of methods."""
-    lines, head = [], ""
+    lines = []
+    head = ""
     for _, line, runs, base in compared(results, models, tasks, methods, parts):
         views = [view for view in VIEWS if view in base]
         metrics = list(base["raw"]["metrics"])[: 2 if brief else None]
@@ -188,7 +189,8 @@ def compared(results: Path, *columns: list[str]) -> Iterable[tuple[Any, ...]]:
 
 def changes_table(results: Path, *columns: list[str]) -> str:
     """Return a table of metrics, by default agreement and accuracy, with differences from the base."""
-    lines, head = [], "| model |"
+    lines = []
+    head = "| model |"
     shown = [*product(VIEWS, *columns[4:] or [SHOWN[:2]])]
     for view, name in shown:
         head += f" {VIEWS[view]}{name_of(name)} |"
