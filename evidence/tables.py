@@ -4,7 +4,8 @@ A table is between `<!-- KIND A ... | B ... -->` and `<!-- end of KIND -->`:
 
 - results MODEL ... | TASK ... | METHOD ... | PART ...: the metrics of methods, means over seeds. A part is trained or
   held_out. Methods without a result are skipped. With `| brief` at the end, a table has only agreement and accuracy.
-- changes MODEL ... | TASK ... | METHOD ... | PART ...: agreement and accuracy, and how they differ from the base's.
+- changes MODEL ... | TASK ... | METHOD ... | PART ...: agreement and accuracy, and how they differ from those of the
+  first method.
 - steps MODEL | TASK ...: how often one template and the votes of a base are right.
 - repeats MODEL/CELL MODEL/CELL | ...: how many answers of two runs differ.
 - averages MODEL ... | TASK ... | METHOD ... | PART ...: methods next to averages of the base over the orders.
@@ -175,30 +176,30 @@ def results_table(
 
 
 def compared(results: Path, *columns: list[str]) -> Iterable[tuple[Any, ...]]:
-    """Return for each line of a table its method and start, the method's audits, and the base's audit."""
+    """Return for each line whether its method is the first, its start, its audits, and the first method's audit."""
     models, tasks, methods, parts = columns
     for model, task, part, method in product(models, tasks, parts, methods):
-        runs, bases = (audits_of(results / model / task, name, part) for name in (method, "base"))
+        runs, bases = (audits_of(results / model / task, name, part) for name in (method, methods[0]))
         if runs and bases:
             names = ((model, models), (task, tasks), (part, parts))
             place = ", ".join(name_of(name) for name, several in names if len(several) > 1)
             line = f"| {place}{place and ': '}{name_of(method)}"
             line += f", {count(len(runs), 'seed')}" if method != "base" else ""
-            yield method, line, runs, bases[0]
+            yield method == methods[0], line, runs, bases[0]
 
 
 def changes_table(results: Path, *columns: list[str]) -> str:
-    """Return a table of metrics, by default agreement and accuracy, with differences from the base."""
+    """Return a table of metrics, by default agreement and accuracy, with differences from the first method."""
     lines = []
     head = "| model |"
     shown = [*product(VIEWS, *columns[4:] or [SHOWN[:2]])]
     for view, name in shown:
         head += f" {VIEWS[view]}{name_of(name)} |"
-    for method, line, runs, base in compared(results, *columns[:4]):
+    for is_first, line, runs, base in compared(results, *columns[:4]):
         for view, name in shown:
             before, *after = (scores_of(audit, view) for audit in (base, *runs))
             line += f" | {percent(mean_of(name, after))}"
-            if method != "base":
+            if not is_first:
                 line += f", {change(name, before, after)}"
         lines.append(f"{line} |")
     return markdown(head, lines)
@@ -272,14 +273,14 @@ def repeats_table(results: Path, *repeats: list[str]) -> str:
 def averages_table(results: Path, *columns: list[str]) -> str:
     """Return a table of methods and of the base's averages over the orders, with differences from these averages."""
     lines = []
-    for method, line, runs, base in compared(results, *columns):
-        for form in FORMS if method == "base" else VIEWS:
+    for is_base, line, runs, base in compared(results, *columns):
+        for form in FORMS if is_base else VIEWS:
             after = [scores_of(run, form) for run in runs]
             cells = [line + FORMS[form]]
             cells.append("–" if form in AVERAGES else percent(mean_of("order_flips", after)))
             cells += [percent(mean_of(name, after)) for name in AVERAGED]
             for average, name in product(AVERAGES, AVERAGED):
-                is_same = form == average and method == "base"
+                is_same = is_base and form == average
                 cells.append("–" if is_same else change(name, scores_of(base, average), after))
             lines.append(f"{' | '.join(cells)} |")
     names = ["order_flips", *AVERAGED]
