@@ -5,7 +5,7 @@ A table is between `<!-- KIND A ... | B ... -->` and `<!-- end of KIND -->`:
 - results MODEL ... | TASK ... | METHOD ... | PART ...: the metrics of methods, means over seeds. A part is trained or
   held_out. Methods without a result are skipped. With `| brief` at the end, a table has only agreement and accuracy.
 - changes MODEL ... | TASK ... | METHOD ... | PART ...: agreement and accuracy, and how they differ from those of the
-  first method.
+  first method's first seed.
 - steps MODEL | TASK ...: how often one template and the votes of a base are right.
 - repeats MODEL/CELL MODEL/CELL | ...: how many answers of two runs differ.
 - averages MODEL ... | TASK ... | METHOD ... | PART ...: methods next to averages of the base over the orders.
@@ -34,6 +34,7 @@ NAMES = {
     "smollm2-135m": "SmolLM2",
     "ag_news": "AG News",
     "ag_news_formats": "AG News",
+    "trec": "TREC",
     "trec_formats": "TREC",
     "wic": "WiC",
     "hellaswag": "HellaSwag",
@@ -67,22 +68,7 @@ NAMES = {
     "typos_flips": "flips by typos",
     "f2c_adaptive": "F2C, adaptive",
 }
-UPPER = [
-    "rte",
-    "cb",
-    "trec",
-    "copa",
-    "wsc",
-    "anli_r1",
-    "anli_r2",
-    "anli_r3",
-    "f2c",
-    "cce",
-    "bct",
-    "opct",
-    "ssd",
-    "ttrl",
-]
+UPPER = ("rte", "cb", "copa", "wsc", "anli_r1", "anli_r2", "anli_r3", "f2c", "cce", "bct", "opct", "ssd", "ttrl")
 NAMES |= {word: word.replace("_", " ").upper() for word in UPPER}
 NAMES |= {f"f2c_{number}": f"F2C, {number} templates" for number in (2, 3, 5)}
 NAMES |= {f"f2c_{setting}_{value}": f"F2C, `{setting}: {value}`" for setting, value in UNTUNED}
