@@ -6,6 +6,7 @@ from flip_flop.console import count, percent, percent_interval, point_interval, 
 from flip_flop.evaluation.values import AuditValues
 from flip_flop.metrics import BETWEEN_RUNS, FLIP_RATE, METRICS, AxisRow, Scores, along, paired_bootstrap_interval
 
+ACCURACY = METRICS["accuracy"]
 CAUSES = {
     "order": "the order of the options",
     "wording": "the wording",
@@ -75,7 +76,7 @@ def failing_wordings(run: AuditValues) -> list[str]:
     for wording in names if complete else ():
         own = variants.select([place for place, name in enumerate(wordings) if name == wording])
         others = variants.select([place for place, name in enumerate(wordings) if name != wording])
-        gap = METRICS["accuracy"].change_interval(others, own, confidence=1 - 0.05 / len(names))
+        gap = ACCURACY.change_interval(others, own, confidence=1 - 0.05 / len(names))
         if gap and gap[1] < FAILS:
             found.append(f"Drop the wording {wording}, which is worse than the others: {_compared(others, own)}.")
     return found
@@ -114,7 +115,7 @@ def cheapest_remedy(run: AuditValues, template: str | None, is_calibrated: bool,
         voting = run.forms.get("calibrated", run.data)
         ways.append(("Train on the vote of all variants, which is right more often", voting, voting.voted, 0.0))
     for words, before, after, least in ways:
-        gap = METRICS["accuracy"].change_interval(before, after)
+        gap = ACCURACY.change_interval(before, after)
         if gap and gap[0] > (0.0 if by_position else least):
             return [f"{words}: {_compared(before, after)}."]
     return []
@@ -127,6 +128,7 @@ def _ends(raw: AxisRow, row: AxisRow) -> bool:
 
 def _compared(before: Scores, after: Scores) -> str:
     """Return the accuracy of some variants against that of others, with the paired interval of the difference."""
-    old, new = (METRICS["accuracy"].value(data) or 0.0 for data in (before, after))
-    interval = point_interval(METRICS["accuracy"].change_interval(before, after))
+    old = ACCURACY.value(before) or 0.0
+    new = ACCURACY.value(after) or 0.0
+    interval = point_interval(ACCURACY.change_interval(before, after))
     return f"accuracy {percent(new)} % against {percent(old)} % ({points(new - old)} points, 95% interval: {interval})"

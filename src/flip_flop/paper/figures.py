@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
@@ -211,9 +212,9 @@ def _heatmap(changes: Mapping[Any, float], pairs: Sequence[tuple[str, str]], met
             axes.add_patch(Rectangle((column, row), 1, 1, facecolor=SCALE(place), edgecolor="white", linewidth=0.8))
             ink = "white" if place >= WHITE_FROM else "black"
             axes.text(column + 0.5, row + 0.53, points(change / 100), color=ink, ha="center", va="center", fontsize=6.5)
-        axes.set_xticks([column + 0.5 for column in range(len(targets))], [*map(axis_name, targets)])
+        axes.set_xticks(np.arange(len(targets)) + 0.5, [*map(axis_name, targets)])
         _slant(axes.get_xticklabels() if longest > 9 else [], 30)
-        axes.set_yticks([row + 0.5 for row in range(len(sources))], [*map(axis_name, sources)])
+        axes.set_yticks(np.arange(len(sources)) + 0.5, [*map(axis_name, sources)])
         axes.set(xlim=(0, len(targets)), ylim=(len(sources), 0), xlabel="evaluated on", ylabel="trained on")
         axes.tick_params(length=0)
         axes.spines[:].set_visible(False)

@@ -281,7 +281,7 @@ class Task:
         """The instances of :meth:`render`."""
         return self.render(split, limit=limit, seed=seed, need_labels=need_labels).instances
 
-    def render_file(self, path: StrPath, *, seed: int = 0) -> "RenderedSplit":
+    def render_file(self, path: StrPath) -> "RenderedSplit":
         """Render a file as the split ``input``, without reading gold labels."""
         rows = self.read_file(Path(path))
         unlabelled = []
@@ -289,7 +289,7 @@ class Task:
             fields = {name: value for name, value in row.fields.items() if name != self.label_field}
             unlabelled.append(row._replace(fields=fields))
         task = replace(self, data={"input": replace(rows, rows=tuple(unlabelled))})
-        rendered = task.render("input", seed=seed, need_labels=False)
+        rendered = task.render("input", need_labels=False)
         return replace(rendered, task=self, rows=replace(rows, ids=rendered.rows.ids))
 
     def read_file(self, path: Path) -> Rows:
