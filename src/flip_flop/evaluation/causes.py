@@ -6,7 +6,7 @@ from flip_flop.console import count, percent, percent_interval, point_interval, 
 from flip_flop.evaluation.values import AuditValues
 from flip_flop.metrics import BETWEEN_RUNS, FLIP_RATE, METRICS, AxisRow, Scores, along, paired_bootstrap_interval
 
-ACCURACY = METRICS.built_in["accuracy"]
+ACCURACY = METRICS.built_in["accuracy"]  # METRICS["accuracy"] would import plugins, which import us
 CAUSES = {
     "order": "the order of the options",
     "wording": "the wording",
