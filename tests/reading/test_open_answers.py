@@ -205,7 +205,7 @@ def test_references_and_extracted_answers_are_expressions_without_dollars(text, 
 @pytest.fixture
 def parsed():
     """Parses texts in a process of this test's own."""
-    latex._parser.cache_clear()
+    latex._stop(latex._parser())
     yield lambda text: latex._parsed.__wrapped__(text, "$" in text)
     latex._stop(latex._parser())
 
@@ -265,7 +265,7 @@ def test_without_the_library_the_kind_is_refused_in_one_line(monkeypatch):
 
 
 def test_a_process_that_does_not_start_is_one_line(monkeypatch):
+    latex._stop(latex._parser())
     monkeypatch.setattr(latex.sys, "executable", "false")
-    latex._parser.cache_clear()
     with pytest.raises(InputError, match="does not start"):
         latex.latex_key("$does not start$")

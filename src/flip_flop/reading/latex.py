@@ -43,9 +43,9 @@ def _parser() -> subprocess.Popen[str]:
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    atexit.register(process.kill)
+    atexit.register(_stop, process)
     if not cast(IO[str], process.stdout).readline():
-        process.communicate()
+        _stop(process)
         raise InputError(
             "E-TASK-KEY",
             "answers of the kind latex need math-verify, which does not start.",
@@ -58,7 +58,7 @@ def _stop(process: subprocess.Popen[str]) -> None:
     """End the process. The next text starts another."""
     process.kill()
     process.communicate()
-    atexit.unregister(process.kill)
+    atexit.unregister(_stop)
     _parser.cache_clear()
 
 
