@@ -29,6 +29,11 @@ NEGATION = re.compile(
 )
 CLAUSE_ENDS = re.compile(r"[^\w\s]|\s*\Z")
 IS_IT_NOT = re.compile(r"[不没]")  # 是不是 asks
+# Behind an answer that is rejected: "A is worse", "Yes would be the wrong answer", "Entailment does not hold", "A? No".
+REJECTED = re.compile(
+    r"[*_\"'”’)]*(?:\?\s*\w|\s+(?:(?:is|are|was|would|could|should|does|do|did|can|has|seems|looks)(?:n['’]t"
+    r"|(?:\s+\w+){0,2}?\s+(?:not|wrong|incorrect|false|worse|worst|inferior|less))|cannot|can['’]t|fails)(?!\w))"
+)
 # "Option A" and "Answer A" are A.
 NAMED = re.compile(
     r"(?:answer|option|response|choice|candidate|assistant|model|output)\s+[\W_]*(?=(?:[^\W\d_]|\d+)(?!\w))"
@@ -102,10 +107,10 @@ def choices_of(choices: tuple[str, ...]) -> Choices:
 def label_begun(text: str, choices: Sequence[str]) -> tuple[int | None, bool]:
     """Return the index of the answer that a text begins with as whole words, and whether it is the whole text.
 
-    The longest answer counts. A text that joins it to another answer ("Yes or No", "8 to 9", "Yes, no doubt") has no
-    label. As many lines count as the answers have. Case, white space and the Unicode form do not count. The article
-    "a" is not the option A. If no answer is found, punctuation and symbols around text and answers are removed, and
-    names of options: "Option A" and "A" are "Answer A".
+    The longest answer counts. A text that joins it to another answer ("Yes or No", "8 to 9", "Yes, no doubt") or
+    rejects it ("A is worse", "A? No") has no label. As many lines count as the answers have. Case, white space and the
+    Unicode form do not count. The article "a" is not the option A. If no answer is found, punctuation and symbols
+    around text and answers are removed, and names of options: "Option A" and "A" are "Answer A".
 
     Example:
         >>> label_begun(" Yes, I think.", ["No", "Yes"]), label_begun("Notably so", ["No", "Yes"])
@@ -126,15 +131,15 @@ def label_begun(text: str, choices: Sequence[str]) -> tuple[int | None, bool]:
     # "No doubt: yes."
     is_negation = NEGATION.fullmatch(forms.bare[label]) and not CLAUSE_ENDS.match(rest)
     is_reversed = is_negation and labels_inside(rest, choices) - {label}
-    if is_joined or is_article or is_question or is_reversed:
+    if is_joined or is_article or is_question or is_reversed or REJECTED.match(rest):
         return None, False
     return label, not _bare(rest) and text.count("\n") < forms.num_lines
 
 
 def labels_stated(text: str, choices: Sequence[str]) -> tuple[list[int], bool]:
-    """Return the different labels of the sentences that name an answer, and whether the last of them is final.
+    """Return the labels of the sentences that name an answer, and whether one of them is final.
 
-    A final answer counts alone.
+    Only the last final answer counts.
 
     Example:
         >>> labels_stated("A is short. Verdict: B", ["A", "B"]), labels_stated("[[A]]? No: [[B]]", ["A", "B"])
@@ -144,16 +149,15 @@ def labels_stated(text: str, choices: Sequence[str]) -> tuple[list[int], bool]:
     """
     line = " ".join(unicodedata.normalize("NFC", text).split())
     labels = []
-    final = None
+    final = []
     for match in list(STATED.finditer(line))[-MAX_STATEMENTS:]:
         label, _ = label_begun(line[match.end() : match.end() + MAX_STATED], choices)
-        if label is not None and label not in labels:
-            labels.append(label)
-        if label is not None and match["final"]:
-            final = label
-    if final is None:
-        return (labels, False)
-    return ([final], True)
+        if label is None:
+            continue
+        labels.append(label)
+        if match["final"]:
+            final = [label]
+    return final or labels, bool(final)
 
 
 def labels_inside(text: str, choices: Sequence[str]) -> set[int]:
@@ -179,13 +183,14 @@ def label_inside(text: str, choices: Sequence[str]) -> int | None:
     forms = choices_of(tuple(choices))
     answer = forms.folded(text)
     labels = labels_inside(text, choices)
-    if len(labels) != 1 or forms.words is None or NEGATION.search(forms.words.sub("", answer)) or "?" in answer:
+    if len(labels) != 1 or not forms.words or NEGATION.search(forms.words.sub("", answer)) or "?" in answer:
         return None
     (label,) = labels
-    is_clause = all(CLAUSE_ENDS.match(answer, match.end()) for match in forms.words.finditer(answer))
-    if is_clause or not NEGATION.fullmatch(forms.bare[label]):
-        return label
-    return None
+    _, *behind = forms.words.split(answer)
+    is_negation = NEGATION.fullmatch(forms.bare[label])
+    if any(map(REJECTED.match, behind)) or (is_negation and not all(map(CLAUSE_ENDS.match, behind))):
+        return None
+    return label
 
 
 def _folded(text: str) -> str:
@@ -225,6 +230,6 @@ def _bare(text: str) -> str:
     """Return a text without punctuation, symbols and spaces around it, but with the sign of a number."""
     behind = BEHIND.match(text[::-1])
     before = BEFORE.match(text)
-    assert behind is not None
-    assert before is not None
+    assert behind
+    assert before
     return text[before.end() : max(before.end(), len(text) - behind.end())]

@@ -240,15 +240,14 @@ def read_label(text: str, choices: Sequence[str]) -> Read:
         return Read(unread=f"unknown mark {mark[0]}")
     begun, is_whole = label_begun(text, choices)
     stated, is_final = labels_stated(text, choices)
+    how = "stated"
     if begun is not None and not is_final:
         how = "whole" if is_whole else "begins"
-        if set(stated) <= {begun}:
-            return Read(begun, how=how)
+        stated = [begun, *stated]
+    if len(set(stated)) > 1:
         return Read(unread="two different answers")
     if stated:
-        if len(stated) == 1:
-            return Read(stated[0], how="stated")
-        return Read(unread="two different answers")
+        return Read(stated[0], how=how)
     inside = label_inside(text, choices)
     if inside is None:
         return Read(unread="no answer choice, or several")
