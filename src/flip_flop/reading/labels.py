@@ -36,7 +36,7 @@ REJECTED = re.compile(
 )
 # "Option A" and "Answer A" are A.
 NAMED = re.compile(
-    r"(?:answer|option|response|choice|candidate|assistant|model|output)\s+[\W_]*(?=(?:[^\W\d_]|\d+)(?!\w))"
+    r"\A(?:answer|option|response|choice|candidate|assistant|model|output)\s+[\W_]*(?=(?:[^\W\d_]|\d+)(?!\w))"
 )
 LETTER = re.compile(r"[^\W_]|\d+")
 # The answer is ..., Verdict: ..., and [[...]].
@@ -89,8 +89,7 @@ class Choices:
     def begun(self, text: str) -> tuple[int | None, str]:
         """Return the label of the longest answer at the beginning of a folded text, and the rest."""
         bare = _bare(text)
-        named = NAMED.match(bare)
-        letter = bare[named.end() :] if named else bare
+        letter = NAMED.sub("", bare)
         for written, answers in ((text, self.plain), (bare, self.bare), (letter, self.letters)):
             label, rest = _first(written, answers)
             if label is not None:
@@ -186,11 +185,13 @@ def label_inside(text: str, choices: Sequence[str]) -> int | None:
     if len(labels) != 1 or not forms.words or NEGATION.search(forms.words.sub("", answer)) or "?" in answer:
         return None
     (label,) = labels
-    _, *behind = forms.words.split(answer)
-    is_negation = NEGATION.fullmatch(forms.bare[label])
-    if any(map(REJECTED.match, behind)) or (is_negation and not all(map(CLAUSE_ENDS.match, behind))):
+    ends = [match.end() for match in forms.words.finditer(answer)]
+    if any(REJECTED.match(answer, end) for end in ends):
         return None
-    return label
+    is_clause = all(CLAUSE_ENDS.match(answer, end) for end in ends)
+    if is_clause or not NEGATION.fullmatch(forms.bare[label]):
+        return label
+    return None
 
 
 def _folded(text: str) -> str:
@@ -222,7 +223,7 @@ def _goes_on(last: str, rest: str) -> bool:
 
 def _letter(choice: str) -> str:
     """Return the letter or number of a named option, "a" of "answer a", or the choice itself."""
-    letter = NAMED.sub("", choice, count=1)
+    letter = NAMED.sub("", choice)
     return letter if LETTER.fullmatch(letter) else choice
 
 
